@@ -1,0 +1,206 @@
+"""What a run can be told: every key of a training config, with its unit.
+
+Configs are frozen once loaded; derived values are properties. `vocabulary` may be left out of a config: it then
+follows the tokenizer of the dataset (`build.py` resolves it before anything is built).
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Run(Section):
+    name: str = Field("run", description="name shown in reports and in MLflow")
+    dir: str = Field(description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/")
+    seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
+    deterministic: bool = Field(False, description="ask torch for deterministic kernels (always so on a CPU)")
+
+
+class Train(Section):
+    steps: int | None = Field(None, gt=0, description="optimizer steps to train for")
+    tokens: int | None = Field(None, gt=0, description="tokens to train for; the last step is a full batch")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Train":
+        if (self.steps is None) == (self.tokens is None):
+            raise ValueError("set exactly one of train.steps and train.tokens")
+        return self
+
+
+class Ramp(Section):
+    start_sequences: int = Field(gt=0, description="sequences per global batch at the first token")
+    increment_sequences: int = Field(gt=0, description="the batch grows by this many sequences at a time")
+    tokens: int = Field(gt=0, description="tokens over which the batch grows linearly to batch.sequences")
+
+
+class BatchSize(Section):
+    sequences: int = Field(gt=0, description="sequences per global batch (one optimizer step)")
+    micro_sequences: int = Field(1, gt=0, description="sequences per forward pass on one data rank")
+    ramp: Ramp | None = Field(None, description="batch-size ramp; absent: full batch from the start")
+
+    @model_validator(mode="after")
+    def _ramp_reaches_full_batch(self) -> "BatchSize":
+        if self.ramp is not None:
+            gap = self.sequences - self.ramp.start_sequences
+            if gap < 0 or gap % self.ramp.increment_sequences:
+                raise ValueError(
+                    f"batch.ramp cannot reach batch.sequences={self.sequences} from {self.ramp.start_sequences} "
+                    f"in steps of {self.ramp.increment_sequences}"
+                )
+        return self
+
+
+class Attention(Section):
+    pattern: list[Literal["dense", "banded"]] = Field(
+        ["dense"], min_length=1, description="attention of layer i is pattern[i mod length]"
+    )
+    window: int = Field(256, gt=0, description="keys a banded query sees, itself included")
+
+
+class Model(Section):
+    family: Literal["gpt"] = "gpt"
+    layers: int = Field(gt=0)
+    hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
+    heads: int = Field(gt=0)
+    head_dim: int | None = Field(None, gt=0, description="width of one head; absent: hidden / heads")
+    ffn: int | None = Field(None, gt=0, description="width of the feed-forward layer; absent: 4 * hidden")
+    sequence_length: int = Field(gt=0, description="tokens per sequence")
+    vocabulary: int | None = Field(None, gt=0, description="token ids; absent: the tokenizer's")
+    vocabulary_multiple: int = Field(
+        128, gt=0, description="embedding rows are padded up to a multiple of this, so that tensor ranks can share them"
+    )
+    norm: Literal["pre", "post"] = Field("pre", description="layer norm before each sublayer (GPT-2, 3) or after (GPT)")
+    norm_eps: float = Field(1e-5, gt=0)
+    tied_head: bool = Field(True, description="the output projection is the token embedding")
+    dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
+    init_std: float = Field(0.02, gt=0, description="standard deviation of initial weights")
+    scale_residual_init: bool = Field(True, description="divide the std of residual projections by sqrt(2 * layers)")
+    attention: Attention = Attention()
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> "Model":
+        if self.head_dim is None and self.hidden % self.heads:
+            raise ValueError(
+                f"model.hidden={self.hidden} is not a multiple of model.heads={self.heads}: set model.head_dim"
+            )
+        return self
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def ffn_width(self) -> int:
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
+        assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
+        return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+
+
+class Objective(Section):
+    name: Literal["causal"] = "causal"
+
+
+class Source(Section):
+    path: str = Field(description="directory that `pretrain data build` wrote")
+    weight: float = Field(1.0, gt=0, description="share of samples, relative to the other sources")
+
+
+class Data(Section):
+    path: str | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
+    sources: list[Source] = Field([], description="datasets and their weights")
+    workers: int = Field(1, ge=0, description="threads that prepare batches ahead of the step; 0: none")
+    prefetch: int = Field(2, gt=0, description="batches prepared ahead by the workers")
+
+    @model_validator(mode="after")
+    def _one_way_to_name_sources(self) -> "Data":
+        if self.path is not None and self.sources:
+            raise ValueError("set data.path or data.sources, not both")
+        return self
+
+    @property
+    def resolved_sources(self) -> list[Source]:
+        return [Source(path=self.path)] if self.path is not None else list(self.sources)
+
+
+class Optimizer(Section):
+    name: Literal["adamw"] = "adamw"
+    learning_rate: float = Field(gt=0, description="peak learning rate")
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.1, ge=0, description="decoupled; never on biases and norms")
+    clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0: no clipping")
+
+
+class Schedule(Section):
+    name: Literal["cosine", "linear", "constant"] = Field("cosine", description="shape of the decay")
+    warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
+    decay_tokens: int | None = Field(
+        None, gt=0, description="tokens at which the decay ends, counted from the first; absent: end of training"
+    )
+    final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate after the decay, as a part of the peak")
+
+
+class Parallel(Section):
+    tensor: int = Field(1, gt=0, description="ranks that share each layer")
+    sequence: bool = Field(False, description="also split norms and dropout along the sequence over the tensor ranks")
+    pipeline: int = Field(1, gt=0, description="stages the layers are divided into")
+    virtual: int = Field(1, gt=0, description="model chunks per stage (interleaved schedule)")
+    zero: Literal[0, 1] = Field(1, description="what data ranks share: 0 nothing, 1 optimizer states")
+    zero_engine: Literal["megatron"] = "megatron"
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none", description="activations recomputed in backward: none, attention, whole layers"
+    )
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that hold one copy of the model."""
+        return self.tensor * self.pipeline
+
+
+class Evaluate(Section):
+    every_steps: int = Field(0, ge=0, description="held-out loss every so many steps; 0: only at the end")
+    sequences: int = Field(256, gt=0, description="held-out sequences scored each time, or all there are")
+
+
+class Checkpoint(Section):
+    every_steps: int = Field(0, ge=0, description="save every so many steps; 0: only when stopping and at the end")
+    keep: int = Field(2, gt=0, description="newest checkpoints kept")
+
+
+class Track(Section):
+    mlflow: bool = Field(True, description="write to MLflow as well as to metrics.jsonl")
+    uri: str | None = Field(None, description="tracking URI; absent: sqlite file mlflow.db beside run.dir")
+    experiment: str = "pretrain"
+    every_steps: int = Field(1, gt=0, description="steps between terminal lines and MLflow points")
+
+
+class Health(Section):
+    stop_on_nan: bool = Field(True, description="end the run when the loss or gradient norm is not finite")
+    timeout_s: int = Field(600, gt=0, description="seconds a collective may take before the run is ended")
+
+
+class RunConfig(Section):
+    run: Run
+    train: Train
+    batch: BatchSize
+    model: Model
+    objective: Objective = Objective()
+    data: Data = Data()
+    optimizer: Optimizer
+    schedule: Schedule = Schedule()
+    precision: Literal["fp32", "bf16"] = "fp32"
+    parallel: Parallel = Parallel()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+    track: Track = Track()
+    health: Health = Health()

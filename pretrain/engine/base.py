@@ -1,0 +1,82 @@
+"""The engine seam: what the loop, evaluation and checkpoints know of an engine. They have no branch on parallelism."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from data_pipeline.batch import Batch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Of the whole global batch, the same on every rank."""
+
+    loss_sum: float
+    """sum of token losses, nats"""
+    token_count: int
+    """loss-bearing tokens"""
+    grad_norm: float
+    """global norm before clipping, of the gradient of the mean token loss"""
+    skipped: bool
+    """the gradient was not finite, so no update was made"""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """For each sequence and predicted position, on every rank of the model's replica."""
+
+    log_probability: np.ndarray
+    """[rows, length] float32, nats: of each label given everything before it"""
+    greedy: np.ndarray
+    """[rows, length] bool: whether the label was the most probable token"""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of a global tensor that this rank holds: `value` is a live view of the engine's memory."""
+
+    offset: tuple[int, ...]
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class GlobalPart:
+    """What one rank holds of a named global tensor."""
+
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    saves: bool
+    """this rank writes its pieces; other holders of the same values don't"""
+
+
+class Engine(Protocol):
+    """One way to run a model over ranks. Every method is collective: all ranks call it, in the same order."""
+
+    data_rank: int
+    data_world: int
+    is_reporter: bool
+    """true on exactly one rank: the one that prints and writes"""
+
+    def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
+        """One optimizer step on this data rank's rows of the global batch."""
+
+    def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
+        """Scores `labels` [rows, length] after `tokens` [rows, length] (int64). Rows differ between data ranks, but
+        not their number or length."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
+        """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token."""
+
+    def state(self) -> dict[str, GlobalPart]:
+        """Everything a checkpoint holds, by global name: live views to save from or to load into."""
+
+    def state_loaded(self, steps: int) -> None:
+        """Call after loading into `state()`: brings derived copies up to date; `steps` optimizer steps were taken."""
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if it is on one."""
+
+    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
+        """Sums float64 values over data ranks."""

@@ -1,0 +1,72 @@
+"""The one place that stands in for CUDA on a machine that has none.
+
+megatron-core asks for CUDA by name in a few places: the current device, random state, literal `device="cuda"`
+arguments, and dtype strings such as `torch.cuda.FloatTensor`. `install` answers those on the CPU, so that the same
+engine runs over gloo. It is called once, before the engine is built, and does nothing where CUDA is present.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.overrides import TorchFunctionMode
+
+_installed = False
+
+
+def install() -> torch.device:
+    """Makes megatron-core run here, and returns the device of this rank."""
+    global _installed
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+        return device
+    cpu = torch.device("cpu")
+    if _installed:
+        return cpu
+    import megatron.core.tensor_parallel.random as megatron_random
+
+    generator = torch.default_generator
+    torch.cuda.current_device = lambda: cpu  # type: ignore[assignment, return-value]
+    torch.cuda.set_device = lambda device: None
+    torch.cuda.synchronize = lambda device=None: None
+    torch.cuda.manual_seed = lambda seed: generator.manual_seed(seed)  # type: ignore[assignment, return-value]
+    torch.cuda.get_rng_state = lambda device="cuda": generator.get_state()
+    megatron_random._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: generator.get_state()
+    megatron_random._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: generator.set_state(state)
+    _NoCuda().__enter__()  # for the life of the process
+    _installed = True
+    return cpu
+
+
+def join(timeout_s: int) -> None:
+    """Joins the process group that the launcher describes in the environment (a group of one without a launcher)."""
+    if torch.distributed.is_initialized():
+        return
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    timeout = timedelta(seconds=timeout_s)
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group(backend, timeout=timeout)
+    else:
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+
+
+class _NoCuda(TorchFunctionMode):
+    """Turns device="cuda" into the CPU, `.cuda()` into identity, and lets `Tensor.type()` name CUDA types,
+    which megatron-core's optimizer and clipping compare with."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if kwargs:
+            device = kwargs.get("device")
+            if device is not None and str(device).startswith("cuda"):
+                kwargs = {**kwargs, "device": "cpu"}
+            return func(*args, **kwargs)
+        result = func(*args)
+        if func is torch.Tensor.type and isinstance(result, str):
+            return result.replace("torch.", "torch.cuda.", 1)
+        return result

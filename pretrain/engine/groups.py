@@ -1,0 +1,79 @@
+"""Process groups. The only file that touches megatron-core's parallel_state."""
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from torch import Tensor
+
+from pretrain.plan.layout import Layout
+
+
+class Groups:
+    """Where this rank stands in a layout, and the few collectives the engine needs beyond megatron-core's own."""
+
+    def __init__(self, layout: Layout, timeout_s: int) -> None:
+        parallel_state.destroy_model_parallel()
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=layout.tensor,
+            pipeline_model_parallel_size=layout.pipeline,
+            virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+            distributed_timeout_minutes=max(1, -(-timeout_s // 60)),
+            create_gloo_process_groups=False,
+        )
+        self.rank = dist.get_rank()
+        self.tensor_rank = parallel_state.get_tensor_model_parallel_rank()
+        self.data_rank = parallel_state.get_data_parallel_rank()
+        self.pipeline_rank = parallel_state.get_pipeline_model_parallel_rank()
+        assert (self.tensor_rank, self.data_rank, self.pipeline_rank) == layout.coordinates(self.rank)
+        self.first_stage = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+        self.last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+        self.pipeline_world = layout.pipeline
+        self.data_world = layout.data
+        self.tensor_world = layout.tensor
+
+    @property
+    def tensor_group(self) -> dist.ProcessGroup:
+        return parallel_state.get_tensor_model_parallel_group()
+
+    def seed(self, seed: int) -> None:
+        """Random state of dropout: differs between data ranks and stages, and between tensor ranks where a layer is
+        split over them. The caller derives `seed` from the step, so no random state needs saving."""
+        mine = (seed * 1_000_003 + self.data_rank * 1009 + self.pipeline_rank) % 2**62
+        torch.manual_seed(mine)
+        model_parallel_cuda_manual_seed(mine)
+
+    def sum_over_data(self, value: Tensor) -> Tensor:
+        dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
+        return value
+
+    def from_last_stage(self, value: Tensor) -> Tensor:
+        """The last stage's value, on every stage. `value` is the buffer: same shape and dtype everywhere."""
+        if self.pipeline_world > 1:
+            source = parallel_state.get_pipeline_model_parallel_last_rank()
+            dist.broadcast(value, src=source, group=parallel_state.get_pipeline_model_parallel_group())
+        return value
+
+    def gather_over_data(self, value: Tensor) -> Tensor:
+        """[rows, ...] of each data rank, joined in rank order. Equal shapes."""
+        if self.data_world == 1:
+            return value
+        parts = [torch.empty_like(value) for _ in range(self.data_world)]
+        dist.all_gather(parts, value.contiguous(), group=parallel_state.get_data_parallel_group())
+        return torch.cat(parts)
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """True on every rank if it is on one."""
+        value = torch.tensor([float(flag)], device=device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value.item())
+
+
+def is_first(chunk: int | None) -> bool:
+    """Whether this model chunk holds the embedding."""
+    return parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk)
+
+
+def is_last(chunk: int | None) -> bool:
+    """Whether this model chunk holds the head."""
+    return parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk)

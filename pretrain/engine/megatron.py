@@ -1,0 +1,299 @@
+"""megatron-core as an engine: its models, schedules, data parallel and optimizer, driven by our objective.
+
+`MegatronEngine(config, layout, device, train=True)` after `device.install()` and `device.join()`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from data_pipeline.batch import Batch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.inference.contexts import StaticInferenceContext
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.utils import set_model_to_sequence_parallel
+from megatron.core.utils import get_model_config
+from torch import Tensor, nn
+
+from pretrain.config.schema import RunConfig
+from pretrain.engine import groups, optimizer as optimizers
+from pretrain.engine.base import GlobalPart, Piece, Scores, StepResult
+from pretrain.engine.parts import pieces
+from pretrain.models.blocks import DTYPES, transformer_config
+from pretrain.models.init import initial_values
+from pretrain.models.naming import Parameter, mark_split, parameters
+from pretrain.models.registry import FAMILIES
+from pretrain.objectives.causal import Causal, MicroBatch
+from pretrain.plan.layout import Layout
+
+
+class MegatronEngine:
+    """See `base.Engine`. With `train=False` there is no optimizer and no gradient memory."""
+
+    def __init__(self, config: RunConfig, layout: Layout, device: torch.device, train: bool) -> None:
+        self.config, self.layout, self.device = config, layout, device
+        if config.run.deterministic:
+            torch.use_deterministic_algorithms(True)
+        self.groups = groups.Groups(layout, config.health.timeout_s)
+        self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
+        self.is_reporter = self.groups.rank == 0
+        self.objective = Causal(config.model.vocabulary or 0, self.groups.tensor_group)
+        self.megatron_config = transformer_config(config)
+        self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
+        self.parameters = [parameter for chunk in self.bare for parameter in parameters(chunk)]
+        half = config.precision != "fp32"
+        self.chunks: list[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
+        self.optimizer = None
+        if train:
+            ddp = DistributedDataParallelConfig(
+                grad_reduce_in_fp32=True, use_distributed_optimizer=config.parallel.zero == 1
+            )
+            self.chunks = [DistributedDataParallel(self.megatron_config, ddp, chunk) for chunk in self.chunks]
+            self.megatron_config.finalize_model_grads_func = finalize_model_grads
+            self.optimizer = optimizers.build(config, self.chunks)
+        # DDP moves parameters into its buffers and half precision replaces their values, never the objects.
+        self.by_value = {parameter.value: parameter for parameter in self.parameters}
+
+    def initialise(self) -> None:
+        """Fills the weights from (seed, name, shape): see models/init.py."""
+        for name, part in self.state().items():
+            kind, _, parameter = name.partition("/")
+            if kind == "model":
+                for piece in part.pieces:
+                    _fill(self.config, parameter, part.shape, piece)
+        self.state_loaded(0)
+
+    def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
+        """See `base.Engine`. megatron-core sums gradients over micro-batches and data ranks and divides once by the
+        global token count (`finalize_model_grads`)."""
+        assert self.optimizer is not None, "built for evaluation"
+        self.groups.seed(self.config.run.seed * 1_000_003 + step)
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        rows = self._micro_batches(batch.tokens, batch.labels, batch.loss_mask, self.config.batch.micro_sequences)
+        results = self._run(rows, self.objective.forward, self._train_loss, forward_only=False)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for loss_sum, token_count in results:
+            sums += torch.stack([loss_sum.double(), token_count.double()])
+        loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_data(sums)).tolist()
+        optimizers.set_learning_rate(self.optimizer, learning_rate)
+        self.optimizer.prepare_grads()
+        clip_norm = self.config.optimizer.clip_norm
+        grad_norm = self.optimizer.clip_grad_norm(clip_norm) if clip_norm else self.optimizer.get_grad_norm()
+        finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
+        if finite:
+            self.optimizer.step_with_ready_grads()
+        return StepResult(loss_sum, int(token_count), float(grad_norm), skipped=not finite)
+
+    def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
+        """See `base.Engine`."""
+        rows, length = tokens.shape
+        micro = min(self.config.batch.micro_sequences, rows)
+        group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
+        padded = -(-rows // group) * group
+        if padded > rows:
+            tokens, labels = (np.pad(x, ((0, padded - rows), (0, 0))) for x in (tokens, labels))
+        if self.layout.sequence and length % self.layout.tensor:
+            raise ValueError(f"sequence parallelism scores multiples of {self.layout.tensor} positions, not {length}")
+        mask = np.ones(tokens.shape, dtype=np.float32)
+        with self._evaluating():
+            batches = self._micro_batches(tokens, labels, mask, micro)
+            results = self._run(batches, self.objective.forward, self._score_loss, forward_only=True)
+        both = torch.zeros(2, padded, length, device=self.device)
+        for index, (log_probability, greedy) in enumerate(results):
+            both[:, index * micro : (index + 1) * micro] = torch.stack([log_probability.float(), greedy.float()])
+        log_probability, greedy = self.groups.from_last_stage(both)[:, :rows].cpu().numpy()
+        return Scores(log_probability, greedy.astype(bool))
+
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
+        """See `base.Engine`. Prompts of different lengths advance together: the shortest is read at once, then one
+        position at a time, each row taking its own prompt's token while it has one (exact without padding)."""
+        assert self.layout.virtual == 1, "generation runs on a layout without virtual stages"
+        shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+        total = longest + new_tokens
+        if total > self.config.model.sequence_length:
+            raise ValueError(f"{total} positions do not fit model.sequence_length={self.config.model.sequence_length}")
+        rows = len(prompts)
+        ids = torch.zeros(rows, total, dtype=torch.long, device=self.device)
+        for row, prompt in enumerate(prompts):
+            ids[row, : len(prompt)] = torch.tensor(list(prompt), device=self.device)
+        ends = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        cache = StaticInferenceContext(rows, total)
+        finished = torch.zeros(rows, dtype=torch.bool, device=self.device)
+        with self._evaluating(), self._without_sequence_parallel():
+            begin = 0
+            for end in range(shortest, total):
+                next_id = self._next_token(ids[:, begin:end], begin, cache)
+                cache.sequence_len_offset = begin = end
+                ids[:, end] = torch.where(end < ends, ids[:, end], next_id)
+                finished |= (end >= ends) & (ids[:, end] == stop)
+                if bool((finished | (end + 1 >= ends + new_tokens)).all()):
+                    break
+        return [_until(ids[row, len(p) : len(p) + new_tokens].tolist(), stop) for row, p in enumerate(prompts)]
+
+    def state(self) -> dict[str, GlobalPart]:
+        """See `base.Engine`. Names are `model/...` (fp32 weights), `exp_avg/...` and `exp_avg_sq/...`."""
+        if self.optimizer is None:
+            held = [(parameter, parameter.value.detach().view(-1), 0, {}) for parameter in self.parameters]
+        else:
+            held = [
+                (self.by_value[o.parameter], o.main.detach().view(-1), o.start, {"exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq})
+                for o in optimizers.owned(self.optimizer)
+            ]
+        shares_data = self.optimizer is None or self.config.parallel.zero == 0
+        state = {}
+        for parameter, main, start, moments in held:
+            saves = not (shares_data and self.data_rank) and not parameter.copy
+            saves = saves and (parameter.split_dim is not None or self.groups.tensor_rank == 0)
+            shape = parameter.global_shape(self.layout.tensor)
+            local, offset = tuple(parameter.value.shape), parameter.offset(self.groups.tensor_rank)
+            for kind, tensor in {"model": main, **moments}.items():
+                boxes = pieces(tensor.view(-1), start, local, offset)
+                name = f"{kind}/{parameter.name}"
+                if name in state:  # a tied embedding and its copy on one rank of an interleaved pipeline
+                    boxes, saves = (*state[name].pieces, *boxes), state[name].saves or saves
+                state[name] = GlobalPart(shape, boxes, saves)
+        return state
+
+    def state_loaded(self, steps: int) -> None:
+        """See `base.Engine`."""
+        if self.optimizer is not None:
+            optimizers.set_steps(self.optimizer, steps)
+            optimizers.publish(self.optimizer)
+
+    def any(self, flag: bool) -> bool:
+        """See `base.Engine`."""
+        return self.groups.any(flag, self.device)
+
+    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
+        """See `base.Engine`."""
+        return self.groups.sum_over_data(torch.from_numpy(values).to(self.device)).cpu().numpy()
+
+    def _build_chunk(self, index: int) -> nn.Module:
+        chunk = index if self.layout.virtual > 1 else None
+        build = FAMILIES[self.config.model.family]
+        first, last = groups.is_first(chunk), groups.is_last(chunk)
+        module = build(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
+        mark_split(module)
+        return module
+
+    def _micro_batches(
+        self, tokens: np.ndarray, labels: np.ndarray, loss_mask: np.ndarray, micro: int
+    ) -> list[MicroBatch]:
+        """Cuts this rank's rows into micro-batches on the device."""
+        move = partial(torch.as_tensor, device=self.device)
+        positions = torch.arange(tokens.shape[1], device=self.device).expand(micro, -1)
+        cuts = [slice(start, start + micro) for start in range(0, tokens.shape[0], micro)]
+        return [MicroBatch(move(tokens[c]), move(labels[c]), move(loss_mask[c]), positions) for c in cuts]
+
+    def _run(
+        self,
+        batches: list[MicroBatch],
+        forward: Callable[[nn.Module, MicroBatch], Tensor],
+        loss: Callable[[MicroBatch, Tensor], tuple[Tensor, Tensor, Any]],
+        forward_only: bool,
+    ) -> list[Any]:
+        """Runs megatron-core's schedule; the last stage returns what `loss` reports for each micro-batch."""
+
+        def step(iterator: Iterator[MicroBatch], model: nn.Module) -> tuple[Tensor, Callable[[Tensor], Any]]:
+            batch = next(iterator)
+            return forward(model, batch), partial(loss, batch)
+
+        schedule = get_forward_backward_func()
+        iterators = [iter(batches) for _ in self.chunks]
+        virtual = self.layout.virtual > 1
+        rows, length = batches[0].tokens_BS.shape
+        return schedule(
+            forward_step_func=step,
+            data_iterator=iterators if virtual else iterators[0],
+            model=self.chunks if virtual else self.chunks[0],
+            num_microbatches=len(batches),
+            seq_length=length,
+            micro_batch_size=rows,
+            forward_only=forward_only,
+        )
+
+    def _train_loss(self, batch: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+        loss_sum, token_count = self.objective.loss(logits, batch)
+        return loss_sum, token_count, (loss_sum.detach(), token_count)
+
+    def _score_loss(self, batch: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+        log_probability, greedy = self.objective.score(logits, batch)
+        return log_probability.sum(), torch.tensor(0, dtype=torch.int), (log_probability, greedy)
+
+    def _next_token(self, ids: Tensor, begin: int, cache: StaticInferenceContext) -> Tensor:
+        """The most probable token after `ids` [rows, positions], which follow `begin` cached positions."""
+        positions = torch.arange(begin, begin + ids.shape[1], device=self.device).expand_as(ids)
+        batch = MicroBatch(ids, ids, ids, positions)
+
+        def last_id(_: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+            return logits.sum(), torch.tensor(0, dtype=torch.int), self.objective.next_token(logits)
+
+        results = self._run([batch], partial(self.objective.forward, cache=cache), last_id, forward_only=True)
+        best = results[0] if results else torch.zeros(ids.shape[0], dtype=torch.long, device=self.device)
+        return self.groups.from_last_stage(best)
+
+    def _evaluating(self) -> "_Evaluating":
+        return _Evaluating(self.chunks)
+
+    def _without_sequence_parallel(self) -> "_WithoutSequenceParallel":
+        return _WithoutSequenceParallel(self.bare, self.layout.sequence)
+
+
+class _Evaluating:
+    """Dropout and gradients off inside, as before outside."""
+
+    def __init__(self, chunks: list[nn.Module]) -> None:
+        self.chunks, self.grad = chunks, torch.no_grad()
+
+    def __enter__(self) -> None:
+        self.grad.__enter__()
+        for chunk in self.chunks:
+            chunk.eval()
+
+    def __exit__(self, *error: Any) -> None:
+        for chunk in self.chunks:
+            chunk.train()
+        self.grad.__exit__(*error)
+
+
+class _WithoutSequenceParallel:
+    """A single position cannot be split over tensor ranks: generation runs without sequence parallelism."""
+
+    def __init__(self, chunks: list[nn.Module], on: bool) -> None:
+        self.chunks, self.on = chunks, on
+
+    def __enter__(self) -> None:
+        self._set(False)
+
+    def __exit__(self, *error: Any) -> None:
+        self._set(True)
+
+    def _set(self, value: bool) -> None:
+        for chunk in self.chunks if self.on else ():
+            set_model_to_sequence_parallel(chunk, value)
+            get_model_config(chunk).sequence_parallel = value
+
+
+def _fill(config: RunConfig, name: str, shape: tuple[int, ...], piece: Piece) -> None:
+    """Writes the initial values of one box, row by row where the box does not span whole rows."""
+    values = partial(initial_values, config.model, config.run.seed, name, shape)
+    box = piece.value.shape
+    if len(shape) == 1:
+        piece.value.copy_(values(piece.offset[0], box[0]))
+        return
+    (row, column), columns = piece.offset, shape[1]
+    if box[1] == columns:
+        piece.value.copy_(values(row * columns, box[0] * columns).view(box))
+        return
+    whole = values(row * columns, box[0] * columns).view(box[0], columns)
+    piece.value.copy_(whole[:, column : column + box[1]])
+
+
+def _until(ids: list[int], stop: int) -> list[int]:
+    return ids[: ids.index(stop)] if stop in ids else ids

@@ -1,0 +1,81 @@
+"""Names and shapes of parameters that do not depend on the layout.
+
+megatron-core numbers layers from zero on each stage and keeps a second copy of a tied embedding on the last one. Here
+each parameter gets the name and the shape it has in the whole model, and where this rank's part lies in it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from megatron.core.tensor_parallel.layers import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    VocabParallelEmbedding,
+    set_tensor_model_parallel_attributes,
+)
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of this rank and its place in the whole model."""
+
+    name: str
+    value: nn.Parameter
+    split_dim: int | None
+    """dimension split over tensor ranks; None: every tensor rank holds all of it"""
+    copy: bool
+    """a second copy of a tied embedding, which lives under the name of the first"""
+
+    def global_shape(self, tensor_ranks: int) -> tuple[int, ...]:
+        shape = list(self.value.shape)
+        if self.split_dim is not None:
+            shape[self.split_dim] *= tensor_ranks
+        return tuple(shape)
+
+    def offset(self, tensor_rank: int) -> tuple[int, ...]:
+        """Where this rank's part begins in the whole."""
+        return tuple(
+            tensor_rank * size if dim == self.split_dim else 0 for dim, size in enumerate(self.value.shape)
+        )
+
+
+def parameters(chunk: nn.Module) -> Iterator[Parameter]:
+    """The parameters of one (unwrapped) model chunk, under layout-free names."""
+    tied_copy = chunk.share_embeddings_and_output_weights and chunk.post_process and not chunk.pre_process
+    for module_name, module in chunk.named_modules():
+        for leaf, value in module.named_parameters(recurse=False):
+            name = _global_name(chunk, f"{module_name}.{leaf}")
+            copy = bool(tied_copy) and name == "output_layer.weight"
+            if copy:
+                name = "embedding.word_embeddings.weight"
+            yield Parameter(name, value, _split_dim(module, leaf), copy)
+
+
+def mark_split(chunk: nn.Module) -> None:
+    """Tells megatron-core which parameters are split over tensor ranks (its own initialisation would do so)."""
+    for parameter in parameters(chunk):
+        if parameter.split_dim is not None:
+            _clear_marks(parameter.value)
+            set_tensor_model_parallel_attributes(parameter.value, True, parameter.split_dim, 1)
+
+
+def _global_name(chunk: nn.Module, name: str) -> str:
+    parts = name.split(".")
+    if parts[:2] == ["decoder", "layers"]:
+        parts[2] = str(chunk.decoder.layers[int(parts[2])].layer_number - 1)
+    return ".".join(parts)
+
+
+def _split_dim(module: nn.Module, leaf: str) -> int | None:
+    if isinstance(module, (ColumnParallelLinear, VocabParallelEmbedding)):
+        return 0
+    if isinstance(module, RowParallelLinear) and leaf == "weight":
+        return 1
+    return None
+
+
+def _clear_marks(value: Tensor) -> None:
+    for attribute in ("tensor_model_parallel", "partition_dim", "partition_stride"):
+        if hasattr(value, attribute):
+            delattr(value, attribute)

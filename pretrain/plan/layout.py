@@ -1,0 +1,99 @@
+"""Which layouts are legal, and which rank sits where. Plain arithmetic: no torch.
+
+Rank order is megatron-core's: tensor ranks are neighbours, then data, then pipeline.
+"""
+
+from dataclasses import dataclass
+
+from pretrain.config.schema import BatchSize, Parallel, RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.ramp import batch_sizes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A legal way to lay one run over `world` ranks."""
+
+    world: int
+    tensor: int
+    pipeline: int
+    virtual: int
+    sequence: bool
+    zero: int
+
+    @property
+    def data(self) -> int:
+        return self.world // (self.tensor * self.pipeline)
+
+    def coordinates(self, rank: int) -> tuple[int, int, int]:
+        """(tensor, data, pipeline) rank of a global rank."""
+        return rank % self.tensor, rank // self.tensor % self.data, rank // (self.tensor * self.data)
+
+    def __str__(self) -> str:
+        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`."""
+        sizes = f"tp{self.tensor}pp{self.pipeline}dp{self.data}"
+        extras = [("sp", self.sequence), (f"vp{self.virtual}", self.virtual > 1), (f"zero{self.zero}", self.zero > 0)]
+        return "+".join([sizes, *(name for name, on in extras if on)])
+
+
+def plan_layout(config: RunConfig, world: int) -> Layout:
+    """The layout that `config.parallel` describes on `world` ranks. Raises ConfigError, naming the broken rule
+    and the nearest legal value."""
+    parallel, model = config.parallel, config.model
+    _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
+    _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
+    _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
+    if parallel.sequence:
+        if parallel.tensor == 1:
+            raise ConfigError(
+                "parallel.sequence splits the sequence over tensor ranks, and parallel.tensor is 1: "
+                "set parallel.sequence=false or parallel.tensor=2"
+            )
+        _divides("parallel.tensor", parallel.tensor, "model.sequence_length", model.sequence_length)
+    if parallel.virtual > 1 and parallel.pipeline == 1:
+        raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
+    chunks = parallel.pipeline * parallel.virtual
+    if model.layers % chunks:
+        raise ConfigError(
+            f"model.layers={model.layers} cannot be divided into {chunks} equal chunks "
+            f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "
+            f"use a product of {_near(_divisors(model.layers), chunks)}"
+        )
+    if world % parallel.model_ranks:
+        raise ConfigError(
+            f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline}: "
+            f"start a multiple of {parallel.model_ranks} ranks, or choose a smaller layout"
+        )
+    data = world // parallel.model_ranks
+    _check_batches(config.batch, parallel, data)
+    return Layout(world, parallel.tensor, parallel.pipeline, parallel.virtual, parallel.sequence, parallel.zero)
+
+
+def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
+    per_pass = data * batch.micro_sequences
+    # The interleaved schedule moves micro-batches in groups of one per stage.
+    group = per_pass * (parallel.pipeline if parallel.virtual > 1 else 1)
+    for sequences in batch_sizes(batch):
+        if sequences % group:
+            stages = f" x {parallel.pipeline} stages (interleaved)" if parallel.virtual > 1 else ""
+            nearest = max(group, round(sequences / group) * group)
+            raise ConfigError(
+                f"a global batch of {sequences} sequences does not divide over {data} data ranks x "
+                f"batch.micro_sequences={batch.micro_sequences}{stages}: the nearest that does is {nearest}"
+            )
+
+
+def _divides(name: str, part: int, whole_name: str, whole: int) -> None:
+    if whole % part:
+        raise ConfigError(
+            f"{name}={part} does not divide {whole_name} ({whole}): the nearest that does is "
+            f"{_near(_divisors(whole), part)}"
+        )
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _near(values: list[int], wanted: int) -> int:
+    return min(values, key=lambda value: (abs(value - wanted), value))
