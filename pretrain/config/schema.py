@@ -117,6 +117,7 @@ class Source(Section):
 class Data(Section):
     path: str | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
     sources: list[Source] = Field([], description="datasets and their weights")
+    verify: bool = Field(True, description="check every shard against its checksum before the first step (1 s per GB)")
     workers: int = Field(1, ge=0, description="threads that prepare batches ahead of the step; 0: none")
     prefetch: int = Field(2, gt=0, description="batches prepared ahead by the workers")
 

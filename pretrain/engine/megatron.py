@@ -39,6 +39,7 @@ class MegatronEngine:
         if config.run.deterministic:
             torch.use_deterministic_algorithms(True)
         self.groups = groups.Groups(layout, config.health.timeout_s)
+        self.groups.seed(config.run.seed)  # megatron-core wants its random states to exist, dropout or not
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
         self.objective = Causal(config.model.vocabulary or 0, self.groups.tensor_group)

@@ -1,0 +1,150 @@
+"""`pretrain VERB ...` (or `python -m pretrain VERB ...`). A verb's modules are imported when it is called.
+
+    pretrain data build configs/data/text.yaml input=book.txt output=datasets/book
+    pretrain train configs/debug/gpt.yaml data.path=datasets/book --nproc 4
+    pretrain eval runs/debug-gpt --tasks last_word,arithmetic_2da --shots 0,1,8 --out reports/debug-gpt
+
+Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from data_pipeline.errors import DataError
+
+from pretrain.config.schema import RunConfig
+from pretrain.errors import ConfigError, RunError
+from pretrain.stop import StopRequest
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command and returns its exit status. A user's mistake is one sentence on stderr, without a traceback."""
+    arguments = sys.argv[1:] if argv is None else argv
+    verbs = {"data": _data, "train": _train, "eval": _eval, "export": _export}
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(__doc__)
+        return 0 if arguments else 2
+    if arguments[0] not in verbs:
+        print(f"pretrain: unknown command '{arguments[0]}': known are {', '.join(verbs)}", file=sys.stderr)
+        return 2
+    try:
+        return verbs[arguments[0]](arguments[1:])
+    except (ConfigError, DataError) as error:
+        if _rank() == 0:  # every rank meets the same mistake
+            print(f"pretrain: {error}", file=sys.stderr)
+        return 2
+    except RunError as error:
+        if _rank() == 0:
+            print(f"pretrain: {error}", file=sys.stderr)
+        return RunError.exit_status
+
+
+def entry() -> None:
+    """The console script."""
+    _leave(main())
+
+
+def _data(argv: list[str]) -> int:
+    from data_pipeline import cli
+
+    from pretrain.config.load import load
+
+    return cli.main(argv, load)
+
+
+def _train(argv: list[str]) -> int:
+    stop = StopRequest()
+    parser = argparse.ArgumentParser(prog="pretrain train", description="Trains; resumes by itself from run.dir.")
+    parser.add_argument("config", help="YAML file, such as configs/debug/gpt.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as data.path=datasets/book")
+    parser.add_argument("--nproc", type=int, help="start this many local ranks (under torchrun or srun: leave out)")
+    options = parser.parse_intermixed_args(argv)
+    from pretrain.config.load import load
+    from pretrain.config.resolve import resolve
+
+    config = resolve(load(RunConfig, options.config, options.overrides))
+    if _spreads(config, options.nproc):
+        return _local(options.nproc, ["train", *argv])
+    _quiet()
+    from pretrain.build import build_training
+    from pretrain.loop import train
+    from pretrain.observe.log import RunLog
+
+    run = build_training(config)
+    with RunLog(config, run.layout, run.engine.is_reporter) as log:
+        return train(run, log, stop)
+
+
+def _eval(argv: list[str]) -> int:
+    from pretrain.evaluate.command import parse, prepare
+
+    options = parse(argv)
+    config, checkpoint = prepare(options)
+    if _spreads(config, options.nproc):
+        return _local(options.nproc, ["eval", *argv])
+    _quiet()
+    from pretrain.build import build_scorer
+    from pretrain.evaluate.command import run
+
+    return run(options, config, checkpoint, build_scorer(config, checkpoint))
+
+
+def _export(argv: list[str]) -> int:
+    _quiet()
+    from pretrain.checkpoint.hf.command import run
+
+    return run(argv)
+
+
+def _spreads(config: RunConfig, ranks: int | None) -> bool:
+    """Whether to start local ranks from here. Checks the layout first, so that a mistake is reported once."""
+    from pretrain.plan.layout import plan_layout
+
+    if "WORLD_SIZE" in os.environ:
+        if ranks is not None:
+            raise ConfigError("--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out")
+        plan_layout(config, int(os.environ["WORLD_SIZE"]))
+        return False
+    plan_layout(config, ranks or 1)
+    return (ranks or 1) > 1
+
+
+def _local(ranks: int, arguments: list[str]) -> int:
+    """Starts the same command, less its --nproc, as local ranks."""
+    from launch.local import start
+
+    at = next(i for i, argument in enumerate(arguments) if argument.split("=")[0] == "--nproc")
+    return start(ranks, arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :])
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _quiet() -> None:
+    """megatron-core warns at import of each accelerator library that is absent; none is needed here."""
+    warnings.filterwarnings("ignore", module=r"megatron\.core")
+    warnings.filterwarnings("ignore", message=r".*(_single|non-leaf|not a leaf).*")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def _leave(status: int) -> None:
+    """Ends the process. A gloo thread that outlives the interpreter aborts it, so the group is closed first and the
+    interpreter's own teardown passed over."""
+    if "torch" in sys.modules:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            if status in (0, 75):
+                dist.barrier()
+            dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    entry()

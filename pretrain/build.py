@@ -1,0 +1,95 @@
+"""RunConfig -> everything a run needs, once, in reading order."""
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch.distributed as dist
+from data_pipeline.errors import DataError
+from data_pipeline.loader import Stream
+from data_pipeline.shards import Dataset
+
+from pretrain.checkpoint import store
+from pretrain.config.schema import RunConfig
+from pretrain.engine import device
+from pretrain.engine.megatron import MegatronEngine
+from pretrain.plan.layout import Layout, plan_layout
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the loop is given."""
+
+    config: RunConfig
+    layout: Layout
+    engine: MegatronEngine
+    stream: Stream
+    heldout: Dataset
+    """the dataset whose validation split is scored during training: the first source's"""
+    tokenizer: bytes
+
+
+def build_training(config: RunConfig) -> Training:
+    """`config` is resolved. Joins the process group; every rank calls this."""
+    place = device.install()
+    device.join(config.health.timeout_s)
+    layout = plan_layout(config, dist.get_world_size())
+    stream = Stream(
+        [(Path(source.path), source.weight) for source in config.data.resolved_sources],
+        config.model.sequence_length,
+        config.run.seed,
+    )
+    if config.data.verify:
+        _verify(stream)
+    engine = MegatronEngine(config, layout, place, train=True)
+    heldout = stream.datasets[0]
+    tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
+    return Training(config, layout, engine, stream, heldout, tokenizer)
+
+
+def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
+    """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`."""
+    place = device.install()
+    device.join(config.health.timeout_s)
+    layout = plan_layout(config, dist.get_world_size())
+    engine = MegatronEngine(config, layout, place, train=False)
+    store.load(checkpoint, engine.state())
+    return engine
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the numbers."""
+    names = ("torch", "megatron-core", "webdataset", "sentencepiece", "numpy")
+    found = {"python": platform.python_version(), "pretrain": _code_version()}
+    return found | {name: version(name) for name in names}
+
+
+def _code_version() -> str:
+    """The package's version, and the commit where the code is a checkout."""
+    try:
+        own = version("pretrain")
+    except PackageNotFoundError:
+        own = "not installed"
+    head = Path(__file__).parent.parent / ".git" / "HEAD"
+    try:
+        commit = head.read_text().strip()
+        if commit.startswith("ref: "):
+            commit = (head.parent / commit[5:]).read_text().strip()
+        return f"{own}+{commit[:12]}"
+    except OSError:
+        return own
+
+
+def _verify(stream: Stream) -> None:
+    """Reads every shard once against its checksum, the datasets shared out over this machine's ranks."""
+    problem = None
+    try:
+        for dataset in stream.datasets if int(os.environ.get("LOCAL_RANK", "0")) == 0 else ():
+            dataset.verify()
+    except DataError as error:
+        problem = str(error)
+    found = next((p for p in store.gather(problem) if p is not None), None)
+    if found is not None:
+        raise DataError(found)

@@ -1,0 +1,66 @@
+"""What a checkpoint holds besides tensors: one small record, as JSON beside them."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrain.config.schema import RunConfig
+from pretrain.errors import ConfigError, RunError
+
+# A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
+_DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
+
+
+@dataclass(frozen=True)
+class Record:
+    """Where a run stands after `step` optimizer steps. Random state is a function of (seed, step), the learning rate
+    and batch size of `tokens`, so nothing else needs saving."""
+
+    step: int
+    tokens: int
+    cursor: dict[str, Any]
+    """the data's own record (data_pipeline.batch.Cursor)"""
+    config: dict[str, Any]
+    """the resolved config"""
+    layout: str
+    """for information: a checkpoint is read by any layout"""
+    versions: dict[str, str]
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> "Record":
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path} is not a checkpoint's record ({error})") from None
+
+
+def check_same_run(record: Record, config: RunConfig) -> None:
+    """Raises ConfigError if `config` would not continue the run of `record`, naming the first key that differs."""
+    now = config.model_dump(mode="json")
+    then = record.config
+    for section in _DEFINING:
+        _compare(section, then.get(section), now[section])
+    _compare("run.seed", then["run"]["seed"], now["run"]["seed"])
+    for key in ("sequences", "ramp"):
+        _compare(f"batch.{key}", then["batch"][key], now["batch"][key])
+    decays = config.schedule.name != "constant" and config.schedule.decay_tokens is None
+    if decays and then["train"] != now["train"]:
+        raise ConfigError(
+            f"train was {then['train']} and is now {now['train']}, and without schedule.decay_tokens the learning rate "
+            "decays to the end of training: keep the length, or start a new run with schedule.decay_tokens set"
+        )
+
+
+def _compare(key: str, then: Any, now: Any) -> None:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in now:
+            _compare(f"{key}.{name}", then.get(name), now[name])
+    elif then != now:
+        raise ConfigError(
+            f"this run was started with {key}={then}, and the config now says {now}: "
+            "set it back, or use another run.dir for a new run"
+        )

@@ -1,0 +1,81 @@
+"""Loss on the held-out stream, during training and after.
+
+The stream is the validation split's documents, each followed by an end of text, read as training reads: in windows of
+the model's length, one after the other, without regard for document borders. Every token but the stream's first is
+predicted exactly once, ends of text included.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline.loader import heldout
+from data_pipeline.shards import Dataset
+from pretrain.engine.base import Engine
+
+_LARGEST_EXPONENT = math.log(sys.float_info.max)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Sums over the windows that were scored."""
+
+    loss_sum: float
+    """of token losses, nats"""
+    token_count: int
+    """tokens predicted"""
+    words: int | None
+    """white-space words of the text, when the whole split was scored"""
+    text_bytes: int | None
+    """UTF-8 bytes of the text, when the whole split was scored"""
+
+    @property
+    def loss(self) -> float:
+        """Nats per token."""
+        return self.loss_sum / self.token_count
+
+    @property
+    def perplexity(self) -> float | None:
+        """Per token: comparable only between models of one tokenizer."""
+        return exp(self.loss)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """Loss of the whole stream over its words: comparable between tokenizers. None of a part of the split."""
+        return exp(self.loss_sum / self.words) if self.words else None
+
+    @property
+    def byte_perplexity(self) -> float | None:
+        """Loss of the whole stream over its bytes. None of a part of the split."""
+        return exp(self.loss_sum / self.text_bytes) if self.text_bytes else None
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """log2 of `byte_perplexity`."""
+        return self.loss_sum / self.text_bytes / math.log(2) if self.text_bytes else None
+
+
+def exp(nats: float) -> float | None:
+    """e to the power of `nats`; None when no float is that large (the words of a language without spaces are long)."""
+    return math.exp(nats) if nats < _LARGEST_EXPONENT else None
+
+
+def heldout_loss(
+    engine: Engine, dataset: Dataset, sequence_length: int, sequences: int | None = None, rank_rows: int = 8
+) -> HeldOut:
+    """Scores the first `sequences` windows of the held-out stream, or all of them: the same ones on any layout.
+
+    `rank_rows` windows go to each data rank at a time. Collective over all ranks.
+    """
+    sums = np.zeros(2)
+    rows = rank_rows * engine.data_world
+    for batch in heldout(dataset, sequence_length, rows, engine.data_rank, engine.data_world, sequences):
+        scores = engine.score(batch.tokens, batch.labels)
+        counted = batch.loss_mask > 0
+        sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
+    loss_sum, token_count = engine.sum_over_data(sums).tolist()
+    split = dataset.manifest.splits["validation"]
+    whole = token_count == split.tokens - 1
+    return HeldOut(loss_sum, int(token_count), split.words if whole else None, split.text_bytes if whole else None)

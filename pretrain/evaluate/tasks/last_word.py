@@ -1,0 +1,69 @@
+"""Predict the last word of a passage: LAMBADA, and the same question about the run's own held-out text.
+
+Zero-shot, the passage is simply continued; with examples it has a blank at its end (2005.14165, section 3.1.2), so
+that a model knows that one word is wanted.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+
+from pretrain.errors import ConfigError
+from pretrain.evaluate.tasks.base import Document, Format, Sources, Task
+
+_PASSAGES = 5000
+_MIN_WORDS, _MAX_WORDS = 16, 48
+_PARAGRAPH_END = re.compile(r"\n\s*\n")
+_SENTENCE = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL)
+_ENDS_IN_A_WORD = re.compile(r".*\S [^\W\d_]+", re.DOTALL)
+_FILE = "lambada_test.jsonl"
+
+
+def _blank(document: Document) -> Document:
+    return Document(f"\n\n{document.context} ____. ->", document.target)
+
+
+def _split(text: str) -> Document:
+    context, _, word = text.rpartition(" ")
+    return Document(context, f" {word}")
+
+
+def _lambada(sources: Sources) -> list[Document]:
+    return [_split(line["text"]) for line in sources.read("lambada_openai", _FILE)]
+
+
+def _held_out(sources: Sources) -> list[Document]:
+    """Up to 5,000 passages from the beginning of the held-out split, shuffled, so that the first few are of many
+    documents. The same for every seed: the seed of an evaluation draws shots, not questions."""
+    if sources.dataset is None:
+        raise ConfigError("task last_word is made of the run's held-out text: give a run whose data can be read")
+    found: list[Document] = []
+    for _, tokens in sources.dataset.documents("validation"):
+        found.extend(map(_split, passages(sources.tokenizer.decode(tokens))))
+        if len(found) >= _PASSAGES:
+            break
+    if not found:
+        raise ConfigError(
+            f"task last_word finds no passage in the held-out text of {sources.dataset.directory}: it needs sentences "
+            f"of up to {_MAX_WORDS} words with spaces between them"
+        )
+    random.Random(0).shuffle(found)
+    return found[:_PASSAGES]
+
+
+def passages(text: str) -> Iterator[str]:
+    """Runs of whole sentences of a paragraph, 16 to 48 words, up to the last word: like LAMBADA's, without its mark."""
+    for paragraph in _PARAGRAPH_END.split(text):
+        begin = words = 0
+        for sentence in _SENTENCE.finditer(paragraph):
+            words += len(sentence[0].split())
+            if words < _MIN_WORDS:
+                continue
+            passage = re.sub(r"\W+$", "", paragraph[begin : sentence.end()]).lstrip()
+            if words <= _MAX_WORDS and _ENDS_IN_A_WORD.fullmatch(passage):
+                yield passage
+            begin, words = sentence.end(), 0
+
+
+_FEW_SHOT = Format("Fill in blank:", _blank)
+TASKS = [Task("lambada_openai", _lambada, few_shot=_FEW_SHOT), Task("last_word", _held_out, few_shot=_FEW_SHOT)]

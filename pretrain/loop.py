@@ -1,0 +1,95 @@
+"""The only training loop. It knows an engine, a stream of batches and a log; nothing of ranks or layouts."""
+
+import time
+from pathlib import Path
+
+from data_pipeline.batch import Cursor
+from data_pipeline.loader import load
+
+from pretrain.build import Training, versions
+from pretrain.checkpoint import store
+from pretrain.checkpoint.state import Record, check_same_run
+from pretrain.engine.schedule import learning_rate, run_tokens
+from pretrain.errors import RunError
+from pretrain.evaluate.heldout import heldout_loss
+from pretrain.observe.log import RunLog
+from pretrain.plan.ramp import batch_sequences
+from pretrain.stop import StopRequest
+
+DONE, STOPPED = 0, 75
+
+
+def train(run: Training, log: RunLog, stop: StopRequest) -> int:
+    """Trains to the end or until asked to stop, from the newest valid checkpoint of `run.dir` if there is one.
+    Returns the exit status. Collective."""
+    config, engine = run.config, run.engine
+    checkpoints = Path(config.run.dir) / "checkpoints"
+    length = config.model.sequence_length
+    end_tokens = run_tokens(config)
+    step, tokens, cursor = _start(run, log, checkpoints)
+    log.begin(step, tokens)
+    batches = load(
+        run.stream,
+        cursor,
+        lambda samples: batch_sequences(config.batch, samples * length),
+        engine.data_rank,
+        engine.data_world,
+        config.data.workers,
+        config.data.prefetch,
+    )
+    saved_step = step if step else None
+    stopping = False
+    while tokens < end_tokens and not stopping:
+        started = time.perf_counter()
+        batch = next(batches)
+        step += 1
+        tokens = batch.cursor.samples * length
+        rate = learning_rate(config, tokens, end_tokens)
+        result = engine.train_step(batch, rate, step)
+        log.step(step, tokens, batch, result, rate, time.perf_counter() - started)
+        if result.skipped and config.health.stop_on_nan:
+            raise RunError(
+                f"step {step}: the loss or gradient is not finite (loss {result.loss_sum / result.token_count}, gradient "
+                f"norm {result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
+                "rate, or set health.stop_on_nan=false to skip such steps"
+            )
+        stopping = engine.any(stop.requested)
+        finished = tokens >= end_tokens
+        if finished or _due(step, config.evaluate.every_steps):
+            heldout = heldout_loss(engine, run.heldout, length, config.evaluate.sequences)
+            log.heldout(step, tokens, heldout)
+        if finished or stopping or _due(step, config.checkpoint.every_steps):
+            _save(run, log, checkpoints, step, tokens, batch.cursor)
+            saved_step = step
+    if tokens < end_tokens:
+        log.event("stopped", step=step, tokens=tokens)
+        return STOPPED
+    log.event("finished", step=step, tokens=tokens, checkpoint=saved_step)
+    return DONE
+
+
+def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[int, int, Cursor]:
+    """(step, tokens, data cursor) to go on from: the newest valid checkpoint's, or the beginning."""
+    checkpoint = store.newest_valid(checkpoints, log.warn)
+    if checkpoint is None:
+        run.engine.initialise()
+        return 0, 0, run.stream.cursor(0)
+    record = Record.read(checkpoint / store.RECORD)
+    check_same_run(record, run.config)
+    store.load(checkpoint, run.engine.state())
+    run.engine.state_loaded(record.step)
+    log.event("resumed", step=record.step, tokens=record.tokens, checkpoint=checkpoint.name, written_on=record.layout)
+    return record.step, record.tokens, Cursor.from_dict(record.cursor)
+
+
+def _save(run: Training, log: RunLog, checkpoints: Path, step: int, tokens: int, cursor: Cursor) -> None:
+    started = time.perf_counter()
+    record = Record(
+        step, tokens, cursor.to_dict(), run.config.model_dump(mode="json"), str(run.layout), versions()
+    )
+    store.save(checkpoints, run.engine.state(), record, run.tokenizer, run.config.checkpoint.keep)
+    log.event("saved", step=step, tokens=tokens, seconds=round(time.perf_counter() - started, 3))
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,173 @@
+"""Where the loop reports: to run.dir, the terminal and MLflow on the one rank that reports, to nobody on the others.
+
+with RunLog(config, layout, engine.is_reporter) as log: ...
+"""
+
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import torch
+
+from data_pipeline.batch import Batch
+from pretrain.config.load import dump
+from pretrain.config.schema import RunConfig
+from pretrain.observe.files import unwritable, write_whole
+from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics
+from pretrain.observe.progress import Progress
+from pretrain.observe.track import Tracker
+from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
+from pretrain.plan.hardware import peak_flops
+from pretrain.plan.layout import Layout
+
+
+class Result(Protocol):
+    """As much of the engine's StepResult as is reported."""
+
+    @property
+    def loss_sum(self) -> float: ...
+    @property
+    def token_count(self) -> int: ...
+    @property
+    def grad_norm(self) -> float: ...
+
+
+class HeldOutLoss(Protocol):
+    """As much of the held-out evaluation as is reported."""
+
+    @property
+    def loss(self) -> float: ...
+    @property
+    def token_count(self) -> int: ...
+
+
+class RunLog:
+    """Leave the `with` block by an exception and the run is marked as failed. `config` is resolved."""
+
+    def __init__(self, config: RunConfig, layout: Layout, is_reporter: bool) -> None:
+        self._config = config
+        self._reports = _Reports(config, layout) if is_reporter else None
+
+    def begin(self, step: int, tokens: int) -> None:
+        """The run goes on after `step` steps; what was recorded beyond them is dropped."""
+        if self._reports is not None:
+            self._reports.begin(step, tokens)
+
+    def step(self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float) -> None:
+        """One optimizer step, which took `seconds` and brought the run to `tokens` tokens."""
+        if self._reports is None:
+            return
+        tokens_per_second = len(batch.sample_ids) * self._config.model.sequence_length / seconds
+        metrics = StepMetrics(
+            step=step,
+            loss=result.loss_sum / result.token_count if result.token_count else math.nan,
+            grad_norm=result.grad_norm,
+            learning_rate=learning_rate,
+            tokens=tokens,
+            samples=batch.cursor.samples,
+            data_hash=batch.data_hash,
+            step_seconds=seconds,
+            tokens_per_second=tokens_per_second,
+            mfu=tokens_per_second * self._reports.mfu_per_speed if self._reports.mfu_per_speed is not None else None,
+        )
+        self._reports.step(metrics)
+
+    def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
+        """The held-out loss after `step` steps."""
+        if self._reports is not None:
+            self._reports.heldout(step, tokens, heldout)
+
+    def event(self, name: str, **facts: Any) -> None:
+        """Something happened: a line of events.jsonl."""
+        if self._reports is not None:
+            self._reports.event(name, **facts)
+
+    def warn(self, sentence: str) -> None:
+        """Something that the user should know, and that training survives."""
+        if self._reports is not None:
+            self._reports.warn(sentence)
+
+    def artifact(self, path: Path) -> None:
+        """A report file, kept with the run in MLflow."""
+        if self._reports is not None:
+            self._reports.tracker.artifact(path, "reports")
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._reports is not None:
+            self._reports.close(error)
+
+
+class _Reports:
+    """Everything that one rank writes."""
+
+    def __init__(self, config: RunConfig, layout: Layout) -> None:
+        self._config = config
+        self._directory = Path(config.run.dir)
+        self._events = EventLog(self._directory)
+        self._metrics: MetricsLog | None = None
+        self._total_steps, self._end_tokens = run_length(config)
+        self._progress = Progress(self._total_steps, self._end_tokens, config.track.every_steps)
+        self._ended: Literal["stopped", "failed", "finished"] = "failed"
+        self._layout, self._parameters = layout, num_parameters(config.model)
+        self.mfu_per_speed = _mfu_per_speed(config, layout)
+        tags = {"layout": str(layout), "ranks": str(layout.world), "parameters": str(self._parameters)}
+        self.tracker = Tracker(config, self.warn, tags)
+
+    def begin(self, step: int, tokens: int) -> None:
+        path = self._directory / "config.yaml"
+        try:
+            write_whole(path, dump(self._config).encode())
+        except OSError as error:
+            raise unwritable(path, error) from None
+        self._metrics = MetricsLog(self._directory, step)
+        if step == 0:
+            self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
+        self._progress.say(
+            f"{self._config.run.name}: {self._parameters:,} parameters on {self._layout}, "
+            f"step {step:,} of {self._total_steps:,}, {tokens:,} of {self._end_tokens:,} tokens, in {self._directory}"
+        )
+
+    def step(self, metrics: StepMetrics) -> None:
+        assert self._metrics is not None, "the run has begun"
+        self._metrics.append(metrics)
+        self._progress.step(metrics)
+        self.tracker.step(metrics)
+
+    def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
+        self.event("heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count)
+        self._progress.heldout(heldout.loss)
+        self.tracker.point(step, "heldout_loss", heldout.loss)
+
+    def event(self, name: str, **facts: Any) -> None:
+        self._events.event(name, **facts)
+        if name == "stopped":
+            self._ended = "stopped"
+        elif name == "finished":
+            self._ended = "finished"
+
+    def warn(self, sentence: str) -> None:
+        self._progress.say(f"warning: {sentence}")
+        self._events.event("warning", text=sentence)
+
+    def close(self, error: BaseException | None) -> None:
+        self._progress.close()
+        if error is not None:
+            self.event("failed", reason=f"{type(error).__name__}: {error}")
+        if error is None or isinstance(error, Exception):  # an impatient Ctrl-C does not wait for MLflow
+            self.tracker.close("failed" if error is not None else self._ended)
+        if self._metrics is not None:
+            self._metrics.close()
+        self._events.close()
+
+
+def _mfu_per_speed(config: RunConfig, layout: Layout) -> float | None:
+    """Model FLOPs utilization per token per second of the whole run; None where the devices' peak is not known."""
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    peak = peak_flops(name, config.precision)
+    return None if peak is None else training_flops_per_token(config.model) / (peak * layout.world)

@@ -1,0 +1,129 @@
+"""One run inside MLflow. Imports mlflow, which takes seconds: only the thread of `track.py` imports this file.
+
+Every method may block and may raise anything.
+"""
+
+import json
+import logging
+import os
+import platform
+import sqlite3
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from pretrain.config.schema import RunConfig
+from pretrain.observe.files import write_whole
+from pretrain.observe.track import File, Point
+
+_PER_BATCH, _PARAMETER_LENGTH = 100, 6000  # MLflow's own limits
+
+for _chatty in ("mlflow", "alembic", "urllib3"):  # failures reach the user as one sentence
+    logging.getLogger(_chatty).setLevel(logging.CRITICAL)
+
+
+class MlflowRun:
+    """Opens the run that `run_dir/mlflow_run_id` names, or a new one, and describes it."""
+
+    def __init__(self, config: RunConfig, uri: str, run_dir: Path, tags: Mapping[str, str]) -> None:
+        database = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+        if database is not None:
+            _check(database)
+        self._client = MlflowClient(tracking_uri=uri)
+        id_file = run_dir / "mlflow_run_id"
+        known = self._continue(id_file)
+        if known is None:
+            # Without a place of its own, a local database would keep files under the working directory.
+            artifacts = (database.parent.resolve() / "mlflow-artifacts").as_uri() if database else None
+            experiment = self._experiment(config.track.experiment, artifacts)
+            self._id = self._client.create_run(experiment, run_name=config.run.name).info.run_id
+            write_whole(id_file, self._id.encode())
+        self._describe(config, tags, known or {})
+
+    def send(self, points: list[Point]) -> None:
+        self._client.log_batch(self._id, [Metric(p.name, p.value, p.time_ms, p.step) for p in points])
+
+    def send_file(self, file: File) -> None:
+        self._client.log_artifact(self._id, str(file.path), file.folder or None)
+
+    def end(self, status: str) -> None:
+        self._client.set_terminated(self._id, status)
+
+    def _continue(self, id_file: Path) -> dict[str, str] | None:
+        """Takes up the run that `id_file` names and returns its parameters; None if MLflow has no such run."""
+        self._id = id_file.read_text().strip() if id_file.exists() else ""
+        if not self._id:
+            return None
+        try:
+            run = self._client.get_run(self._id)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+        if run.info.lifecycle_stage == "deleted":
+            return None
+        self._client.update_run(self._id, status="RUNNING")
+        return dict(run.data.params)
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        """Its id; created if need be, with its files at `artifacts` (None: where the server says)."""
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=artifacts))
+            except MlflowException:  # another run was faster
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    def _describe(self, config: RunConfig, tags: Mapping[str, str], known: dict[str, str]) -> None:
+        """Parameters never change in MLflow: what a resumed run sets differently becomes a tag."""
+        wanted = flatten(config.model_dump(mode="json", exclude={"track": {"uri"}}))  # which may hold a password
+        changed = {f"resumed.{key}": value for key, value in wanted.items() if known.get(key, value) != value}
+        new = [Param(key, value) for key, value in wanted.items() if key not in known]
+        facts = [RunTag(key, value) for key, value in {**system_info(), **tags, **changed}.items()]
+        for start in range(0, max(len(new), len(facts)), _PER_BATCH):
+            some = slice(start, start + _PER_BATCH)
+            self._client.log_batch(self._id, params=new[some], tags=facts[some])
+
+
+def system_info() -> dict[str, str]:
+    """Versions and hardware of this process. Never the environment, which holds secrets."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {
+        "system.python": platform.python_version(),
+        "system.torch": version("torch"),
+        "system.megatron_core": version("megatron-core"),
+        "system.host": platform.node(),
+        "system.cpus": str(os.cpu_count()),
+        "system.gpus": ", ".join(gpus) or "none",
+    }
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested mappings -> dotted keys with text values (JSON for what is not text), cut to MLflow's length."""
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            flat[f"{prefix}{key}"] = text[:_PARAMETER_LENGTH]
+    return flat
+
+
+def _check(database: Path) -> None:
+    """Raises sqlite3.Error for a file that is no database: MLflow would try it for minutes before it says so."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(database)
+    try:
+        connection.execute("PRAGMA schema_version")
+    finally:
+        connection.close()

@@ -1,0 +1,95 @@
+"""A GPT small enough for a test, batches for it, and an engine on any layout."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from pretrain.config.schema import RunConfig
+from pretrain.engine import device
+from pretrain.engine.megatron import MegatronEngine
+from pretrain.plan.layout import plan_layout
+
+VOCABULARY, LENGTH, ROWS = 250, 32, 8
+
+
+def tiny_config(**sections: Any) -> RunConfig:
+    """4 layers of width 64; keyword arguments replace or extend its sections."""
+    tree: dict[str, Any] = {
+        "run": {"dir": "unused", "seed": 7},
+        "train": {"steps": 100},
+        "batch": {"sequences": ROWS, "micro_sequences": 1},
+        "model": {
+            "layers": 4,
+            "hidden": 64,
+            "heads": 4,
+            "sequence_length": LENGTH,
+            "vocabulary": VOCABULARY,
+            "attention": {"pattern": ["dense", "banded"], "window": 8},
+        },
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section} if isinstance(section, dict) else section
+    return RunConfig.model_validate(tree)
+
+
+def build_engine(config: RunConfig, train: bool = True) -> MegatronEngine:
+    """On the process group this rank is in; weights initialised."""
+    place = device.install()
+    engine = MegatronEngine(config, plan_layout(config, dist.get_world_size()), place, train)
+    engine.initialise()
+    return engine
+
+
+@dataclass(frozen=True)
+class Rows:
+    """As much of a data_pipeline Batch as a step reads."""
+
+    tokens: np.ndarray
+    labels: np.ndarray
+    loss_mask: np.ndarray
+
+
+def rows(engine: MegatronEngine, step: int, masked: bool = False) -> Rows:
+    """This data rank's rows of global batch `step`: a noisy count modulo 16 that a model can learn; with `masked`, a random
+    part of the labels bears no loss, much in some rows and nothing in others."""
+    random = np.random.default_rng(step)
+    start = random.integers(0, 16, (ROWS, 1))
+    stream = (start + np.arange(LENGTH + 1) + random.integers(0, 2, (ROWS, LENGTH + 1))) % 16
+    share = np.linspace(0, 0.9, ROWS)[:, None] if masked else 0
+    mask = (random.random((ROWS, LENGTH)) >= share).astype(np.float32)
+    count = ROWS // engine.data_world
+    mine = slice(engine.data_rank * count, (engine.data_rank + 1) * count)
+    return Rows(stream[mine, :-1].copy(), stream[mine, 1:].copy(), mask[mine])
+
+
+def train(engine: MegatronEngine, steps: range, masked: bool = False) -> list[tuple[float, float]]:
+    """(mean loss, gradient norm) of each step, at the config's learning rate."""
+    rate = engine.config.optimizer.learning_rate
+    results = [engine.train_step(rows(engine, step, masked), rate, step) for step in steps]
+    return [(result.loss_sum / result.token_count, result.grad_norm) for result in results]
+
+
+def whole_state(engine: MegatronEngine) -> dict[str, np.ndarray]:
+    """Every global tensor of the engine's state, put together from what each rank would save. Raises AssertionError
+    if the parts overlap or leave a gap."""
+    mine = [
+        (name, part.shape, piece.offset, piece.value.detach().float().cpu().numpy().copy())
+        for name, part in engine.state().items()
+        if part.saves
+        for piece in part.pieces
+    ]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, mine)
+    state: dict[str, np.ndarray] = {}
+    covered: dict[str, np.ndarray] = {}
+    for name, shape, offset, value in (item for items in everyone for item in items):
+        tensor, seen = state.setdefault(name, np.zeros(shape, np.float32)), covered.setdefault(name, np.zeros(shape))
+        box = tuple(slice(o, o + n) for o, n in zip(offset, value.shape, strict=True))
+        tensor[box] = value
+        seen[box] += 1
+    for name, seen in covered.items():
+        assert (seen == 1).all(), f"{name} is not saved exactly once"
+    return state

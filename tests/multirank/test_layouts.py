@@ -1,0 +1,87 @@
+"""Any layout, same run: the layouts that must train on a CPU, against one rank."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
+
+STEPS = range(8)
+FP32_TOLERANCE = 1e-5  # of the loss; the promise of docs/exactness
+BF16_TOLERANCE = 1e-3  # bf16 keeps 8 bits: sums over shards round differently
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "tensor 2": (2, {"tensor": 2}),
+    "tensor 2 + sequence": (2, {"tensor": 2, "sequence": True}),
+    "pipeline 2": (2, {"pipeline": 2}),
+    "pipeline 2, virtual 2": (2, {"pipeline": 2, "virtual": 2}),
+    "data 2": (2, {}),
+    "data 2, zero 0": (2, {"zero": 0}),
+    "tensor 2 x pipeline 2 x data 2 + sequence + virtual 2": (
+        8,
+        {"tensor": 2, "pipeline": 2, "sequence": True, "virtual": 2},
+    ),
+}
+
+
+def _run(parallel: dict[str, Any], precision: str, masked: bool, model: dict[str, Any]) -> Any:
+    engine = build_engine(tiny_config(parallel=parallel, precision=precision, model=model))
+    initial = whole_state(engine)
+    return train(engine, STEPS, masked), initial
+
+
+@cache
+def _one_rank(precision: str = "fp32", masked: bool = False, untied: bool = False) -> Any:
+    return run_ranks(1, _run, {}, precision, masked, _model(untied))[0]
+
+
+def _model(untied: bool) -> dict[str, Any]:
+    return {**tiny_config().model.model_dump(), "tied_head": not untied}
+
+
+def _assert_same_run(found: Any, expected: Any, tolerance: float) -> None:
+    (curve, initial), (expected_curve, expected_initial) = found, expected
+    assert initial.keys() == expected_initial.keys()
+    for name in initial:
+        np.testing.assert_array_equal(initial[name], expected_initial[name], err_msg=name)
+    losses, norms = np.array(curve).T
+    expected_losses, expected_norms = np.array(expected_curve).T
+    assert np.abs(losses - expected_losses).max() <= tolerance
+    assert np.abs(norms / expected_norms - 1).max() <= 10 * tolerance
+    assert expected_losses[-1] < expected_losses[0] - 0.2, "the run learns, so that agreement means something"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_fp32_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
+    world, parallel = LAYOUTS[name]
+    for found in run_ranks(world, _run, parallel, "fp32", False, _model(False)):
+        _assert_same_run(found, _one_rank(), FP32_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["tensor 2 + sequence", "pipeline 2, virtual 2", "data 2, zero 0"])
+def test_bf16_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
+    world, parallel = LAYOUTS[name]
+    for found in run_ranks(world, _run, parallel, "bf16", False, _model(False)):
+        _assert_same_run(found, _one_rank("bf16"), BF16_TOLERANCE)
+
+
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputing_activations_changes_nothing(recompute: str) -> None:
+    (curve, _) = run_ranks(2, _run, {"tensor": 2, "recompute": recompute}, "fp32", False, _model(False))[0]
+    (plain, _) = run_ranks(2, _run, {"tensor": 2}, "fp32", False, _model(False))[0]
+    assert curve == plain
+
+
+def test_gradient_is_divided_by_the_global_token_count_however_masks_fall() -> None:
+    """Ranks and micro-batches with very different counts of loss-bearing tokens: a mean of means would differ."""
+    found = run_ranks(4, _run, {"pipeline": 2}, "fp32", True, _model(False))[0]
+    _assert_same_run(found, _one_rank("fp32", True), FP32_TOLERANCE)
+
+
+def test_untied_head_follows_one_rank_through_a_pipeline() -> None:
+    found = run_ranks(2, _run, {"pipeline": 2}, "fp32", False, _model(True))[0]
+    _assert_same_run(found, _one_rank("fp32", False, True), FP32_TOLERANCE)
+    assert "model/output_layer.weight" in found[1]

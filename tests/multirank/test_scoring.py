@@ -1,0 +1,102 @@
+"""Scores and greedy generation do not depend on the layout, nor on the key-value cache."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import LENGTH, ROWS, VOCABULARY, build_engine, rows, tiny_config, train
+
+PROMPTS = [[1, 2, 3], [40, 41, 42, 43, 44, 45, 46], [9], [100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111]]
+NEW_TOKENS = 12
+
+
+def _score(parallel: dict[str, Any], rows_count: int) -> tuple[np.ndarray, np.ndarray]:
+    engine = build_engine(tiny_config(parallel=parallel, batch={"sequences": ROWS, "micro_sequences": 2}))
+    random = np.random.default_rng(3)
+    tokens, labels = random.integers(0, VOCABULARY, (2, rows_count, LENGTH))
+    scores = engine.score(tokens, labels)
+    return scores.log_probability, scores.greedy
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel"),
+    [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2, "virtual": 2})],
+)
+def test_every_rank_gets_the_scores_that_one_rank_gets(world: int, parallel: dict[str, Any]) -> None:
+    expected, expected_greedy = run_ranks(1, _score, {}, 5)[0]
+    assert expected.shape == (5, LENGTH)
+    for found, greedy in run_ranks(world, _score, parallel, 5):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+        np.testing.assert_array_equal(greedy, expected_greedy)
+
+
+def _padding_bears_no_probability() -> float:
+    """Sums the probability of every real token after one context: 1 only if padding rows of the embedding take none."""
+    engine = build_engine(tiny_config())
+    assert engine.config.model.padded_vocabulary > VOCABULARY
+    tokens = np.full((VOCABULARY, 1), 5)
+    labels = np.arange(VOCABULARY)[:, None]
+    return float(np.exp(engine.score(tokens, labels).log_probability.astype(np.float64)).sum())
+
+
+def test_probabilities_of_real_tokens_sum_to_one() -> None:
+    assert run_ranks(1, _padding_bears_no_probability)[0] == pytest.approx(1, abs=1e-5)
+
+
+def _generate(parallel: dict[str, Any], stop: int) -> list[list[int]]:
+    engine = build_engine(tiny_config(parallel=parallel))
+    train(engine, range(12))
+    return engine.generate(PROMPTS, NEW_TOKENS, stop)
+
+
+def _generate_without_cache() -> list[list[int]]:
+    """One token at a time, scoring the whole sequence anew with every token of the vocabulary as the next."""
+    engine = build_engine(tiny_config(batch={"sequences": ROWS, "micro_sequences": ROWS}))
+    train(engine, range(12))
+    found = []
+    for prompt in PROMPTS:
+        ids = list(prompt)
+        for _ in range(NEW_TOKENS):
+            tokens = np.tile(np.array(ids), (VOCABULARY, 1))
+            labels = np.zeros_like(tokens)
+            labels[:, -1] = np.arange(VOCABULARY)
+            ids.append(int(engine.score(tokens, labels).log_probability[:, -1].argmax()))
+        found.append(ids[len(prompt) :])
+    return found
+
+
+def test_cached_generation_equals_scoring_everything_anew() -> None:
+    assert run_ranks(1, _generate, {}, -1)[0] == run_ranks(1, _generate_without_cache)[0]
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel"), [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2})]
+)
+def test_every_layout_generates_what_one_rank_generates(world: int, parallel: dict[str, Any]) -> None:
+    expected = run_ranks(1, _generate, {}, -1)[0]
+    for found in run_ranks(world, _generate, parallel, -1):
+        assert found == expected
+
+
+def test_generation_ends_before_the_stop_token() -> None:
+    free = run_ranks(1, _generate, {}, -1)[0]
+    stop = free[0][4]
+    stopped = run_ranks(1, _generate, {}, stop)[0]
+    assert stopped == [row[: row.index(stop)] if stop in row else row for row in free]
+
+
+def _dropout_streams(parallel: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    config = tiny_config(parallel=parallel, model={**tiny_config().model.model_dump(), "dropout": 0.1, "attention_dropout": 0.1})
+    engine = build_engine(config)
+    first = train(engine, range(3))
+    again = build_engine(config)
+    assert rows(again, 0).tokens.shape[1] == LENGTH
+    return first, train(again, range(3))
+
+
+def test_dropout_is_a_function_of_seed_and_step() -> None:
+    first, again = run_ranks(2, _dropout_streams, {"tensor": 2})[0]
+    assert first == again
+    assert len({loss for loss, _ in first}) == 3
