@@ -1,0 +1,261 @@
+"""Text files -> dataset directory: one pass to survey and to sample for the tokenizer, one to encode and write.
+
+The directory appears whole or not at all: it is written under another name beside its place, and renamed at the end.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import heapq
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from data_pipeline.config import BuildConfig
+from data_pipeline.errors import DataError
+from data_pipeline.manifest import (
+    FORMAT,
+    MANIFEST,
+    SPLITS,
+    BuildRecord,
+    File,
+    Manifest,
+    TokenizerRecord,
+    digest_of,
+    file_sha256,
+    stream_identity,
+)
+from data_pipeline.progress import Progress
+from data_pipeline.readers import Document, find_inputs, read_documents
+from data_pipeline.shards import ShardWriter, token_dtype
+from data_pipeline.tokenizer import Tokenizer
+
+_HASH_BITS = 64
+_ENCODE_CHARACTERS = 2**22  # text that is in memory at once while encoding
+_TOKENIZER, _UNIGRAM, _LOCK = "tokenizer.model", "unigram.npy", "lock"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the first pass over the input found."""
+
+    documents: int
+    checksum: int
+    """Sum of the documents' hashes: tells whether the second pass reads the same."""
+    cutoff: int
+    """A document is held out when its hash is below."""
+    sample: list[str]
+    """Training documents for the tokenizer, in the order of the input."""
+
+
+def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -> bool:
+    """Build the dataset; False when it is already there, whole and of the same settings and input.
+
+    Raises DataError for input that can't be used, an output that holds something else, and a full disk.
+    """
+    try:
+        inputs = find_inputs(config.input)
+        record = _build_record(config, inputs)
+        if _is_built(config.output, record.identity):
+            return False
+        with _scratch(config.output) as directory:
+            survey = _survey(config, inputs, progress("reading"))
+            tokenizer = _make_tokenizer(config, survey)
+            manifest = _write(config, inputs, survey, tokenizer, record, directory, progress)
+            manifest.save(directory)
+            _publish(directory, config.output)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(f"The disk of {config.output} is full; make room there and start again.") from error
+        place = error.filename or config.output
+        raise DataError(f"{place} can't be read or written ({error.strerror or error}).") from error
+    return True
+
+
+def text_hash(text_utf8: bytes) -> int:
+    """What decides on a document's split: 64 bits of the sha256 of its text, so that equal texts share a split."""
+    return int.from_bytes(hashlib.sha256(text_utf8).digest()[: _HASH_BITS // 8], "big")
+
+
+def _build_record(config: BuildConfig, inputs: list[Path]) -> BuildRecord:
+    files = tuple(
+        File(file=name, bytes=path.stat().st_size, sha256=file_sha256(path))
+        for path, name in zip(inputs, _names(inputs), strict=True)
+    )
+    settings = config.model_dump(mode="json", exclude={"input": True, "output": True, "tokenizer": {"path"}})
+    given = config.tokenizer.path
+    if given:
+        settings["tokenizer"] = Tokenizer.load(given).identity
+    identity = digest_of({"format": FORMAT, "settings": settings, "inputs": [[f.file, f.sha256] for f in files]})
+    return BuildRecord(identity=identity, config=config.model_dump(mode="json"), inputs=files)
+
+
+def _names(inputs: list[Path]) -> list[str]:
+    """The inputs' paths from the folder they share: the same wherever that folder lies."""
+    folder = os.path.commonpath([path.resolve().parent for path in inputs])
+    return [path.resolve().relative_to(folder).as_posix() for path in inputs]
+
+
+def _is_built(output: Path, identity: str) -> bool:
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return False
+    if not (output / MANIFEST).is_file():
+        raise DataError(f"{output} exists and is not a dataset; choose another output.")
+    if Manifest.load(output).build.identity != identity:
+        raise DataError(
+            f"{output} was built from other input or with other settings; remove it, or choose another output."
+        )
+    return True
+
+
+@contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """An empty directory beside `output` that no other build uses; what a killed build left there is removed."""
+    directory = output.parent / f".{output.name}.building"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise DataError(f"Another build is writing {output}; wait for it, or choose another output.") from error
+        for old in directory.iterdir():
+            if old.name != _LOCK:
+                old.unlink()
+        try:
+            yield directory
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+
+
+def _survey(config: BuildConfig, inputs: list[Path], progress: Progress) -> Survey:
+    """Count, find which documents are held out, and keep the training documents of smallest hash as a sample.
+
+    To go by hash makes the sample an even one over the whole input, in memory of `tokenizer.training_bytes`.
+    """
+    wanted_bytes = 0 if config.tokenizer.path else config.tokenizer.training_bytes
+    cutoff = int(config.validation_fraction * 2**_HASH_BITS)
+    heap: list[tuple[int, int, str, int]] = []  # (-hash, order, text, bytes): the largest hash on top
+    held_bytes = documents = checksum = 0
+    least, most = 2**_HASH_BITS, -1
+    for path in inputs:
+        for document in read_documents(path, config):
+            utf8 = document.text.encode()
+            value = text_hash(utf8)
+            least, most = min(least, value), max(most, value)
+            checksum += value
+            if value >= cutoff and wanted_bytes:
+                text = document.text[:wanted_bytes]
+                heapq.heappush(heap, (-value, documents, text, len(utf8)))
+                held_bytes += len(utf8)
+                while held_bytes > wanted_bytes and len(heap) > 1:
+                    held_bytes -= heapq.heappop(heap)[3]
+            documents += 1
+            progress.add(1, len(utf8))
+    progress.done()
+    if documents == 0:
+        raise DataError(f"The input {config.input} holds no text; give files with text.")
+    cutoff = max(cutoff, least + 1)  # holds out at least one
+    if most < cutoff:
+        raise DataError(
+            f"All of the input's {documents} documents fall into the validation split, none is left to train on; give "
+            "more text, a smaller validation_fraction, or smaller documents (txt_documents=paragraph)."
+        )
+    sample = sorted((order, text) for negative, order, text, _ in heap if -negative >= cutoff)
+    return Survey(documents, checksum, cutoff, [text for _, text in sample])
+
+
+def _make_tokenizer(config: BuildConfig, survey: Survey) -> Tokenizer:
+    settings = config.tokenizer
+    if settings.path:
+        return Tokenizer.load(settings.path)
+    return Tokenizer.train(survey.sample, settings.type, settings.vocabulary)
+
+
+def _write(
+    config: BuildConfig,
+    inputs: list[Path],
+    survey: Survey,
+    tokenizer: Tokenizer,
+    record: BuildRecord,
+    directory: Path,
+    progress: Callable[[str], Progress],
+) -> Manifest:
+    writers = {
+        split: ShardWriter(directory, split, tokenizer, config.member_tokens, config.shard_tokens) for split in SPLITS
+    }
+    names = dict(zip(inputs, _names(inputs), strict=True))
+    shown = progress("encoding")
+    documents = checksum = 0
+    for batch in _batches(config, inputs):
+        for document, ids in zip(batch, tokenizer.encode_batch([d.text for d in batch]), strict=True):
+            utf8 = document.text.encode()
+            value = text_hash(utf8)
+            writer = writers["validation" if value < survey.cutoff else "train"]
+            writer.add(ids, names[document.source], document.index, len(utf8), len(document.text.split()))
+            documents += 1
+            checksum += value
+            shown.add(1, len(utf8))
+    shown.done()
+    if (documents, checksum) != (survey.documents, survey.checksum):
+        raise DataError("The input changed while it was read; start again once nothing writes to it.")
+    splits = {split: writers[split].close() for split in SPLITS}
+    tokenizer.save(directory / _TOKENIZER)
+    np.save(directory / _UNIGRAM, writers["train"].counts)
+    dtype = token_dtype(tokenizer.vocabulary_size)
+    return Manifest(
+        identity=stream_identity(tokenizer.identity, dtype, splits),
+        dtype=dtype,
+        tokenizer=TokenizerRecord(
+            file=_TOKENIZER,
+            sha256=file_sha256(directory / _TOKENIZER),
+            identity=tokenizer.identity,
+            sentencepiece=sentencepiece.__version__,
+            vocabulary=tokenizer.vocabulary_size,
+            end_of_text=tokenizer.end_of_text,
+        ),
+        unigram=File(
+            file=_UNIGRAM, bytes=(directory / _UNIGRAM).stat().st_size, sha256=file_sha256(directory / _UNIGRAM)
+        ),
+        splits=splits,
+        build=record,
+    )
+
+
+def _batches(config: BuildConfig, inputs: list[Path]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for path in inputs:
+        for document in read_documents(path, config):
+            batch.append(document)
+            characters += len(document.text)
+            if characters >= _ENCODE_CHARACTERS:
+                yield batch
+                batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def _publish(directory: Path, output: Path) -> None:
+    """Make all of `directory` durable, then give it its name."""
+    (directory / _LOCK).unlink()
+    for path in [*directory.iterdir(), directory]:
+        _sync(path)
+    directory.rename(output)
+    _sync(output.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,72 @@
+"""`pretrain data build CONFIG [key=value ...]` and `pretrain data inspect DIR`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.build import build
+from data_pipeline.config import BuildConfig
+from data_pipeline.manifest import SPLITS, SplitName
+from data_pipeline.shards import Dataset
+
+Load = Callable[[type[BuildConfig], str, list[str]], BuildConfig]
+_SAMPLE_CHARACTERS = 400
+
+
+def main(argv: list[str], load: Load) -> int:
+    """Run the command in `argv`; `load(schema, path, overrides)` reads a config. Returns the exit status.
+
+    Raises DataError for what the user has to mend.
+    """
+    parser = argparse.ArgumentParser(prog="pretrain data", description="Make and look at datasets.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    build_parser = verbs.add_parser("build", help="text -> tokenized, sharded dataset")
+    build_parser.add_argument("config", help="YAML file, such as configs/data/text.yaml")
+    build_parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="such as input=book.txt output=data/book"
+    )
+    inspect_parser = verbs.add_parser("inspect", help="verify a dataset's checksums, show its counts and some text")
+    inspect_parser.add_argument("directory", type=Path)
+    arguments = parser.parse_args(argv)
+    if arguments.verb == "build":
+        config = load(BuildConfig, arguments.config, arguments.overrides)
+        if not build(config):
+            print(f"{config.output} is already built from this input with these settings.")
+        print(_counts(Dataset(config.output)))
+    else:
+        dataset = Dataset(arguments.directory)
+        dataset.verify()
+        print(_counts(dataset))
+        print("checksums   all good")
+        for split in SPLITS:
+            print(f"\n--- {split}, first document ---\n{_first_text(dataset, split)}")
+    return 0
+
+
+def _counts(dataset: Dataset) -> str:
+    manifest = dataset.manifest
+    lines = [f"{'split':<12}{'documents':>12}{'tokens':>16}{'bytes':>16}{'words':>14}{'bytes/token':>13}{'shards':>8}"]
+    for name in SPLITS:
+        split = manifest.splits[name]
+        lines.append(
+            f"{name:<12}{split.documents:>12,}{split.tokens:>16,}{split.text_bytes:>16,}{split.words:>14,}"
+            f"{split.text_bytes / split.tokens:>13.2f}{len(split.shards):>8,}"
+        )
+    counts = dataset.unigram_counts()
+    share = counts[counts > 0] / counts.sum()
+    lines.append(f"tokenizer   {manifest.tokenizer.vocabulary:,} pieces, {manifest.tokenizer.identity[:16]}")
+    lines.append(
+        f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: a model that learns nothing else scores this"
+    )
+    lines.append(f"identity    {manifest.identity[:16]}")
+    return "\n".join(lines)
+
+
+def _first_text(dataset: Dataset, split: SplitName) -> str:
+    _, tokens = next(dataset.documents(split))
+    text = dataset.tokenizer().decode(tokens[:_SAMPLE_CHARACTERS])
+    return text if len(text) <= _SAMPLE_CHARACTERS else text[:_SAMPLE_CHARACTERS] + " ..."

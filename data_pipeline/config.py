@@ -1,0 +1,59 @@
+"""What `pretrain data build` can be told. Frozen once loaded; an unknown key is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TokenizerConfig(_Config):
+    """Which tokenizer: one trained on the input, or a given sentencepiece model."""
+
+    type: Literal["bpe", "unigram"] = Field(default="bpe", description="algorithm of the tokenizer to train")
+    vocabulary: int = Field(default=8192, gt=257, description="pieces, including 256 bytes and the special ones")
+    training_bytes: int = Field(
+        default=32 * 2**20,
+        gt=0,
+        description="bytes of UTF-8 text to train on; a larger input is sampled by document hash",
+    )
+    path: Path | None = Field(
+        default=None,
+        description="a sentencepiece .model to use as it is; `type`, `vocabulary`, `training_bytes` then say nothing",
+    )
+
+
+class BuildConfig(_Config):
+    """Text files -> one dataset directory."""
+
+    input: str | list[str] = Field(
+        description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki), also as .gz .bz2 .zst"
+    )
+    output: Path = Field(description="directory to create; appears only once it is whole")
+    text_field: str = Field(default="text", description="key of the text in each line of a .jsonl file")
+    txt_documents: Literal["passages", "file", "paragraph", "line"] = Field(
+        default="passages",
+        description="what one document is in a .txt file: passages (the whole file when short, else runs of paragraphs "
+        "of about txt_passage_characters), file, paragraph (ended by a blank line) or line",
+    )
+    txt_passage_characters: int = Field(
+        default=16 * 2**10, gt=0, description="characters after which a passage ends at the next blank line"
+    )
+    tokenizer: TokenizerConfig = Field(default=TokenizerConfig(), description="how text becomes token ids")
+    validation_fraction: float = Field(
+        default=0.01,
+        gt=0,
+        lt=1,
+        description="share of documents, chosen by the hash of their text, held out (at least one is)",
+    )
+    member_tokens: int = Field(
+        default=2**20, gt=0, description="tokens after which a tar member ends, at the end of a document"
+    )
+    shard_tokens: int = Field(
+        default=2**27, gt=0, description="tokens after which a shard ends, at the end of a member"
+    )

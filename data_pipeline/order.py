@@ -1,0 +1,54 @@
+"""A shuffle that is computed, not stored: a keyed permutation of 0..n-1 in O(1) memory, from any position.
+
+A Feistel network permutes the smallest power of two that holds n; indices that land outside n are sent through
+again until they land inside ("cycle walking"), which keeps it a bijection (Black and Rogaway 2002).
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ROUNDS = 6  # even, so that the two halves, which may differ by one bit, end in their own places
+_MIN_BITS = 6  # narrower halves hold too few round functions to shuffle a handful of windows
+
+
+def round_keys(seed: int, source: int, epoch: int) -> NDArray[np.uint64]:
+    """[rounds] keys of the permutation that `source` uses in `epoch`."""
+    digest = hashlib.blake2b(f"{seed}/{source}/{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
+    return np.frombuffer(digest, dtype="<u8")
+
+
+def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Where each of `index` (any shape, values in 0..size-1) goes in the permutation of 0..size-1 given by `keys`."""
+    assert size > 0
+    assert index.size == 0 or (index.min() >= 0 and index.max() < size)
+    bits = max((size - 1).bit_length(), _MIN_BITS)
+    value = _feistel(index.astype(np.uint64).ravel(), bits, keys)
+    outside = np.flatnonzero(value >= size)
+    while outside.size:
+        value[outside] = _feistel(value[outside], bits, keys)
+        outside = outside[value[outside] >= size]
+    return value.astype(np.int64).reshape(index.shape)
+
+
+def _feistel(value: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    low_bits, high_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+    high, low = value >> low_bits, value & _mask(low_bits)
+    for key in keys:
+        high, low = low, high ^ (_mix(low ^ key) & _mask(high_bits))
+        high_bits, low_bits = low_bits, high_bits
+    return (high << low_bits) | low
+
+
+def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): every output bit depends on every input bit."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+def _mask(bits: np.uint64) -> np.uint64:
+    return (np.uint64(1) << bits) - np.uint64(1)

@@ -1,0 +1,302 @@
+"""Token streams in webdataset tars: the writer, and the reader that maps them into memory.
+
+A member is a few megabytes of stream: {key}.tokens.npy, {key}.starts.npy (where its documents begin) and
+{key}.documents.json (where they came from). `webdataset.WebDataset(shard).decode()` reads them; training reads the
+same bytes in place, at the offsets that the manifest gives, since a window of tokens is then one copy from memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.errors import DataError
+from data_pipeline.manifest import Manifest, Member, Shard, Split, SplitName, file_sha256
+from data_pipeline.tokenizer import Tokenizer
+
+_TAR_BLOCK_BYTES = 512
+
+
+class ShardWriter:
+    """Documents' tokens -> the shards of one split. Equal documents give equal bytes."""
+
+    def __init__(
+        self, directory: Path, split: SplitName, tokenizer: Tokenizer, member_tokens: int, shard_tokens: int
+    ) -> None:
+        """Shards end at the first member's end after `shard_tokens`, members at a document's after `member_tokens`."""
+        self._directory, self._split = directory, split
+        self._member_tokens, self._shard_tokens = member_tokens, shard_tokens
+        self._dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
+        self._end = np.array([tokenizer.end_of_text], self._dtype)
+        self.counts = np.zeros(tokenizer.vocabulary_size, np.int64)
+        """[vocabulary] how often each token was written."""
+        self._pieces: list[NDArray[Any]] = []  # of the member under way: tokens and end of each document
+        self._records: list[dict[str, Any]] = []
+        self._starts = [0]
+        self._text_bytes = self._words = 0
+        self._shards: list[Shard] = []
+        self._open_shard()
+
+    def add(self, ids: NDArray[np.int32], source: str, index: int, text_bytes: int, words: int) -> None:
+        """Append one document and an end of text; `source` and `index` say where it came from."""
+        self._pieces += [ids.astype(self._dtype), self._end]
+        self._records.append({"source": source, "index": index, "bytes": text_bytes, "words": words})
+        self._starts.append(self._starts[-1] + len(ids) + 1)
+        self._text_bytes += text_bytes
+        self._words += words
+        if self._starts[-1] >= self._member_tokens:
+            self._write_member()
+            if sum(member.tokens for member in self._members) >= self._shard_tokens:
+                self._close_shard()
+                self._open_shard()
+
+    def close(self) -> Split:
+        """Write what is left; everything is on the disk when this returns."""
+        if self._records:
+            self._write_member()
+        self._close_shard()
+        return Split(
+            documents=sum(shard.documents for shard in self._shards),
+            tokens=sum(shard.tokens for shard in self._shards),
+            text_bytes=self._text_bytes,
+            words=self._words,
+            shards=tuple(self._shards),
+        )
+
+    def _open_shard(self) -> None:
+        # Imported here, since it imports torch where there is one: seconds.
+        from webdataset import TarWriter
+
+        self._name = f"{self._split}-{len(self._shards):05d}"
+        self._members: list[Member] = []
+        self._documents = 0
+        self._file = _HashedFile(self._directory / f"{self._name}.tar")
+        self._tar = TarWriter(self._file, user="", group="", encoder=False, mtime=0)
+
+    def _write_member(self) -> None:
+        tokens = np.concatenate(self._pieces)
+        self.counts += np.bincount(tokens, minlength=len(self.counts))
+        data = _npy(tokens)
+        self._tar.write(
+            {
+                "__key__": f"{self._name}-{len(self._members):06d}",
+                "documents.json": json.dumps(self._records).encode(),
+                "starts.npy": _npy(np.array(self._starts[:-1], "<i8")),
+                "tokens.npy": data,  # last by name, and so the last in the file
+            }
+        )
+        padded_bytes = -(-len(data) // _TAR_BLOCK_BYTES) * _TAR_BLOCK_BYTES
+        offset = self._tar.tarstream.offset - padded_bytes + len(data) - tokens.nbytes
+        self._members.append(Member(offset=offset, tokens=len(tokens)))
+        self._documents += len(self._records)
+        self._pieces, self._records, self._starts = [], [], [0]
+
+    def _close_shard(self) -> None:
+        self._tar.close()
+        digest, size = self._file.close()
+        if not self._members:  # the split ended where this shard would have begun
+            self._file.path.unlink()
+            return
+        self._shards.append(
+            Shard(
+                file=self._file.path.name,
+                sha256=digest,
+                bytes=size,
+                documents=self._documents,
+                tokens=sum(member.tokens for member in self._members),
+                members=tuple(self._members),
+            )
+        )
+
+
+class Dataset:
+    """A dataset directory, opened for reading. Safe to share between threads."""
+
+    def __init__(self, directory: Path) -> None:
+        """Checks that every file is there at its full size (`verify` reads them). Raises DataError naming one."""
+        self.directory = directory
+        self.manifest = Manifest.load(directory)
+        for shard in self._all_shards():
+            _check_size(directory / shard.file, shard.bytes)
+        _check_size(directory / self.manifest.unigram.file, self.manifest.unigram.bytes)
+        self._streams = {name: _TokenStream(self, split) for name, split in self.manifest.splits.items()}
+
+    @property
+    def identity(self) -> str:
+        """Digest of tokenizer and tokens."""
+        return self.manifest.identity
+
+    def num_tokens(self, split: SplitName) -> int:
+        """Tokens in the split's stream, ends of text included."""
+        return self.manifest.splits[split].tokens
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made this dataset. Raises DataError when the file or the library isn't the same."""
+        record = self.manifest.tokenizer
+        tokenizer = Tokenizer.load(self.directory / record.file)
+        if tokenizer.identity != record.identity:
+            raise DataError(
+                f"{self.directory / record.file} isn't the tokenizer that made this dataset (with sentencepiece "
+                f"{record.sentencepiece}): put the file or that version back, or build the dataset again."
+            )
+        return tokenizer
+
+    def unigram_counts(self) -> NDArray[np.int64]:
+        """[vocabulary] how often each token occurs in the training split."""
+        counts: NDArray[np.int64] = np.load(self.directory / self.manifest.unigram.file)
+        return counts
+
+    def read(self, split: SplitName, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """[rows, length] tokens of the split's stream from `starts` [rows] on. Raises ValueError beyond its end."""
+        return self._streams[split].read(starts, length)
+
+    def window(self, split: SplitName, start: int, count: int) -> NDArray[np.int64]:
+        """[count] tokens that begin at `start` in the split's stream. Raises ValueError beyond its end."""
+        tokens: NDArray[np.int64] = self.read(split, np.array([start]), count)[0]
+        return tokens
+
+    def documents(self, split: SplitName) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
+        """(record, tokens without the end of text) of each document in order; record: source, index, bytes, words."""
+        start = 0
+        for shard in self.manifest.splits[split].shards:
+            with tarfile.open(self.directory / shard.file) as tar:
+                names = iter(tar.getnames())
+                for member, (documents_name, starts_name, _) in zip(
+                    shard.members, zip(names, names, names, strict=True), strict=True
+                ):
+                    records = json.load(_member(tar, documents_name))
+                    starts = np.load(io.BytesIO(_member(tar, starts_name).read()))
+                    ends = [*starts[1:], member.tokens]
+                    for record, begin, end in zip(records, starts, ends, strict=True):
+                        yield record, self.window(split, start + int(begin), int(end - begin) - 1)
+                    start += member.tokens
+
+    def verify(self) -> None:
+        """Compare every byte with the manifest's digests. Raises DataError naming the first file that differs."""
+        files = [(shard.file, shard.sha256) for shard in self._all_shards()]
+        files.append((self.manifest.tokenizer.file, self.manifest.tokenizer.sha256))
+        files.append((self.manifest.unigram.file, self.manifest.unigram.sha256))
+        for name, expected in files:
+            if file_sha256(self.directory / name) != expected:
+                raise DataError(
+                    f"{self.directory / name} is damaged: its checksum isn't the manifest's; build it again."
+                )
+
+    def _all_shards(self) -> list[Shard]:
+        return [shard for split in self.manifest.splits.values() for shard in split.shards]
+
+
+class _TokenStream:
+    """One split's members as one array of tokens that isn't in memory."""
+
+    def __init__(self, dataset: Dataset, split: Split) -> None:
+        itemsize = np.dtype(dataset.manifest.dtype).itemsize
+        for shard in split.shards:
+            ends = [member.offset + member.tokens * itemsize for member in shard.members]
+            if any(end > shard.bytes or end % itemsize for end in ends):
+                raise DataError(
+                    f"The manifest of {dataset.directory} places tokens outside {shard.file}; build it again."
+                )
+        members = [(n, member) for n, shard in enumerate(split.shards) for member in shard.members]
+        self._ends = np.cumsum([member.tokens for _, member in members], dtype=np.int64)
+        self._begins = self._ends - np.array([member.tokens for _, member in members], np.int64)
+        self._shard_of = np.array([n for n, _ in members], np.int64)
+        self._first = np.array(
+            [member.offset // itemsize for _, member in members], np.int64
+        )  # token's place in its shard
+        dtype = np.dtype(dataset.manifest.dtype).newbyteorder("<")
+        self._maps = [np.memmap(dataset.directory / shard.file, dtype, mode="r") for shard in split.shards]
+        self._tokens = split.tokens
+
+    def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        if starts.size and (starts.min() < 0 or starts.max() + length > self._tokens):
+            raise ValueError(
+                f"tokens {starts.min()}..{starts.max() + length} lie outside the stream of {self._tokens}."
+            )
+        out = np.empty((len(starts), length), np.int64)
+        if not out.size:
+            return out
+        member = np.searchsorted(self._ends, starts, side="right")
+        inside = starts + length <= self._ends[member]
+        shard = np.where(inside, self._shard_of[member], -1)
+        places = starts - self._begins[member] + self._first[member]
+        for n in np.unique(shard[inside]):
+            rows = np.flatnonzero(shard == n)
+            out[rows] = np.lib.stride_tricks.sliding_window_view(self._maps[n], length)[places[rows]]
+        for row in np.flatnonzero(~inside):
+            out[row] = self._across(int(starts[row]), length)
+        return out
+
+    def _across(self, start: int, count: int) -> NDArray[Any]:
+        """A stretch that begins in one member and ends in another."""
+        pieces, member = [], int(np.searchsorted(self._ends, start, side="right"))
+        while count:
+            taken = min(count, int(self._ends[member]) - start)
+            place = start - int(self._begins[member]) + int(self._first[member])
+            pieces.append(self._maps[self._shard_of[member]][place : place + taken])
+            start, count, member = start + taken, count - taken, member + 1
+        return np.concatenate(pieces)
+
+
+class _HashedFile:
+    """A file being written, that knows its digest when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO = path.open("xb")
+        self._sha256, self._bytes = hashlib.sha256(), 0
+        self._failed = False
+
+    def write(self, data: bytes) -> int:
+        if self._failed:  # a tar that is given up writes its buffer once more, and would only fail again
+            return len(data)
+        self._sha256.update(data)
+        self._bytes += len(data)
+        try:
+            return self._file.write(data)
+        except OSError:
+            self._failed = True
+            raise
+
+    def close(self) -> tuple[str, int]:
+        """(sha256, bytes), once all is on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._sha256.hexdigest(), self._bytes
+
+
+def token_dtype(vocabulary: int) -> Literal["uint16", "uint32"]:
+    """The narrowest type that holds every id of a vocabulary."""
+    return "uint16" if vocabulary <= 2**16 else "uint32"
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    file = tar.extractfile(name)
+    assert file is not None
+    return file
+
+
+def _check_size(path: Path, expected_bytes: int) -> None:
+    if not path.is_file():
+        raise DataError(f"{path} is missing; put it back, or remove {path.parent} and build it again.")
+    if path.stat().st_size != expected_bytes:
+        raise DataError(
+            f"{path} has {path.stat().st_size:,} bytes, but was written with {expected_bytes:,}; copy it again, "
+            f"or remove {path.parent} and build it again."
+        )

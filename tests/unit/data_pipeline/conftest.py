@@ -1,0 +1,75 @@
+"""Small made-up text, and datasets built from it that have several members and shards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_pipeline.build import build
+from data_pipeline.config import BuildConfig
+from data_pipeline.progress import Progress
+from data_pipeline.shards import Dataset
+
+Build = Callable[..., Dataset]
+
+
+class Silent(Progress):
+    def add(self, documents: int, text_bytes: int) -> None:
+        pass
+
+    def done(self) -> None:
+        pass
+
+
+def make_documents(seed: int, count: int) -> list[str]:
+    """Documents of a few hundred characters, in words of a made-up language with accents."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choice("abdeéiklmnoprstuü") for _ in range(draw.randint(1, 8))) for _ in range(500)]
+    return [
+        " ".join(words[int(draw.paretovariate(0.6)) % 500] for _ in range(draw.randint(1, 120))) + f".\n{i}\n"
+        for i in range(count)
+    ]
+
+
+def settings(**changes: Any) -> BuildConfig:
+    values: dict[str, Any] = {
+        "tokenizer": {"vocabulary": 400},
+        "txt_documents": "paragraph",
+        "validation_fraction": 0.1,
+        "member_tokens": 1000,
+        "shard_tokens": 5000,
+    }
+    return BuildConfig(**{**values, **changes})
+
+
+def build_dataset(documents: list[str], folder: Path, name: str = "set", **changes: Any) -> Dataset:
+    text = folder / f"{name}.txt"
+    text.write_text("\n\n".join(documents))
+    assert build(settings(input=str(text), output=folder / name, **changes), Silent)
+    return Dataset(folder / name)
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """About 200 documents, 4 shards of training text. Read only."""
+    return build_dataset(make_documents(0, 200), tmp_path_factory.mktemp("dataset"))
+
+
+@pytest.fixture(scope="session")
+def second(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Other text with the tokenizer of `dataset`. Read only."""
+    tokenizer = {"path": dataset.directory / dataset.manifest.tokenizer.file}
+    return build_dataset(make_documents(1, 60), tmp_path_factory.mktemp("second"), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="session")
+def real_text() -> Path:
+    """A folder of English text, where the workplace has one beside the repository."""
+    folder = Path(__file__).parents[4] / "shared" / "data" / "text"
+    if not folder.is_dir():
+        pytest.skip("no folder of real text beside the repository")
+    return folder

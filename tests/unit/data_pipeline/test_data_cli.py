@@ -1,0 +1,146 @@
+"""The two commands, the shipped config, the progress line, and what may be imported."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_documents
+from pydantic import ValidationError
+
+from data_pipeline.cli import main
+from data_pipeline.config import BuildConfig
+from data_pipeline.errors import DataError
+from data_pipeline.progress import Progress
+
+ROOT = Path(__file__).parents[3]
+TEXT_YAML = ROOT / "configs" / "data" / "text.yaml"
+
+
+def load(schema: type[BuildConfig], path: str, overrides: list[str]) -> BuildConfig:
+    """The config loader's part: a YAML file, and dotted overrides."""
+    values: dict[str, Any] = yaml_of(Path(path))
+    for override in overrides:
+        key, _, value = override.partition("=")
+        *parents, last = key.split(".")
+        place = values
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return schema(**values)
+
+
+def yaml_of(path: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+
+    return dict(YAML(typ="safe").load(path.read_text()))
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments], load)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "a.txt").write_text("\n\n".join(make_documents(0, 300)))
+    status = run(
+        "build", TEXT_YAML, f"input={folder / 'a.txt'}", f"output={folder / 'out'}", "tokenizer.vocabulary=500"
+    )
+    assert status == 0
+    return folder
+
+
+def test_build_says_what_it_made_and_that_it_is_there(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [f"input={built / 'a.txt'}", f"output={built / 'out'}", "tokenizer.vocabulary=500"]
+    assert run("build", TEXT_YAML, *arguments) == 0
+    out = capsys.readouterr().out
+    assert "is already built" in out
+    assert "train" in out
+    assert "500 pieces" in out
+
+
+def test_inspect_shows_counts_and_text(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", built / "out") == 0
+    out = capsys.readouterr().out
+    assert "checksums   all good" in out
+    assert "nats per token" in out
+    assert make_documents(0, 1)[0][:50] in out
+    assert "--- validation, first document ---" in out
+
+
+def test_inspect_refuses_a_damaged_dataset(built: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(built / "out", tmp_path / "copy")
+    shard = copy / "train-00000.tar"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DataError, match=r"train-00000\.tar is damaged"):
+        run("inspect", copy)
+
+
+@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["build"], ["inspect"]])
+def test_bad_usage_exits_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*arguments)
+    assert caught.value.code == 2
+
+
+def test_the_shipped_config_is_valid_and_states_the_defaults() -> None:
+    values = yaml_of(TEXT_YAML)
+    assert BuildConfig(**values, input="a", output="b") == BuildConfig(input="a", output=Path("b"))
+
+
+def test_unknown_keys_and_changes_are_refused() -> None:
+    with pytest.raises(ValidationError, match="vocabluary"):
+        BuildConfig(input="a", output="b", tokenizer={"vocabluary": 5})
+    config = BuildConfig(input="a", output="b")
+    with pytest.raises(ValidationError, match="frozen"):
+        config.input = "c"
+
+
+def test_every_setting_is_described() -> None:
+    from data_pipeline.config import TokenizerConfig
+
+    for schema in (BuildConfig, TokenizerConfig):
+        assert all(field.description for field in schema.model_fields.values())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_rewritten_on_a_terminal_and_plain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("data_pipeline.progress.time.monotonic", lambda: now[0])
+    for stream, lines in ((Terminal(), 5), (io.StringIO(), 1)):
+        now[0] = 0.0
+        progress = Progress("reading", stream)
+        for _ in range(5):
+            now[0] += 0.5
+            progress.add(10, 1_000_000)
+        progress.done()
+        shown = stream.getvalue()
+        assert "reading: 50 documents, 5.0 MB, 2.0 MB/s" in shown
+        assert shown.endswith("\n")
+        assert shown.count("\n") == 1
+        assert shown.count("reading") == lines + stream.isatty()
+        assert ("\r" in shown) == stream.isatty()
+
+
+def test_reading_needs_neither_torch_nor_training_code() -> None:
+    modules = sorted(f"data_pipeline.{path.stem}" for path in (ROOT / "data_pipeline").glob("[a-z]*.py"))
+    assert "data_pipeline.loader" in modules
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(modules)}\n"
+        "print([name for name in ('torch', 'pretrain', 'launch', 'webdataset') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
