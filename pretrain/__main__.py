@@ -14,7 +14,6 @@ import warnings
 from pathlib import Path
 
 from data_pipeline.errors import DataError
-
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.stop import StopRequest
@@ -49,7 +48,6 @@ def entry() -> None:
 
 def _data(argv: list[str]) -> int:
     from data_pipeline import cli
-
     from pretrain.config.load import load
 
     return cli.main(argv, load)
@@ -66,7 +64,7 @@ def _train(argv: list[str]) -> int:
     from pretrain.config.resolve import resolve
 
     config = resolve(load(RunConfig, options.config, options.overrides))
-    if _spreads(config, options.nproc):
+    if _spreads(config, options.nproc, trains=True):
         return _local(options.nproc, ["train", *argv])
     _quiet()
     from pretrain.build import build_training
@@ -79,36 +77,72 @@ def _train(argv: list[str]) -> int:
 
 
 def _eval(argv: list[str]) -> int:
-    from pretrain.evaluate.command import parse, prepare
+    from pretrain.evaluate.tasks.registry import NAMES, check_names
 
-    options = parse(argv)
-    config, checkpoint = prepare(options)
-    if _spreads(config, options.nproc):
+    parser = argparse.ArgumentParser(prog="pretrain eval", description="Zero-, one- and few-shot report.")
+    parser.add_argument("checkpoint", type=Path, help="a run (its newest checkpoint), or a checkpoint")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as parallel.tensor=2")
+    parser.add_argument("--tasks", required=True, type=_names, help=f"comma-separated: {', '.join(NAMES)}")
+    parser.add_argument("--shots", default=[0], type=_numbers, help="numbers of solved examples, such as 0,1,8")
+    parser.add_argument("--out", type=Path, required=True, help="directory for report.html and report.json")
+    parser.add_argument("--limit", type=int, help="documents per task")
+    parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of shots and of generated documents")
+    parser.add_argument("--nproc", type=int, help="local ranks, laid out as trained; without it: one rank")
+    options = parser.parse_intermixed_args(argv)
+    check_names(options.tasks)
+    from pretrain.checkpoint.state import locate, scoring_config
+
+    checkpoint = locate(options.checkpoint)
+    one_rank = options.nproc is None and "WORLD_SIZE" not in os.environ
+    config = scoring_config(checkpoint, options.overrides, one_rank)
+    if _spreads(config, options.nproc, trains=False):
         return _local(options.nproc, ["eval", *argv])
     _quiet()
-    from pretrain.build import build_scorer
-    from pretrain.evaluate.command import run
+    from pretrain.evaluation import report
 
-    return run(options, config, checkpoint, build_scorer(config, checkpoint))
+    report(config, checkpoint, options.tasks, options.shots, options.limit, options.seed, options.data, options.out)
+    return 0
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
 
 
 def _export(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="pretrain export", description="Weights for other libraries, after a gate.")
+    parser.add_argument("checkpoint", help="a checkpoint, or a run (its newest valid one)")
+    parser.add_argument("--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf DIR")
+    options = parser.parse_args(argv)
+    kind, directory = options.to
+    if kind != "hf":
+        raise ConfigError(f"--to {kind}: the one known format is hf")
     _quiet()
-    from pretrain.checkpoint.hf.command import run
+    from pretrain.build import build_scorer
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.state import TOKENIZER, locate, scoring_config
 
-    return run(argv)
+    checkpoint = locate(Path(options.checkpoint))
+    config = scoring_config(checkpoint, ["precision=fp32"], one_rank=True)
+    difference = export(build_scorer(config, checkpoint), config, checkpoint / TOKENIZER, Path(directory))
+    print(f"{directory}: largest logit difference from transformers {difference:.2e}")
+    return 0
 
 
-def _spreads(config: RunConfig, ranks: int | None) -> bool:
+def _spreads(config: RunConfig, ranks: int | None, trains: bool) -> bool:
     """Whether to start local ranks from here. Checks the layout first, so that a mistake is reported once."""
     from pretrain.plan.layout import plan_layout
 
     if "WORLD_SIZE" in os.environ:
         if ranks is not None:
             raise ConfigError("--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out")
-        plan_layout(config, int(os.environ["WORLD_SIZE"]))
+        plan_layout(config, int(os.environ["WORLD_SIZE"]), trains)
         return False
-    plan_layout(config, ranks or 1)
+    plan_layout(config, ranks or 1, trains)
     return (ranks or 1) > 1
 
 

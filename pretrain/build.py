@@ -7,14 +7,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch.distributed as dist
+
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
 from data_pipeline.shards import Dataset
-
 from pretrain.checkpoint import store
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
+from pretrain.errors import RunError
 from pretrain.plan.layout import Layout, plan_layout
 
 
@@ -53,8 +54,11 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
     """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`."""
     place = device.install()
     device.join(config.health.timeout_s)
-    layout = plan_layout(config, dist.get_world_size())
+    layout = plan_layout(config, dist.get_world_size(), trains=False)
     engine = MegatronEngine(config, layout, place, train=False)
+    problem = store.verify(checkpoint)
+    if problem is not None:
+        raise RunError(f"{problem}: this checkpoint is damaged, choose another")
     store.load(checkpoint, engine.state())
     return engine
 

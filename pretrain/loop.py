@@ -5,7 +5,6 @@ from pathlib import Path
 
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
-
 from pretrain.build import Training, versions
 from pretrain.checkpoint import store
 from pretrain.checkpoint.state import Record, check_same_run
@@ -84,9 +83,7 @@ def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[int, int, Cur
 
 def _save(run: Training, log: RunLog, checkpoints: Path, step: int, tokens: int, cursor: Cursor) -> None:
     started = time.perf_counter()
-    record = Record(
-        step, tokens, cursor.to_dict(), run.config.model_dump(mode="json"), str(run.layout), versions()
-    )
+    record = Record(step, tokens, cursor.to_dict(), run.config.model_dump(mode="json"), str(run.layout), versions())
     store.save(checkpoints, run.engine.state(), record, run.tokenizer, run.config.checkpoint.keep)
     log.event("saved", step=step, tokens=tokens, seconds=round(time.perf_counter() - started, 3))
 

@@ -5,8 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
+
+RECORD = "record.json"
+TOKENIZER = "tokenizer.model"
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
 _DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
@@ -36,6 +40,31 @@ class Record:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path} is not a checkpoint's record ({error})") from None
+
+
+def complete(directory: Path) -> list[Path]:
+    """The finished checkpoints in a run's `checkpoints/`, oldest first. Temporary names were never finished."""
+    return sorted(p for p in directory.glob("step-*") if p.is_dir() and p.name.removeprefix("step-").isdigit())
+
+
+def locate(path: Path) -> Path:
+    """A checkpoint, from its own path or from that of a run (its newest). Raises ConfigError if there is none."""
+    if (path / RECORD).exists():
+        return path
+    found = complete(path / "checkpoints")
+    if not found:
+        raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
+    return found[-1]
+
+
+def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> RunConfig:
+    """The config a checkpoint was trained with, for scoring: without interleaving and sequence parallelism, which
+    change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
+    tree = Record.read(checkpoint / RECORD).config
+    tree["parallel"] |= {"virtual": 1, "sequence": False, "recompute": "none"}
+    if one_rank:
+        tree["parallel"] |= {"tensor": 1, "pipeline": 1}
+    return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
 
 
 def check_same_run(record: Record, config: RunConfig) -> None:

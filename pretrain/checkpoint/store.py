@@ -22,13 +22,11 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from pretrain.checkpoint.state import Record
+from pretrain.checkpoint.state import RECORD, TOKENIZER, Record, complete
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
 
 _MANIFEST = "manifest.json"
-RECORD = "record.json"
-TOKENIZER = "tokenizer.model"
 
 
 def save(directory: Path, state: dict[str, GlobalPart], record: Record, tokenizer: bytes, keep: int) -> Path:
@@ -77,11 +75,6 @@ def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
     if candidates:
         raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
     return None
-
-
-def complete(directory: Path) -> list[Path]:
-    """The finished checkpoints, oldest first."""
-    return sorted(p for p in directory.glob("step-*") if p.is_dir() and p.name.removeprefix("step-").isdigit())
 
 
 def verify(checkpoint: Path) -> str | None:

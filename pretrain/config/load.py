@@ -20,14 +20,13 @@ Config = TypeVar("Config", bound=BaseModel)
 
 def load(schema: type[Config], path: str | Path, overrides: list[str] | None = None) -> Config:
     """Reads `path`, applies `overrides` and validates. Raises ConfigError, naming the key, its nearest match or its range."""
-    tree = read(Path(path))
+    return validate(schema, read(Path(path)), str(path), overrides)
+
+
+def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides: list[str] | None = None) -> Config:
+    """Turns a plain tree, changed by `overrides`, into a config; `origin` names it in errors."""
     for override in overrides or []:
         _override(tree, override)
-    return validate(schema, tree, str(path))
-
-
-def validate(schema: type[Config], tree: dict[str, Any], origin: str) -> Config:
-    """Turns a plain tree into a config; `origin` names it in errors."""
     try:
         return schema.model_validate(tree)
     except ValidationError as error:

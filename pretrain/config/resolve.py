@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from data_pipeline.shards import Dataset
-
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from data_pipeline.batch import Batch
 from torch import Tensor
+
+from data_pipeline.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class GlobalPart:
 
 
 class Engine(Protocol):
-    """One way to run a model over ranks. Every method is collective: all ranks call it, in the same order."""
+    """One way to run a model over ranks. But for the two said below, every method is collective: all ranks call it, in
+    the same order."""
 
     data_rank: int
     data_world: int
@@ -63,11 +65,12 @@ class Engine(Protocol):
         """One optimizer step on this data rank's rows of the global batch."""
 
     def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
-        """Scores `labels` [rows, length] after `tokens` [rows, length] (int64). Rows differ between data ranks, but
-        not their number or length."""
+        """Scores `labels` [rows, length] after `tokens` [rows, length] (int64). Collective within one replica of the
+        model only: data ranks may score other rows, of other shapes, and call this another number of times."""
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
-        """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token."""
+        """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token. Collective as
+        `score` is."""
 
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from data_pipeline.batch import Batch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.inference.contexts import StaticInferenceContext
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -19,13 +17,15 @@ from megatron.core.transformer.utils import set_model_to_sequence_parallel
 from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
+from data_pipeline.batch import Batch
 from pretrain.config.schema import RunConfig
-from pretrain.engine import groups, optimizer as optimizers
+from pretrain.engine import groups
+from pretrain.engine import optimizer as optimizers
 from pretrain.engine.base import GlobalPart, Piece, Scores, StepResult
 from pretrain.engine.parts import pieces
-from pretrain.models.blocks import DTYPES, transformer_config
+from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
-from pretrain.models.naming import Parameter, mark_split, parameters
+from pretrain.models.naming import mark_split, parameters
 from pretrain.models.registry import FAMILIES
 from pretrain.objectives.causal import Causal, MicroBatch
 from pretrain.plan.layout import Layout
@@ -111,6 +111,23 @@ class MegatronEngine:
         log_probability, greedy = self.groups.from_last_stage(both)[:, :rows].cpu().numpy()
         return Scores(log_probability, greedy.astype(bool))
 
+    def logits(self, tokens: np.ndarray) -> Tensor:
+        """[rows, length, vocabulary] float32 on the CPU, on a layout of one rank: for parity with other implementations."""
+        assert self.layout.world == 1, "logits are for one rank"
+
+        def whole(batch: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+            return (
+                logits.sum(),
+                torch.tensor(0, dtype=torch.int),
+                logits[..., : self.objective.vocabulary].float().cpu(),
+            )
+
+        with self._evaluating():
+            ones = np.ones(tokens.shape, dtype=np.float32)
+            return torch.cat(
+                self._run(self._micro_batches(tokens, tokens, ones, 1), self.objective.forward, whole, True)
+            )
+
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """See `base.Engine`. Prompts of different lengths advance together: the shortest is read at once, then one
         position at a time, each row taking its own prompt's token while it has one (exact without padding)."""
@@ -143,7 +160,12 @@ class MegatronEngine:
             held = [(parameter, parameter.value.detach().view(-1), 0, {}) for parameter in self.parameters]
         else:
             held = [
-                (self.by_value[o.parameter], o.main.detach().view(-1), o.start, {"exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq})
+                (
+                    self.by_value[o.parameter],
+                    o.main.detach().view(-1),
+                    o.start,
+                    {"exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq},
+                )
                 for o in optimizers.owned(self.optimizer)
             ]
         shares_data = self.optimizer is None or self.config.parallel.zero == 0
@@ -156,8 +178,7 @@ class MegatronEngine:
             for kind, tensor in {"model": main, **moments}.items():
                 boxes = pieces(tensor.view(-1), start, local, offset)
                 name = f"{kind}/{parameter.name}"
-                if name in state:  # a tied embedding and its copy on one rank of an interleaved pipeline
-                    boxes, saves = (*state[name].pieces, *boxes), state[name].saves or saves
+                assert name not in state, "one rank never holds a tied embedding and its copy"
                 state[name] = GlobalPart(shape, boxes, saves)
         return state
 

@@ -46,9 +46,7 @@ def build(config: RunConfig, chunks: list[DistributedDataParallel]) -> MegatronO
         params_dtype=torch.float32 if config.precision == "fp32" else torch.bfloat16,
         use_distributed_optimizer=config.parallel.zero == 1,
     )
-    (optimizer,) = get_megatron_optimizer(
-        optimizer_config, chunks, use_gloo_process_groups=False
-    ).chained_optimizers
+    (optimizer,) = get_megatron_optimizer(optimizer_config, chunks, use_gloo_process_groups=False).chained_optimizers
     for group in optimizer.param_groups:
         # megatron-core leaves this to its scheduler, which we replace: decay on biases and norms is off here.
         group["weight_decay"] = settings.weight_decay * group["wd_mult"]

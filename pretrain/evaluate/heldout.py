@@ -7,12 +7,13 @@ predicted exactly once, ends of text included.
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from data_pipeline.loader import heldout
 from data_pipeline.shards import Dataset
+from data_pipeline.tokenizer import Tokenizer
 from pretrain.engine.base import Engine
 
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
@@ -27,9 +28,9 @@ class HeldOut:
     token_count: int
     """tokens predicted"""
     words: int | None
-    """white-space words of the text, when the whole split was scored"""
+    """white-space words of the text; of a part of the split, not counted unless asked for (`count_text`)"""
     text_bytes: int | None
-    """UTF-8 bytes of the text, when the whole split was scored"""
+    """UTF-8 bytes of the text, likewise"""
 
     @property
     def loss(self) -> float:
@@ -43,12 +44,12 @@ class HeldOut:
 
     @property
     def word_perplexity(self) -> float | None:
-        """Loss of the whole stream over its words: comparable between tokenizers. None of a part of the split."""
+        """Per word of the text, ends of text included in the loss: comparable between tokenizers. None: not counted."""
         return exp(self.loss_sum / self.words) if self.words else None
 
     @property
     def byte_perplexity(self) -> float | None:
-        """Loss of the whole stream over its bytes. None of a part of the split."""
+        """Per byte of the text, likewise."""
         return exp(self.loss_sum / self.text_bytes) if self.text_bytes else None
 
     @property
@@ -79,3 +80,23 @@ def heldout_loss(
     split = dataset.manifest.splits["validation"]
     whole = token_count == split.tokens - 1
     return HeldOut(loss_sum, int(token_count), split.words if whole else None, split.text_bytes if whole else None)
+
+
+def count_text(scored: HeldOut, dataset: Dataset, tokenizer: Tokenizer) -> HeldOut:
+    """`scored` with the words and bytes of the text it predicted: the manifest's for a whole split, else counted."""
+    if scored.words is not None:
+        return scored
+    tokens = dataset.window("validation", 1, scored.token_count)
+    documents = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))
+    texts = [tokenizer.decode(document) for document in documents]
+    words, text_bytes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
+    return replace(scored, words=words, text_bytes=text_bytes)
+
+
+def unigram_entropy(dataset: Dataset) -> float:
+    """Entropy of the held-out tokens' own frequencies, nats per token: the best that any model without context could
+    do on them, and so what a trained model must stay far below."""
+    tokens = dataset.window("validation", 0, dataset.num_tokens("validation"))
+    counts = np.bincount(tokens)
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())

@@ -23,6 +23,8 @@ class Prompt:
     context_ids: list[int]
     """never empty: an end of text stands for no text"""
     target_ids: list[int]
+    shots: int
+    """solved examples shown"""
     truncated: bool
     """it did not fit: shots were left out at the beginning, or the scorer will cut the text there"""
 
@@ -54,7 +56,8 @@ def build_prompt(
 
     def prompt(dropped: int) -> Prompt:
         text = form.instruction + "".join(solved[dropped:]) + question.context
-        return Prompt(text, question.target, *encode_pair(tokenizer, text, question.target), truncated=False)
+        pair = encode_pair(tokenizer, text, question.target)
+        return Prompt(text, question.target, *pair, shots=len(solved) - dropped, truncated=False)
 
     def fits(prompt: Prompt) -> bool:
         return len(prompt.context_ids) + max(answer_tokens, len(prompt.target_ids) - 1) <= length

@@ -17,7 +17,7 @@ from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
-from pretrain.evaluate.heldout import exp, heldout_loss
+from pretrain.evaluate.heldout import count_text, exp, heldout_loss
 from pretrain.evaluate.protocol import Prompt, answer_text, build_prompt, shot_indices, stop_token
 from pretrain.evaluate.scoring import gather, generate_answers, my_items, pad_answers, score_pairs, unpad_answers
 from pretrain.evaluate.tasks.base import Document, Sources, Task
@@ -87,7 +87,7 @@ def evaluate(
     for name in tasks:
         if name == HELD_OUT:
             progress(name)
-            results[name] = {"0": _held_out(engine, dataset, settings)}
+            results[name] = {"0": _held_out(engine, tokenizer, dataset, settings)}
             continue
         results[name], samples[name] = {}, {}
         for shots in settings.shots:
@@ -118,11 +118,12 @@ def _score_task(
     prompts = [prompt(index) for index in my_items(engine, count)]
     length, rows = settings.sequence_length, settings.batch_rows
     scored = score_pairs(engine, [(p.context_ids, p.target_ids) for p in prompts], length, rows)
-    truncated = np.array([[p.truncated] for p in prompts]).reshape(-1, 1)
-    log_probability, greedy, cut = gather(engine, np.hstack([scored, truncated]), count).T
+    fitted = np.array([(p.shots, p.truncated) for p in prompts]).reshape(-1, 2)
+    log_probability, greedy, shown_shots, cut = gather(engine, np.hstack([scored, fitted]), count).T
     result = {
         "documents": count,
         "truncated": int(cut.sum()),
+        "mean_shots": int(shown_shots.sum()) / count,
         **_fraction("accuracy", greedy),
         "log_probability_sum": math.fsum(log_probability),
         **_perplexity(log_probability),
@@ -139,12 +140,13 @@ def _score_task(
     return result, shown
 
 
-def _held_out(engine: Engine, dataset: Dataset | None, settings: Settings) -> dict[str, Any]:
+def _held_out(engine: Engine, tokenizer: Tokenizer, dataset: Dataset | None, settings: Settings) -> dict[str, Any]:
     if dataset is None:
         raise ConfigError(f"task {HELD_OUT} scores the run's held-out text: give a run whose data can be read")
     scored = heldout_loss(engine, dataset, settings.sequence_length, settings.limit)
     if not math.isfinite(scored.loss_sum):
         raise RunError("the model's held-out loss is not a number: it diverged, or its checkpoint is damaged")
+    scored = count_text(scored, dataset, tokenizer)
     return {name: getattr(scored, name) for name in _HELD_OUT_VALUES}
 
 

@@ -35,9 +35,7 @@ class Parameter:
 
     def offset(self, tensor_rank: int) -> tuple[int, ...]:
         """Where this rank's part begins in the whole."""
-        return tuple(
-            tensor_rank * size if dim == self.split_dim else 0 for dim, size in enumerate(self.value.shape)
-        )
+        return tuple(tensor_rank * size if dim == self.split_dim else 0 for dim, size in enumerate(self.value.shape))
 
 
 def parameters(chunk: nn.Module) -> Iterator[Parameter]:

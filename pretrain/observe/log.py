@@ -91,7 +91,7 @@ class RunLog:
     def artifact(self, path: Path) -> None:
         """A report file, kept with the run in MLflow."""
         if self._reports is not None:
-            self._reports.tracker.artifact(path, "reports")
+            self._reports.artifact(path)
 
     def __enter__(self) -> "RunLog":
         return self
@@ -116,8 +116,7 @@ class _Reports:
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
         self._layout, self._parameters = layout, num_parameters(config.model)
         self.mfu_per_speed = _mfu_per_speed(config, layout)
-        tags = {"layout": str(layout), "ranks": str(layout.world), "parameters": str(self._parameters)}
-        self.tracker = Tracker(config, self.warn, tags)
+        self._tracker: Tracker | None = None
 
     def begin(self, step: int, tokens: int) -> None:
         path = self._directory / "config.yaml"
@@ -126,6 +125,9 @@ class _Reports:
         except OSError as error:
             raise unwritable(path, error) from None
         self._metrics = MetricsLog(self._directory, step)
+        # Not before: a mistake found on the way here must not reopen a run that has ended well.
+        tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
+        self._tracker = Tracker(self._config, self.warn, tags)
         if step == 0:
             self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
         self._progress.say(
@@ -135,14 +137,20 @@ class _Reports:
 
     def step(self, metrics: StepMetrics) -> None:
         assert self._metrics is not None, "the run has begun"
+        assert self._tracker is not None, "the run has begun"
         self._metrics.append(metrics)
         self._progress.step(metrics)
-        self.tracker.step(metrics)
+        self._tracker.step(metrics)
 
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
+        assert self._tracker is not None, "the run has begun"
         self.event("heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count)
         self._progress.heldout(heldout.loss)
-        self.tracker.point(step, "heldout_loss", heldout.loss)
+        self._tracker.point(step, "heldout_loss", heldout.loss)
+
+    def artifact(self, path: Path) -> None:
+        assert self._tracker is not None, "the run has begun"
+        self._tracker.artifact(path, "reports")
 
     def event(self, name: str, **facts: Any) -> None:
         self._events.event(name, **facts)
@@ -159,8 +167,9 @@ class _Reports:
         self._progress.close()
         if error is not None:
             self.event("failed", reason=f"{type(error).__name__}: {error}")
-        if error is None or isinstance(error, Exception):  # an impatient Ctrl-C does not wait for MLflow
-            self.tracker.close("failed" if error is not None else self._ended)
+        impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
+        if self._tracker is not None and not impatient:
+            self._tracker.close("failed" if error is not None else self._ended)
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import sqlite3
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -34,7 +35,7 @@ class MlflowRun:
     def __init__(self, config: RunConfig, uri: str, run_dir: Path, tags: Mapping[str, str]) -> None:
         database = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
         if database is not None:
-            _check(database)
+            _create(database)
         self._client = MlflowClient(tracking_uri=uri)
         id_file = run_dir / "mlflow_run_id"
         known = self._continue(id_file)
@@ -119,9 +120,16 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _check(database: Path) -> None:
-    """Raises sqlite3.Error for a file that is no database: MLflow would try it for minutes before it says so."""
+def _create(database: Path) -> None:
+    """Makes the database if there is none. It appears whole: MLflow refuses one whose making was interrupted. Raises
+    sqlite3.Error if one cannot be opened: MLflow would try again for minutes before it says so."""
     database.parent.mkdir(parents=True, exist_ok=True)
+    if not database.exists():
+        with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=database.parent) as directory:
+            unfinished = Path(directory) / database.name
+            MlflowClient(tracking_uri=f"sqlite:///{unfinished}")
+            if not database.exists():  # another run may have been faster
+                unfinished.rename(database)
     connection = sqlite3.connect(database)
     try:
         connection.execute("PRAGMA schema_version")

@@ -36,9 +36,9 @@ class Layout:
         return "+".join([sizes, *(name for name, on in extras if on)])
 
 
-def plan_layout(config: RunConfig, world: int) -> Layout:
-    """The layout that `config.parallel` describes on `world` ranks. Raises ConfigError, naming the broken rule
-    and the nearest legal value."""
+def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
+    """The layout that `config.parallel` describes on `world` ranks; scoring (`trains=False`) asks nothing of the global
+    batch. Raises ConfigError, naming the broken rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
     _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
@@ -65,7 +65,8 @@ def plan_layout(config: RunConfig, world: int) -> Layout:
             f"start a multiple of {parallel.model_ranks} ranks, or choose a smaller layout"
         )
     data = world // parallel.model_ranks
-    _check_batches(config.batch, parallel, data)
+    if trains:
+        _check_batches(config.batch, parallel, data)
     return Layout(world, parallel.tensor, parallel.pipeline, parallel.virtual, parallel.sequence, parallel.zero)
 
 

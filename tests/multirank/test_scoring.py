@@ -72,7 +72,8 @@ def test_cached_generation_equals_scoring_everything_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "parallel"), [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2})]
+    ("world", "parallel"),
+    [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2})],
 )
 def test_every_layout_generates_what_one_rank_generates(world: int, parallel: dict[str, Any]) -> None:
     expected = run_ranks(1, _generate, {}, -1)[0]
@@ -88,7 +89,9 @@ def test_generation_ends_before_the_stop_token() -> None:
 
 
 def _dropout_streams(parallel: dict[str, Any]) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    config = tiny_config(parallel=parallel, model={**tiny_config().model.model_dump(), "dropout": 0.1, "attention_dropout": 0.1})
+    config = tiny_config(
+        parallel=parallel, model={**tiny_config().model.model_dump(), "dropout": 0.1, "attention_dropout": 0.1}
+    )
     engine = build_engine(config)
     first = train(engine, range(3))
     again = build_engine(config)

@@ -12,7 +12,7 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import Document, Format, Sources, Task
 
 _PASSAGES = 5000
-_MIN_WORDS, _MAX_WORDS = 16, 48
+_MIN_WORDS, _MAX_WORDS = 12, 32  # short, so that several fit into a small model
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL)
 _ENDS_IN_A_WORD = re.compile(r".*\S [^\W\d_]+", re.DOTALL)
@@ -52,7 +52,7 @@ def _held_out(sources: Sources) -> list[Document]:
 
 
 def passages(text: str) -> Iterator[str]:
-    """Runs of whole sentences of a paragraph, 16 to 48 words, up to the last word: like LAMBADA's, without its mark."""
+    """Runs of whole sentences of a paragraph, 12 to 32 words, up to the last word: like LAMBADA's, without its mark."""
     for paragraph in _PARAGRAPH_END.split(text):
         begin = words = 0
         for sentence in _SENTENCE.finditer(paragraph):

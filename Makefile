@@ -1,0 +1,43 @@
+# make demo [TEXT=path]   raw text -> shards -> a GPT on several ranks -> a few-shot report
+# make test               the tests that CI runs
+# `make setup` makes .venv with everything pinned; the others do so by themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test test-slow test-gpu check bench clean
+
+setup: $(STAMP)
+
+# torch comes first and alone: with it installed, nothing else pulls another build of it.
+$(STAMP): pyproject.toml .ci/constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m launch.demo $(TEXT)
+
+test: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu'
+
+test-slow: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu tests/gpu
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.train_step
+
+clean:
+	rm -rf $(VENV) build *.egg-info

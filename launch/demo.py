@@ -1,0 +1,128 @@
+"""`make demo`: the main job from raw text to a few-shot report, by the real commands, each shown before it runs.
+
+    python -m launch.demo [TEXT]
+
+Text becomes shards; a GPT trains on 4 ranks (tensor 2 x pipeline 2); half way it is stopped by a signal; it goes on, on
+2 ranks (tensor 2); and it is evaluated. Without TEXT, a part of English Wikipedia is fetched (launch/demo_text.py).
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from launch import demo_text
+
+CONFIG = "configs/debug/gpt.yaml"
+RUN = Path("runs/demo")
+REPORT = RUN / "reports" / "few-shot"
+STOPPED = 75
+
+
+def main(text: str | None) -> int:
+    started = time.monotonic()
+    if text is None:
+        _title("Text: the first 12 MB of English Wikipedia as of 2006 (enwik8)")
+        text = "datasets/enwik8.xml"
+        demo_text.fetch(Path(text))
+        print(f"{text}: {Path(text).stat().st_size:,} bytes")
+    dataset = _dataset_directory(Path(text))
+    if RUN.exists():
+        print(f"removing {RUN}, which an earlier demo left")
+        shutil.rmtree(RUN)
+
+    _title("1. Text -> tokenizer -> shards")
+    _run(
+        ["data", "build", "configs/data/text.yaml", f"input={text}", f"output={dataset}"]
+        + ["tokenizer.vocabulary=2048", "validation_fraction=0.03"]
+    )
+
+    train = ["train", CONFIG, f"data.path={dataset}", f"run.dir={RUN}", "run.name=demo", "track.every_steps=20"]
+    _title("2. Train on 4 ranks (tensor 2 x pipeline 2), and stop half way")
+    _run_and_stop([*train, "--nproc", "4"])
+
+    _title("3. Go on, on 2 ranks (tensor 2): same samples, same losses")
+    _run([*train, "parallel.pipeline=1", "--nproc", "2"])
+
+    _title("4. Evaluate, on 2 ranks")
+    tasks = "heldout,last_word,arithmetic_2da,arithmetic_1dc"
+    _run(
+        ["eval", str(RUN), "--tasks", tasks, "--shots", "0,1,8", "--limit", "200", "--out", str(REPORT)]
+        + ["parallel.pipeline=1", "--nproc", "2"]
+    )
+    _summary(dataset, time.monotonic() - started)
+    return 0
+
+
+def _dataset_directory(text: Path) -> Path:
+    """One directory per text and state of it, so that another TEXT or an edited one is built anew."""
+    if not text.exists():
+        sys.exit(f"demo: there is no {text}")
+    status = text.stat()
+    key = f"{text.resolve()} {status.st_size} {status.st_mtime_ns}"
+    return Path("datasets") / f"demo-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def _run(arguments: list[str]) -> None:
+    print(f"$ pretrain {' '.join(arguments)}", flush=True)
+    status = subprocess.run([sys.executable, "-m", "pretrain", *arguments]).returncode
+    if status != 0:
+        sys.exit(f"demo: the command above ended with status {status}")
+
+
+def _run_and_stop(arguments: list[str]) -> None:
+    """Sends SIGTERM, as Slurm would, once half of the steps are done; expects the run to save and leave with 75."""
+    print(f"$ pretrain {' '.join(arguments)}", flush=True)
+    process = subprocess.Popen([sys.executable, "-m", "pretrain", *arguments])
+    metrics, resolved = RUN / "metrics.jsonl", RUN / "config.yaml"
+    asked = False
+    while process.poll() is None:
+        time.sleep(0.5)
+        if not asked and metrics.exists() and resolved.exists():
+            half = _steps(resolved) // 2
+            asked = metrics.read_bytes().count(b"\n") >= half
+            if asked:
+                print(f"\n>>> kill -TERM {process.pid}    (half way)", flush=True)
+                process.send_signal(signal.SIGTERM)
+    if process.returncode != STOPPED:
+        sys.exit(f"demo: expected status {STOPPED} (stopped after saving), got {process.returncode}")
+    print(f"stopped after saving, exit status {STOPPED}")
+
+
+def _steps(resolved: Path) -> int:
+    from pretrain.config.load import read
+
+    return int(read(resolved)["train"]["steps"])
+
+
+def _summary(dataset: Path, seconds: float) -> None:
+    events = [json.loads(line) for line in (RUN / "events.jsonl").read_text().splitlines()]
+    heldout = [event for event in events if event["event"] == "heldout"][-1]
+    resumed = next(event for event in events if event["event"] == "resumed")
+    report = json.loads((REPORT / "report.json").read_text())
+    entropy = report["facts"]["unigram_entropy"]
+    _title(f"Done in {seconds / 60:.1f} minutes")
+    print(f"written on {resumed['written_on']}, continued at step {resumed['step']} on another layout")
+    print(
+        f"held-out loss {heldout['loss']:.3f} nats per token (perplexity {math.exp(heldout['loss']):.0f}); the unigram"
+    )
+    print(f"entropy of the same tokens is {entropy:.3f} (perplexity {math.exp(entropy):.0f})")
+    print(f"dataset   {dataset}")
+    print(f"metrics   {RUN / 'metrics.jsonl'}, {RUN / 'events.jsonl'}")
+    print(f"report    {REPORT / 'report.html'}")
+    print(f"mlflow    {RUN.parent / 'mlflow.db'}  (mlflow ui --backend-store-uri sqlite:///{RUN.parent / 'mlflow.db'})")
+
+
+def _title(text: str) -> None:
+    print(f"\n=== {text}", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] else None))

@@ -1,0 +1,105 @@
+"""The report's charts, as SVG to stand inside a page."""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+_INK, _FAINT, _BLUE, _ORANGE = "#374151", "#d1d5db", "#2563eb", "#ea580c"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "report",  # the same ids for the same chart
+    "font.size": 10,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "grid.color": "#f3f4f6",
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "legend.frameon": False,
+}
+_MAX_POINTS = 400
+_PANELS_PER_ROW = 3
+
+Points = Sequence[tuple[float, float]]
+
+
+def learning_curve(train: Points, heldout: Points, unigram_entropy: float | None) -> str:
+    """Loss, nats per token, over trained tokens: `train` and `heldout` are (tokens, loss)."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(*_averaged(train), color=_BLUE, linewidth=1.4, label="training")
+        if heldout:
+            axes.plot(*np.transpose(heldout), "o-", color=_ORANGE, markersize=4, linewidth=1.4, label="held-out text")
+        if unigram_entropy is not None:
+            axes.axhline(
+                unigram_entropy, color=_INK, linewidth=1, linestyle=(0, (4, 3)), label="token frequencies alone"
+            )
+        axes.set_xlabel("tokens trained on")
+        axes.set_ylabel("loss (nats per token)")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlim(left=0)
+        axes.legend()
+        return _svg(figure)
+
+
+def by_shots(tasks: Mapping[str, Mapping[int, tuple[float, float | None]]]) -> str:
+    """One panel per task: share of right answers and its standard error, by number of shots."""
+    rows = -(-len(tasks) // _PANELS_PER_ROW)
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(9.6, 2.2 * rows), layout="constrained")
+        panels = figure.subplots(rows, _PANELS_PER_ROW, squeeze=False).ravel()
+        for axes, (task, values) in zip(panels, tasks.items(), strict=False):
+            _panel(axes, task, values)
+        for axes in panels[len(tasks) :]:
+            axes.set_axis_off()
+        return _svg(figure)
+
+
+def _panel(axes: Axes, task: str, values: Mapping[int, tuple[float, float | None]]) -> None:
+    shots = sorted(values)
+    shares = np.array([values[k][0] for k in shots])
+    errors = np.array([values[k][1] or 0.0 for k in shots])
+    places = range(len(shots))
+    axes.errorbar(places, shares, errors, color=_BLUE, marker="o", markersize=5, linewidth=1.4, elinewidth=1, capsize=3)
+    axes.set_title(task)
+    axes.set_xticks(places, [str(k) for k in shots])
+    axes.set_xlim(-0.4, len(shots) - 0.6)
+    axes.set_xlabel("shots")
+    top = max(1.15 * float((shares + errors).max()), 0.01)
+    axes.set_ylim(-0.04 * top, top)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=None, symbol="%"))
+
+
+def _averaged(points: Points) -> tuple[NDArray[Any], NDArray[Any]]:
+    """At most 400 points, each the mean of a run of neighbours."""
+    if not points:
+        return np.zeros(0), np.zeros(0)
+    runs = np.array_split(np.array(points), math.ceil(len(points) / math.ceil(len(points) / _MAX_POINTS)))
+    x, y = np.array([run.mean(axis=0) for run in runs]).T
+    return x, y
+
+
+def _svg(figure: Figure) -> str:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    return re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # a page's own parser needs none, and nothing looks like a link

@@ -1,0 +1,212 @@
+"""YAML, `extends`, overrides and validation: what is read, and what a mistake says."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from pretrain.config.load import dump, load, read
+from pretrain.config.schema import Parallel, RunConfig
+from pretrain.errors import ConfigError
+
+MINIMAL = """
+run: {dir: runs/a}
+train: {steps: 10}
+batch: {sequences: 8}
+model: {layers: 2, hidden: 64, heads: 4, sequence_length: 32}
+optimizer: {learning_rate: 3e-4}
+schedule: {}
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    return write(tmp_path / "run.yaml", MINIMAL)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def message(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        load(RunConfig, path, list(overrides))
+    assert error.value.exit_status == 2
+    return str(error.value)
+
+
+class TestUnknownKeys:
+    def test_nested_key_names_its_nearest_match(self, config_file: Path) -> None:
+        said = message(config_file, "model.hiden=64")
+        assert "unknown key 'model.hiden': did you mean 'model.hidden'?" in said
+        assert str(config_file) in said
+
+    def test_section_names_its_nearest_match(self, config_file: Path) -> None:
+        assert "unknown key 'optimiser': did you mean 'optimizer'?" in message(config_file, "optimiser={}")
+
+    def test_two_levels_down(self, config_file: Path) -> None:
+        assert "did you mean 'model.attention.window'?" in message(config_file, "model.attention.windows=3")
+
+    def test_under_an_optional_section(self, config_file: Path) -> None:
+        said = message(config_file, "batch.ramp={start_sequences: 4, increment_sequences: 4, tokens: 64, token: 1}")
+        assert "unknown key 'batch.ramp.token': did you mean 'batch.ramp.tokens'?" in said
+
+    def test_in_a_list(self, config_file: Path) -> None:
+        said = message(config_file, "data.sources=[{path: a}, {path: b, wieght: 2}]")
+        assert "unknown key 'data.sources.1.wieght': did you mean 'data.sources.1.weight'?" in said
+
+    def test_with_nothing_near_lists_what_is_known(self, config_file: Path) -> None:
+        said = message(config_file, "checkpoint.zzz=1")
+        assert "unknown key 'checkpoint.zzz': known here: every_steps, keep" in said
+
+
+class TestYaml:
+    def test_numbers_and_words_are_yaml_1_2(self, config_file: Path) -> None:
+        config = load(RunConfig, config_file, ["optimizer.learning_rate=3e-4", "run.name=no", "track.experiment=on"])
+        assert config.optimizer.learning_rate == 0.0003
+        assert isinstance(config.optimizer.learning_rate, float)
+        assert (config.run.name, config.track.experiment) == ("no", "on")
+
+    def test_whole_floats_are_counts(self, config_file: Path) -> None:
+        config = load(RunConfig, config_file, ["train.steps=null", "train.tokens=300e9"])
+        assert config.train.tokens == 300_000_000_000
+        assert isinstance(config.train.tokens, int)
+
+    def test_a_fraction_is_no_count(self, config_file: Path) -> None:
+        assert "'train.steps' = 1.5: " in message(config_file, "train.steps=1.5")
+
+    def test_broken_yaml_names_file_and_line(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "broken.yaml", "run:\n  dir: [a\nmodel: }\n")
+        said = message(path)
+        assert f"{path}, line 3: not valid YAML" in said
+
+    def test_a_key_given_twice_is_refused(self, tmp_path: Path) -> None:
+        assert "not valid YAML" in message(write(tmp_path / "twice.yaml", MINIMAL + "train: {steps: 20}\n"))
+
+    def test_missing_file(self, tmp_path: Path) -> None:
+        assert "no such config file" in message(tmp_path / "nothing.yaml")
+
+    def test_a_directory(self, tmp_path: Path) -> None:
+        assert "cannot be read as a config file" in message(tmp_path)
+
+    def test_a_list_is_no_config(self, tmp_path: Path) -> None:
+        assert "a config is a mapping of keys, found list" in message(write(tmp_path / "list.yaml", "- a\n"))
+
+
+class TestExtends:
+    def test_chain_merges_mappings_and_replaces_the_rest(self, tmp_path: Path) -> None:
+        write(tmp_path / "base.yaml", MINIMAL + "data: {sources: [{path: a}, {path: b}]}\n")
+        (tmp_path / "sub").mkdir()
+        write(tmp_path / "sub" / "middle.yaml", "extends: ../base.yaml\nmodel: {layers: 3}\noptimizer: {beta2: 0.99}\n")
+        leaf = write(
+            tmp_path / "sub" / "leaf.yaml", "extends: middle.yaml\nmodel: {layers: 5}\ndata: {sources: [{path: c}]}\n"
+        )
+        config = load(RunConfig, leaf)
+        assert (config.model.layers, config.model.hidden, config.optimizer.beta2) == (5, 64, 0.99)
+        assert [source.path for source in config.data.sources] == ["c"]
+
+    def test_loop_names_the_chain(self, tmp_path: Path) -> None:
+        write(tmp_path / "a.yaml", "extends: b.yaml\n")
+        write(tmp_path / "b.yaml", "extends: a.yaml\n")
+        assert "extends itself through a.yaml -> b.yaml" in message(tmp_path / "a.yaml")
+
+    def test_same_parent_of_two_children_is_no_loop(self, tmp_path: Path) -> None:
+        write(tmp_path / "base.yaml", MINIMAL)
+        for child in ("a", "b"):
+            assert read(write(tmp_path / f"{child}.yaml", "extends: base.yaml\n"))["train"] == {"steps": 10}
+
+    def test_missing_parent_is_named(self, tmp_path: Path) -> None:
+        assert "gone.yaml: no such config file" in message(write(tmp_path / "a.yaml", "extends: gone.yaml\n"))
+
+
+class TestOverrides:
+    def test_nested_and_lists(self, config_file: Path) -> None:
+        config = load(RunConfig, config_file, ["model.attention.pattern=[dense, banded]", "run.seed=7"])
+        assert config.model.attention.pattern == ["dense", "banded"]
+        assert config.run.seed == 7
+
+    def test_make_sections_that_the_file_lacks(self, config_file: Path) -> None:
+        assert load(RunConfig, config_file, ["parallel.tensor=2"]).parallel.tensor == 2
+
+    def test_the_last_one_wins(self, config_file: Path) -> None:
+        assert load(RunConfig, config_file, ["run.seed=1", "run.seed=2"]).run.seed == 2
+
+    def test_value_may_hold_an_equals_sign(self, config_file: Path) -> None:
+        assert load(RunConfig, config_file, ["run.name=a=b"]).run.name == "a=b"
+
+    @pytest.mark.parametrize("override", ["train.steps", "=3", "train.steps 3"])
+    def test_without_key_or_value_is_refused(self, config_file: Path, override: str) -> None:
+        assert f"'{override}' is not an override: write key=value" in message(config_file, override)
+
+    def test_broken_value_is_refused(self, config_file: Path) -> None:
+        assert "override 'run.name=[a', line 1: not valid YAML" in message(config_file, "run.name=[a")
+
+    def test_below_a_value_that_is_no_section_is_refused(self, config_file: Path) -> None:
+        assert "'train.steps'" in message(config_file, "train.steps.more=3")
+
+    def test_into_a_list_is_refused(self, config_file: Path) -> None:
+        assert "data.sources" in message(config_file, "data.sources=[{path: a}]", "data.sources.0.path=b")
+
+
+class TestValidation:
+    def test_missing_required_key(self, config_file: Path) -> None:
+        config_file.write_text(MINIMAL.replace("layers: 2, ", ""))
+        assert "'model.layers' is required" in message(config_file)
+
+    def test_missing_required_section(self, config_file: Path) -> None:
+        config_file.write_text(MINIMAL.replace("optimizer: {learning_rate: 3e-4}", ""))
+        assert "'optimizer' is required" in message(config_file)
+
+    def test_wrong_type_shows_the_value(self, config_file: Path) -> None:
+        assert "'model.layers' = 'many': input should be a valid integer" in message(config_file, "model.layers=many")
+
+    def test_out_of_range_shows_the_range(self, config_file: Path) -> None:
+        assert "'model.layers' = 0: input should be greater than 0" in message(config_file, "model.layers=0")
+
+    def test_unknown_choice_lists_the_choices(self, config_file: Path) -> None:
+        said = message(config_file, "precision=fp8")
+        assert "'precision' = 'fp8'" in said
+        assert "'bf16'" in said
+
+    @pytest.mark.parametrize(
+        ("override", "sentence"),
+        [
+            ("train.tokens=5", "set exactly one of train.steps and train.tokens"),
+            ("train.steps=null", "set exactly one of train.steps and train.tokens"),
+            ("model.heads=5", "model.hidden=64 is not a multiple of model.heads=5: set model.head_dim"),
+            ("data={path: a, sources: [{path: b}]}", "set data.path or data.sources, not both"),
+            (
+                "batch.ramp={start_sequences: 3, increment_sequences: 4, tokens: 1000}",
+                "batch.ramp cannot reach batch.sequences=8 from 3 in steps of 4",
+            ),
+        ],
+    )
+    def test_rules_between_keys(self, config_file: Path, override: str, sentence: str) -> None:
+        assert sentence in message(config_file, override)
+
+
+class TestDump:
+    def test_load_reads_back_an_equal_config(self, tmp_path: Path, config_file: Path) -> None:
+        config = load(
+            RunConfig,
+            config_file,
+            [
+                "run.name=no",
+                "optimizer.eps=1e-12",
+                "optimizer.learning_rate=0.1234567890123456789",
+                "train.steps=null",
+                "train.tokens=300e9",
+                "data.sources=[{path: 'a: b', weight: 2}, {path: '3e-4'}]",
+                "batch.ramp={start_sequences: 4, increment_sequences: 4, tokens: 1000}",
+                "track.uri='null'",
+            ],
+        )
+        assert load(RunConfig, write(tmp_path / "again.yaml", dump(config))) == config
+
+    def test_a_config_cannot_be_changed(self, config_file: Path) -> None:
+        config = load(RunConfig, config_file)
+        with pytest.raises(ValidationError, match="frozen"):
+            config.parallel = Parallel(tensor=2)  # type: ignore[misc]
+        with pytest.raises(ValidationError, match="frozen"):
+            config.model.layers = 3  # type: ignore[misc]

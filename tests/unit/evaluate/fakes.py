@@ -1,0 +1,114 @@
+"""A small GPT-2 behind the engine's seam, alone or as several data ranks, with a toy tokenizer or a real dataset's."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from data_pipeline.progress import Progress
+from pretrain.engine.base import Scores
+
+LENGTH = 192
+VOCABULARY = 512
+
+
+class ToyTokenizer:
+    """Bytes, and a few pieces of several characters that may lie across the border of context and target."""
+
+    end_of_text, vocabulary_size, identity = 256, VOCABULARY, "toy"
+    pieces = (" the", "ing", "____.", "Q: What is", "\n\n", "; ")
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        while text:
+            piece = next((piece for piece in self.pieces if text.startswith(piece)), None)
+            ids += [257 + self.pieces.index(piece)] if piece else list(text[0].encode())
+            text = text[len(piece or text[0]) :]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        parts = [bytes([i]) if i < 256 else self.pieces[i - 257].encode() for i in ids if i != 256 and i < 263]
+        return b"".join(parts).decode(errors="replace")
+
+
+class FakeEngine:
+    """`engine.base.Engine` as far as evaluation knows it. Counts how many rows it was given."""
+
+    def __init__(self, model: GPT2LMHeadModel, data_rank: int = 0, data_world: int = 1, exchange: Any = None) -> None:
+        self.model, self.data_rank, self.data_world, self._exchange = model, data_rank, data_world, exchange
+        self.is_reporter = data_rank == 0
+        self.scored: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @torch.no_grad()
+    def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
+        assert tokens.dtype == labels.dtype == np.int64
+        assert tokens.shape[1] <= LENGTH
+        self.scored.append((tokens, labels))
+        logits = self.model(torch.from_numpy(tokens)).logits
+        log_probability = logits.log_softmax(-1).gather(-1, torch.from_numpy(labels)[..., None])[..., 0]
+        return Scores(log_probability.numpy(), (logits.argmax(-1).numpy() == labels))
+
+    @torch.no_grad()
+    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
+        answers = []
+        for prompt in prompts:
+            assert 0 < len(prompt) <= LENGTH - new_tokens
+            ids, answer, cache = torch.tensor([list(prompt)]), [], None
+            while len(answer) < new_tokens:
+                out = self.model(ids, past_key_values=cache, use_cache=True)
+                token, cache = int(out.logits[0, -1].argmax()), out.past_key_values
+                if token == stop:
+                    break
+                answer.append(token)
+                ids = torch.tensor([[token]])
+            answers.append(answer)
+        return answers
+
+    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
+        assert values.dtype == np.float64
+        return self._exchange(self.data_rank, values) if self._exchange else values
+
+
+class Exchange:
+    """What the threads of `on_ranks` sum their values with."""
+
+    def __init__(self, world: int) -> None:
+        self.barrier, self.values = threading.Barrier(world, timeout=30), [np.zeros(0)] * world
+
+    def __call__(self, rank: int, values: np.ndarray) -> np.ndarray:
+        self.values[rank] = values
+        self.barrier.wait()
+        total = np.sum(self.values, axis=0)
+        self.barrier.wait()
+        return total
+
+
+def on_ranks(model: GPT2LMHeadModel, world: int, call: Callable[[FakeEngine], Any]) -> list[Any]:
+    """What `call` returns on each of `world` data ranks."""
+    exchange = Exchange(world)
+    engines = [FakeEngine(model, rank, world, exchange) for rank in range(world)]
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(call, engines))
+
+
+def random_model(seed: int = 0) -> GPT2LMHeadModel:
+    """Weights large enough that predictions differ from token to token."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=4, initializer_range=0.1,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config).eval()
+
+
+class Silent(Progress):
+    def add(self, documents: int, text_bytes: int) -> None:
+        pass
+
+    def done(self) -> None:
+        pass

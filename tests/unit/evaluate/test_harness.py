@@ -1,0 +1,137 @@
+"""lm-eval, driving the same model through the adapter, gets our scores."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import pytest
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.tasks import TaskManager
+from transformers import GPT2LMHeadModel
+
+from pretrain.evaluate.harness import HarnessModel
+from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.tasks.arithmetic import document
+from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
+
+LIMIT = 24
+LAMBADA = """
+task: lambada_openai
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+output_type: loglikelihood
+test_split: test
+doc_to_text: "{{{{text.split(' ')[:-1]|join(' ')}}}}"
+doc_to_target: "{{{{' '+text.split(' ')[-1]}}}}"
+metric_list: [{{metric: perplexity, aggregation: perplexity}}, {{metric: acc, aggregation: mean}}]
+"""
+ARITHMETIC = """
+task: {name}
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {file}}}}}
+output_type: {kind}
+test_split: test
+doc_to_text: "{{{{context}}}}"
+doc_to_target: "{{{{completion}}}}"
+target_delimiter: ""
+{rest}
+"""
+EXACT = """metric_list: [{metric: exact_match, aggregation: mean}]
+filter_list: [{name: strip, filter: [{function: regex, regex_pattern: "^ *(.*?) *$"}, {function: take_first}]}]
+generation_kwargs: {until: ["\\n"], max_gen_toks: 9}"""
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+
+
+def lm_eval_results(model: HarnessModel, folder: Path, **tasks: str) -> dict[str, dict[str, Any]]:
+    for name, yaml in tasks.items():
+        (folder / f"{name}.yaml").write_text(yaml)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    scored = lm_eval.simple_evaluate(
+        model=model, tasks=list(tasks), task_manager=manager, limit=LIMIT, bootstrap_iters=0, log_samples=False
+    )
+    return scored["results"]
+
+
+def test_lambada_agrees_with_lm_eval(
+    engine: FakeEngine, tokenizer: ToyTokenizer, benchmarks: Path, tmp_path: Path
+) -> None:
+    file = benchmarks / "lambada_test.jsonl"
+    theirs = lm_eval_results(
+        HarnessModel(engine, tokenizer, LENGTH, 3), tmp_path, lambada_openai=LAMBADA.format(file=file)
+    )["lambada_openai"]
+    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=LIMIT, data_dir=benchmarks)
+    ours = evaluate(engine, tokenizer, None, ["lambada_openai"], settings).results["lambada_openai"]["0"]  # type: ignore[arg-type]
+    assert ours["perplexity"] == pytest.approx(theirs["perplexity,none"], rel=1e-4)
+    assert ours["accuracy"] == pytest.approx(theirs["acc,none"], abs=1e-4)
+
+
+def test_arithmetic_agrees_with_lm_eval(learned: GPT2LMHeadModel, tokenizer: ToyTokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "single_digit_three_ops.jsonl"
+    documents = [document("arithmetic_1dc", index, 0) for index in range(40)]
+    file.write_text("".join(json.dumps({"context": d.context, "completion": d.target}) + "\n" for d in documents))
+    engine = FakeEngine(learned)
+    likelihood = ARITHMETIC.format(
+        name="likelihood", file=file, kind="loglikelihood", rest="metric_list: [{metric: acc, aggregation: mean}]"
+    )
+    generated = ARITHMETIC.format(name="generated", file=file, kind="generate_until", rest=EXACT)
+    generated = generated.replace('"{{completion}}"', '"{{completion.strip()}}"')
+    model = HarnessModel(engine, tokenizer, LENGTH, 5)
+    theirs = lm_eval_results(model, tmp_path, likelihood=likelihood, generated=generated)
+    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=LIMIT, data_dir=tmp_path)
+    ours = evaluate(engine, tokenizer, None, ["arithmetic_1dc"], settings).results["arithmetic_1dc"]["0"]  # type: ignore[arg-type]
+    assert 0 < ours["exact_match"] < 1
+    assert ours["accuracy"] == pytest.approx(theirs["likelihood"]["acc,none"], abs=1e-4)
+    assert ours["exact_match"] == pytest.approx(theirs["generated"]["exact_match,strip"], abs=1e-4)
+
+
+def test_rolling_likelihood_predicts_every_token_once(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    text = "the cat is singing. " * 30
+    ids = [tokenizer.end_of_text, *tokenizer.encode(text)]
+    length, expected, predicted = 64, 0.0, 1
+    while predicted < len(ids):  # windows that end where the next begins to predict, each as full as can be
+        end = min(predicted + length, len(ids))
+        window = torch.tensor([ids[max(0, end - length - 1) : end]])
+        with torch.no_grad():
+            scores = engine.model(window[:, :-1]).logits[0].log_softmax(-1).gather(1, window[0, 1:, None])
+        expected += scores[-(end - predicted) :].sum().item()
+        predicted = end
+    model = HarnessModel(engine, tokenizer, length)
+    requests = [Instance("loglikelihood_rolling", {}, (t,), 0) for t in (text, "", "a")]
+    whole, nothing, _ = model.loglikelihood_rolling(requests)
+    assert whole == pytest.approx(expected, rel=1e-5)
+    assert nothing == 0
+
+
+def test_answers_reach_every_data_rank_in_the_order_of_requests(
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer
+) -> None:
+    texts = [f"{'long ' * n}the cat {n} is sing" for n in (3, 0, 7, 1, 5)]
+
+    def call(engine: FakeEngine) -> list[Any]:
+        lm = HarnessModel(engine, tokenizer, LENGTH, 1)
+        settings = {"until": ["the"], "max_gen_toks": 6}
+        return [
+            lm.loglikelihood([Instance("loglikelihood", {}, (t, "ing"), 0) for t in texts]),
+            lm.generate_until(
+                [Instance("generate_until", {}, (t, {**settings, "max_gen_toks": len(t) % 3 + 4}), 0) for t in texts]
+            ),
+        ]
+
+    alone = call(FakeEngine(model))
+    assert len(set(alone[0])) == 5
+    assert all(math.isfinite(log_probability) for log_probability, _ in alone[0])
+    assert on_ranks(model, 2, call) == [alone, alone]
+
+
+def test_sampling_is_refused(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    request = Instance("generate_until", {}, ("a", {"do_sample": True}), 0, metadata=("t", 0, 1))
+    with pytest.raises(ValueError, match="decodes greedily"):
+        HarnessModel(engine, tokenizer, LENGTH).generate_until([request])

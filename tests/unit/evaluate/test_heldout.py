@@ -1,0 +1,91 @@
+"""Held-out loss: every token once, the same on any number of data ranks, ratios from whole splits only."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from data_pipeline.shards import Dataset
+from pretrain.evaluate.heldout import HeldOut, count_text, heldout_loss
+from tests.unit.evaluate.fakes import FakeEngine, on_ranks
+
+
+def stream(dataset: Dataset) -> np.ndarray:
+    return dataset.window("validation", 0, dataset.num_tokens("validation"))
+
+
+def test_every_token_but_the_first_is_predicted_once_after_what_precedes_it(
+    dataset: Dataset, model: GPT2LMHeadModel
+) -> None:
+    length, tokens = 48, stream(dataset)
+    expected = 0.0
+    for start in range(0, len(tokens) - 1, length):
+        window = torch.from_numpy(tokens[start : start + length + 1])
+        with torch.no_grad():
+            logits = model(window[None, :-1]).logits[0]
+        expected += torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").item()
+    scored = heldout_loss(FakeEngine(model), dataset, length, rank_rows=3)
+    assert scored.token_count == len(tokens) - 1
+    assert scored.loss_sum == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("sequences", [None, 5])
+def test_loss_does_not_depend_on_data_ranks_or_rows(
+    dataset: Dataset, model: GPT2LMHeadModel, sequences: int | None
+) -> None:
+    alone = heldout_loss(FakeEngine(model), dataset, 32, sequences, rank_rows=4)
+    for world, rows in [(1, 7), (2, 4), (3, 1)]:
+        for scored in on_ranks(model, world, lambda e, rows=rows: heldout_loss(e, dataset, 32, sequences, rows)):
+            assert (scored.token_count, scored.words) == (alone.token_count, alone.words)
+            assert scored.loss_sum == pytest.approx(alone.loss_sum, rel=1e-6)
+
+
+def test_ranks_score_batches_of_one_shape_and_as_many(dataset: Dataset, model: GPT2LMHeadModel) -> None:
+    def shapes(engine: FakeEngine) -> list[tuple[int, ...]]:
+        heldout_loss(engine, dataset, 32, 5, rank_rows=2)
+        return [tokens.shape for tokens, _ in engine.scored]
+
+    assert on_ranks(model, 2, shapes) == [[(2, 32)] * 2] * 2
+
+
+def test_a_part_of_the_split_has_no_words_and_bytes_by_itself(dataset: Dataset, engine: FakeEngine) -> None:
+    scored = heldout_loss(engine, dataset, 32, sequences=3)
+    assert scored.token_count == 96
+    assert scored.word_perplexity is scored.byte_perplexity is scored.bits_per_byte is None
+
+
+def test_the_text_of_a_part_is_counted_from_its_tokens(dataset: Dataset, engine: FakeEngine) -> None:
+    tokenizer = dataset.tokenizer()
+    tokens = [token for _, document in dataset.documents("validation") for token in (*document, tokenizer.end_of_text)]
+    counted = count_text(heldout_loss(engine, dataset, 32, sequences=3), dataset, tokenizer)
+    assert counted.token_count == 96
+    assert counted.text_bytes == sum(len(tokenizer.decode([t])) for t in tokens[1:97] if t != tokenizer.end_of_text)
+    joined = "".join(tokenizer.decode([t]) if t != tokenizer.end_of_text else "\n" for t in tokens[1:97])
+    assert counted.words == len(joined.split())
+
+
+def test_counting_the_text_of_a_whole_split_changes_nothing(dataset: Dataset, engine: FakeEngine) -> None:
+    scored = heldout_loss(engine, dataset, 32)
+    assert count_text(scored, dataset, dataset.tokenizer()) is scored
+
+
+def test_the_whole_split_has_the_words_and_bytes_of_its_text(dataset: Dataset, engine: FakeEngine) -> None:
+    texts = [dataset.tokenizer().decode(tokens) for _, tokens in dataset.documents("validation")]
+    scored = heldout_loss(engine, dataset, 32)
+    assert scored.words == sum(len(text.split()) for text in texts)
+    assert scored.text_bytes == sum(len(text.encode()) for text in texts)
+
+
+def test_perplexities_divide_one_loss_by_tokens_words_and_bytes() -> None:
+    scored = HeldOut(loss_sum=12.0, token_count=4, words=3, text_bytes=24)
+    assert scored.loss == 3
+    assert scored.perplexity == pytest.approx(math.exp(3))
+    assert scored.word_perplexity == pytest.approx(math.exp(4))
+    assert scored.byte_perplexity == pytest.approx(math.exp(0.5))
+    assert scored.bits_per_byte == pytest.approx(0.5 / math.log(2))
+
+
+def test_a_perplexity_beyond_floats_is_absent() -> None:
+    assert HeldOut(loss_sum=8e3, token_count=1000, words=2, text_bytes=4000).word_perplexity is None

@@ -1,0 +1,116 @@
+"""Prompts: pure in (task, document, seed), whole shots, lm-eval's split of context and target."""
+
+import pytest
+
+from pretrain.errors import ConfigError
+from pretrain.evaluate.harness import HarnessModel
+from pretrain.evaluate.protocol import answer_text, build_prompt, encode_pair, shot_indices, stop_token
+from pretrain.evaluate.tasks.base import Document, Format
+from pretrain.evaluate.tasks.registry import TASKS
+from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
+
+DOCUMENTS = [Document(f"\n\nQ: What is {n}?\n\nA:", f" {n}") for n in range(20)]
+
+
+def test_fewer_shots_are_the_beginning_of_more() -> None:
+    eight = shot_indices("t", 3, 20, 8, seed=1)
+    assert [shot_indices("t", 3, 20, k, seed=1) for k in range(9)] == [eight[:k] for k in range(9)]
+
+
+def test_shots_are_distinct_and_never_the_question() -> None:
+    for document in range(20):
+        assert sorted([*shot_indices("t", document, 20, 19, seed=0), document]) == list(range(20))
+
+
+def test_shots_differ_by_document_task_and_seed() -> None:
+    drawn = [
+        tuple(shot_indices(*key))
+        for key in [("t", 1, 99, 8, 0), ("t", 2, 99, 8, 0), ("u", 1, 99, 8, 0), ("t", 1, 99, 8, 1)]
+    ]
+    assert len(set(drawn)) == 4
+
+
+def test_shots_are_the_same_in_every_process_and_release() -> None:
+    assert shot_indices("lambada_openai", 7, 5153, 4, seed=0) == [549, 3891, 1015, 597]
+
+
+def test_too_many_shots_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="task t has 20 documents, too few for 20 shots"):
+        shot_indices("t", 0, 20, 20, seed=0)
+
+
+def test_prompt_joins_instruction_examples_and_question(tokenizer: ToyTokenizer) -> None:
+    prompt = build_prompt(Format("Answer:"), DOCUMENTS[1:3], DOCUMENTS[0], tokenizer, 999, 0)
+    assert prompt.text == "Answer:\n\nQ: What is 1?\n\nA: 1\n\nQ: What is 2?\n\nA: 2\n\nQ: What is 0?\n\nA:"
+    assert tokenizer.decode(prompt.context_ids) == prompt.text
+    assert tokenizer.decode(prompt.target_ids) == " 0"
+    assert not prompt.truncated
+
+
+def test_lambada_is_plain_without_shots_and_has_blanks_with_them(tokenizer: ToyTokenizer) -> None:
+    task, documents = TASKS["lambada_openai"], [Document("He saw the", " cat"), Document("She ate the", " pie")]
+    assert build_prompt(task.format(0), [], documents[0], tokenizer, 999, 0).text == "He saw the"
+    one = build_prompt(task.format(1), documents[1:], documents[0], tokenizer, 999, 0)
+    assert one.text == "Fill in blank:\n\nShe ate the ____. -> pie\n\nHe saw the ____. ->"
+    assert one.target == " cat"
+
+
+@pytest.mark.parametrize("answer_tokens", [0, 9])
+def test_whole_shots_are_left_out_from_the_left_until_the_prompt_fits(
+    tokenizer: ToyTokenizer, answer_tokens: int
+) -> None:
+    form = Format("Answer:")
+    for length in range(20, 120):
+        prompt = build_prompt(form, DOCUMENTS[1:9], DOCUMENTS[0], tokenizer, length, answer_tokens)
+        kept = prompt.text.count("Q:") - 1
+        assert prompt.text == build_prompt(form, DOCUMENTS[9 - kept : 9], DOCUMENTS[0], tokenizer, 999, 0).text
+        room = length - max(answer_tokens, len(prompt.target_ids) - 1)
+        assert len(prompt.context_ids) <= room or kept == 0
+        if kept < 8:
+            more = build_prompt(form, DOCUMENTS[8 - kept : 9], DOCUMENTS[0], tokenizer, 999, 0)
+            assert len(more.context_ids) > room, "one more shot would have fitted"
+        assert prompt.truncated == (kept < 8)
+
+
+def test_a_question_that_does_not_fit_alone_counts_as_truncated(tokenizer: ToyTokenizer) -> None:
+    assert build_prompt(Format(), [], DOCUMENTS[0], tokenizer, 5, 0).truncated
+
+
+@pytest.mark.parametrize(
+    ("context", "target"),
+    [
+        ("He saw", " the cat"),
+        ("sing", "ing"),
+        ("i", "ng"),
+        ("Q", ": What is now"),
+        ("a ", "b"),
+        ("What;", " x"),
+        (" th", "e"),
+    ],
+)
+def test_pairs_split_as_lm_eval_splits_them(
+    tokenizer: ToyTokenizer, engine: FakeEngine, context: str, target: str
+) -> None:
+    theirs = HarnessModel(engine, tokenizer, 99)._encode_pair(context, target)
+    ours = encode_pair(tokenizer, context, target)
+    if theirs[1]:
+        assert ours == theirs
+    else:  # lm-eval has nothing left to score; we score the token that both became
+        assert ours == (theirs[0][: len(ours[0])], tokenizer.encode(context + target)[-1:])
+
+
+def test_no_context_is_an_end_of_text(tokenizer: ToyTokenizer) -> None:
+    assert encode_pair(tokenizer, "", " 1") == ([tokenizer.end_of_text], tokenizer.encode(" 1"))
+
+
+def test_generation_stops_at_the_first_stop_that_is_one_token(tokenizer: ToyTokenizer) -> None:
+    assert stop_token(tokenizer, ["\n"]) == 10
+    assert stop_token(tokenizer, ["ab", "\n\n"]) == tokenizer.encode("\n\n")[0]
+    assert stop_token(tokenizer, ["ab"]) == stop_token(tokenizer, []) == tokenizer.end_of_text
+
+
+def test_answer_ends_before_a_stop_or_an_end_of_text(tokenizer: ToyTokenizer) -> None:
+    ids = tokenizer.encode(" 12\n\nQ:")
+    assert answer_text(tokenizer, ids, ["\n"]) == " 12"
+    assert answer_text(tokenizer, [*ids[:2], tokenizer.end_of_text, *ids], ["\n"]) == " 1"
+    assert answer_text(tokenizer, ids, []) == " 12\n\nQ:"

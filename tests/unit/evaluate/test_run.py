@@ -1,0 +1,195 @@
+"""Results: right, and the same whatever the batch size, the order, the limit and the number of data ranks."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2LMHeadModel
+
+from data_pipeline.shards import Dataset
+from pretrain.engine.base import Scores
+from pretrain.errors import ConfigError, RunError
+from pretrain.evaluate.run import Evaluation, Settings, evaluate
+from pretrain.evaluate.scoring import generate_answers, score_pairs
+from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
+
+TASKS = ["lambada_openai", "reversed_words"]
+
+
+@pytest.fixture
+def settings(data_dir: Path) -> Settings:
+    return Settings(shots=(0, 1, 4), sequence_length=LENGTH, data_dir=data_dir)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal, but for the rounding of floats."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    else:
+        assert one == (pytest.approx(other, rel=1e-5, abs=1e-7) if isinstance(one, float) else other)
+
+
+def test_scores_are_the_models_own_one_document_at_a_time(
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings
+) -> None:
+    result = evaluate(engine, tokenizer, None, ["lambada_openai"], settings).results["lambada_openai"]["0"]  # type: ignore[arg-type]
+    total, hits = 0.0, 0
+    lines = (settings.data_dir / "lambada_test.jsonl").read_text().splitlines()  # type: ignore[operator]
+    for line in lines:
+        text = json.loads(line)["text"]
+        context, whole = tokenizer.encode(text.rpartition(" ")[0]), tokenizer.encode(text)
+        with torch.no_grad():
+            scores = engine.model(torch.tensor([whole])).logits[0].log_softmax(-1)[len(context) - 1 : -1]
+        target = torch.tensor(whole[len(context) :])
+        total += scores.gather(1, target[:, None]).sum().item()
+        hits += bool((scores.argmax(-1) == target).all())
+    assert result["documents"] == len(lines) == 15
+    assert result["log_probability_sum"] == pytest.approx(total, rel=1e-5)
+    assert result["perplexity"] == pytest.approx(math.exp(-total / 15), rel=1e-4)
+    assert (result["accuracy_count"], result["accuracy"]) == (hits, hits / 15)
+
+
+def test_exact_match_counts_what_the_model_answers(learned: GPT2LMHeadModel, tokenizer: ToyTokenizer) -> None:
+    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=24)
+    scored = evaluate(FakeEngine(learned), tokenizer, None, ["arithmetic_1dc"], settings)  # type: ignore[arg-type]
+    result = scored.results["arithmetic_1dc"]["0"]
+    assert 12 <= result["exact_match_count"] < 24, "it knows the first 12 by heart"
+    share = result["exact_match_count"] / 24
+    assert result["exact_match"] == share
+    assert result["exact_match_stderr"] == pytest.approx(math.sqrt(share * (1 - share) / 23))
+    assert result["accuracy_count"] >= result["exact_match_count"]
+    assert all(s["answer"] == s["target"] for s in scored.samples["arithmetic_1dc"]["0"])
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_results_do_not_depend_on_batch_size(
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings, rows: int
+) -> None:
+    whole, other = (
+        evaluate(engine, tokenizer, None, TASKS, replace(settings, batch_rows=n)).results for n in (99, rows)
+    )  # type: ignore[arg-type]
+    assert_same(whole, other)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_every_data_rank_has_the_results_of_one(
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings, world: int
+) -> None:
+    def call(engine: FakeEngine) -> Evaluation:
+        return evaluate(engine, tokenizer, None, TASKS, replace(settings, batch_rows=1))  # type: ignore[arg-type]
+
+    alone = call(FakeEngine(model))
+    for scored in on_ranks(model, world, call):
+        assert scored == alone, "rows of one: bit for bit"
+
+
+def test_more_data_ranks_than_documents(model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings) -> None:
+    few = replace(settings, limit=2, shots=(1,))
+    alone, *_ = on_ranks(model, 1, lambda engine: evaluate(engine, tokenizer, None, TASKS, few))
+    for scored in on_ranks(model, 3, lambda engine: evaluate(engine, tokenizer, None, TASKS, few)):
+        assert_same(scored.results, alone.results)
+
+
+def test_a_limit_scores_the_same_prompts_as_without(
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings
+) -> None:
+    whole = evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
+    few = evaluate(engine, tokenizer, None, TASKS[::-1], replace(settings, limit=3, shots=(4, 1)))  # type: ignore[arg-type]
+    for task in TASKS:
+        for shots in ("1", "4"):
+            assert few.results[task][shots]["documents"] == 3
+            assert few.samples[task][shots] == whole.samples[task][shots]
+
+
+def test_the_seed_draws_other_shots(engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings) -> None:
+    one, other = (evaluate(engine, tokenizer, None, TASKS, replace(settings, seed=s)).results for s in (0, 1))  # type: ignore[arg-type]
+    assert one["lambada_openai"]["0"] == other["lambada_openai"]["0"]
+    assert one["lambada_openai"]["4"] != other["lambada_openai"]["4"]
+
+
+def test_prompts_that_do_not_fit_are_counted(engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings) -> None:
+    results = evaluate(engine, tokenizer, None, TASKS, replace(settings, sequence_length=128)).results  # type: ignore[arg-type]
+    assert results["lambada_openai"]["0"]["truncated"] == 0
+    assert results["lambada_openai"]["1"]["mean_shots"] == 1
+    assert results["lambada_openai"]["4"]["truncated"] == 15
+    assert 0 < results["lambada_openai"]["4"]["mean_shots"] < 4
+
+
+def test_a_prompt_without_room_for_its_answer_is_cut_at_its_beginning(engine: FakeEngine) -> None:
+    long, short = [n % 200 for n in range(30)], [5, 6]
+    expected = engine.generate([long[-12:], short], 4, -1)
+    assert generate_answers(engine, [short, long], 4, -1, 16, 1) == expected[::-1]
+
+
+def test_a_target_keeps_its_place_when_its_context_is_cut(engine: FakeEngine) -> None:
+    context, target = list(range(40)), [7, 8, 9]
+    (scored,) = score_pairs(engine, [(context, target)], 16, 4)
+    with torch.no_grad():
+        logits = engine.model(torch.tensor([(context + target)[-17:-1]])).logits[0].log_softmax(-1)
+    assert scored[0] == pytest.approx(logits[-3:].gather(1, torch.tensor([[7], [8], [9]])).sum().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(None, 1), (1, 1), (2, 0), (3, 0), (4, 0), (5, 1)])
+def test_greedy_means_every_token_of_the_target_and_no_other(engine: FakeEngine, wrong: int | None, right: int) -> None:
+    def score(tokens: np.ndarray, labels: np.ndarray) -> Scores:
+        return Scores(np.zeros(labels.shape, np.float32), np.arange(labels.shape[1])[None] != wrong)
+
+    engine.score = score  # type: ignore[method-assign]
+    assert score_pairs(engine, [([1, 2, 3], [4, 5, 6])], 16, 4)[0, 1] == right
+
+
+def test_the_runs_own_text_needs_no_files(dataset: Dataset, engine: FakeEngine) -> None:
+    settings = Settings(shots=(0, 2), sequence_length=LENGTH)
+    results = evaluate(engine, dataset.tokenizer(), dataset, ["heldout", "last_word"], settings).results
+    assert results["heldout"].keys() == {"0"}
+    assert results["heldout"]["0"]["token_count"] == dataset.num_tokens("validation") - 1
+    assert results["last_word"].keys() == {"0", "2"}
+    assert results["last_word"]["0"]["documents"] > 10
+
+
+def test_results_are_plain_and_finite_json(engine: FakeEngine, dataset: Dataset) -> None:
+    settings = Settings(shots=(0, 1), sequence_length=LENGTH, limit=1)
+    tasks = ["heldout", "last_word", "arithmetic_2dm"]
+    results = evaluate(engine, dataset.tokenizer(), dataset, tasks, settings).results
+    assert json.loads(json.dumps(results, allow_nan=False)) == results
+    assert results["arithmetic_2dm"]["1"]["accuracy_stderr"] is None, "unknown of one document"
+
+
+def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings
+) -> None:
+    def call(engine: FakeEngine) -> str:
+        if engine.data_rank == 1:
+            engine.score = lambda t, _: Scores(np.full(t.shape, np.nan, np.float32), t > 0)  # type: ignore[method-assign]
+        with pytest.raises(RunError) as caught:
+            evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
+        return str(caught.value)
+
+    assert all("not numbers" in message for message in on_ranks(model, 2, call))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "changes", "message"),
+    [
+        (["lambda"], {}, "unknown task 'lambda'"),
+        (["heldout"], {}, "give a run whose data can be read"),
+        (["last_word"], {}, "give a run whose data can be read"),
+        (["reversed_words"], {"shots": (6,)}, "too few for 6 shots"),
+        (["reversed_words"], {"shots": (-1,)}, "numbers of examples"),
+        (["reversed_words"], {"shots": ()}, "numbers of examples"),
+        (["reversed_words"], {"limit": 0}, "nothing to score"),
+        (["reversed_words"], {"sequence_length": 4}, "no room for a prompt|doesn't fit"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings, tasks: list[str], changes: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        evaluate(engine, tokenizer, None, tasks, replace(settings, **changes))  # type: ignore[arg-type]

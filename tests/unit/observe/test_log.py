@@ -1,0 +1,132 @@
+"""The log that the loop writes to: files of the reporting rank, nothing on the others."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.batch import Batch, Cursor
+from pretrain.config.load import load
+from pretrain.config.schema import RunConfig
+from pretrain.engine.base import StepResult
+from pretrain.errors import RunError
+from pretrain.evaluate.heldout import HeldOut
+from pretrain.observe.log import RunLog
+from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.plan.estimate import num_parameters, training_flops_per_token
+from pretrain.plan.layout import plan_layout
+from tests.unit.plan.configs import config
+
+ROWS, LENGTH = 240, 32
+
+
+def batch(step: int) -> Batch:
+    rows = np.zeros((ROWS // 2, LENGTH), dtype=np.int64)  # one of two data ranks
+    ids = np.full((ROWS, 3), step, dtype=np.int64)
+    return Batch(rows, rows, np.ones(rows.shape, np.float32), ids, Cursor(step * ROWS, "f"))
+
+
+def run_config(directory: Path) -> RunConfig:
+    return config(run={"dir": str(directory / "run")}, track={"mlflow": False}, train={"steps": 3})
+
+
+def run(directory: Path, first: int, last: int, reports: bool = True, ends: str = "finished") -> None:
+    settings = run_config(directory)
+    with RunLog(settings, plan_layout(settings, 2), reports) as log:
+        if first > 1:
+            log.event("resumed", step=first - 1)
+        log.begin(first - 1, (first - 1) * ROWS * LENGTH)
+        for step in range(first, last + 1):
+            log.step(step, step * ROWS * LENGTH, batch(step), StepResult(3000.0, 1000, 1.5, False), 0.5, 0.25)
+        log.heldout(last, last * ROWS * LENGTH, HeldOut(500.0, 200, None, None))
+        log.event(ends, step=last)
+
+
+def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:
+    run(tmp_path, 1, 2)
+    line = read_metrics(tmp_path / "run")[1]
+    assert line == {
+        "step": 2,
+        "loss": 3.0,
+        "grad_norm": 1.5,
+        "learning_rate": 0.5,
+        "tokens": 2 * ROWS * LENGTH,
+        "samples": 2 * ROWS,
+        "data_hash": batch(2).data_hash,
+        "step_seconds": 0.25,
+        "tokens_per_second": ROWS * LENGTH / 0.25,  # of the global batch, not of one rank's rows
+        "mfu": None,
+    }
+
+
+def test_events_tell_the_story(tmp_path: Path) -> None:
+    run(tmp_path, 1, 2, ends="stopped")
+    run(tmp_path, 2, 3)
+    events = read_events(tmp_path / "run")
+    assert [event["event"] for event in events] == ["started", "heldout", "stopped", "resumed", "heldout", "finished"]
+    assert (events[1]["loss"], events[1]["step"]) == (2.5, 2)
+    assert events[0]["layout"] == "tp1pp1dp2+zero1"
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_the_resolved_config_is_kept(tmp_path: Path) -> None:
+    run(tmp_path, 1, 1)
+    assert load(RunConfig, tmp_path / "run" / "config.yaml") == run_config(tmp_path)
+
+
+def test_other_ranks_write_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, 1, 2, reports=False)
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_terminal_says_what_runs_and_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, 1, 3)
+    lines = capsys.readouterr().out.splitlines()
+    parameters = num_parameters(run_config(tmp_path).model)
+    assert lines[0].startswith(f"run: {parameters:,} parameters on tp1pp1dp2+zero1, step 0 of 3, 0 of 23,040 tokens")
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["step 1/3", "step 2/3", "step 3/3"]
+    assert lines[4] == "held-out loss 2.5000 after step 3"
+
+
+def test_a_warning_is_printed_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = run_config(tmp_path)
+    with RunLog(settings, plan_layout(settings, 2), True) as log:
+        log.warn("step-00000002 is damaged: skipped")
+    assert "warning: step-00000002 is damaged: skipped\n" in capsys.readouterr().out
+    assert read_events(tmp_path / "run")[0]["text"] == "step-00000002 is damaged: skipped"
+
+
+def test_an_error_is_recorded_and_passes_through(tmp_path: Path) -> None:
+    settings = run_config(tmp_path)
+    with pytest.raises(RunError), RunLog(settings, plan_layout(settings, 2), True):
+        raise RunError("the loss is not finite")
+    (event,) = read_events(tmp_path / "run")
+    assert (event["event"], event["reason"]) == ("failed", "RunError: the loss is not finite")
+
+
+def test_a_mistake_before_the_first_step_leaves_mlflow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretrain.observe.log.Tracker", pytest.fail)
+    test_an_error_is_recorded_and_passes_through(tmp_path)
+
+
+@pytest.mark.parametrize(("ends", "status"), [("stopped", "stopped"), ("finished", "finished"), ("saved", "failed")])
+def test_mlflow_learns_how_the_run_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, status: str
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("pretrain.observe.track.Tracker.close", lambda self, status: said.append(status))
+    run(tmp_path, 1, 1, ends=ends)
+    assert said == [status]
+
+
+def test_mfu_is_the_models_work_over_the_peak_of_all_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def h100(*_: Any) -> str:
+        return "NVIDIA H100 80GB HBM3"
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", h100)
+    run(tmp_path, 1, 1)
+    work = training_flops_per_token(run_config(tmp_path).model) * ROWS * LENGTH / 0.25
+    assert read_metrics(tmp_path / "run")[0]["mfu"] == pytest.approx(work / (2 * 66.9e12))

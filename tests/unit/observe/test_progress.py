@@ -1,0 +1,146 @@
+"""What a terminal shows, and what a log holds."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+
+from pretrain.observe.metrics import StepMetrics
+from pretrain.observe.progress import Progress, _duration
+
+STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def screen(written: str) -> list[str]:
+    """The lines a terminal shows after `written`: a carriage return goes back, ESC[K clears to the end."""
+    lines = [""]
+    column = 0
+    for piece in re.findall(r"\x1b\[K|\r|\n|[^\x1b\r\n]+", written):
+        if piece == "\n":
+            lines.append("")
+            column = 0
+        elif piece == "\r":
+            column = 0
+        elif piece == "\x1b[K":
+            lines[-1] = lines[-1][:column]
+        else:
+            lines[-1] = lines[-1][:column] + piece + lines[-1][column + len(piece) :]
+            column += len(piece)
+    return lines
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def train(progress: Progress, steps: int) -> None:
+    for step in range(1, steps + 1):
+        progress.step(replace(STEP, step=step, tokens=1000 * step, loss=4.0 - step / 10))
+
+
+def test_a_terminal_has_one_line_with_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretrain.observe.progress._LIVE_INTERVAL_S", 0)
+    terminal = Terminal()
+    progress = Progress(10, 10_000, 1, terminal)
+    train(progress, 4)
+    assert screen(terminal.getvalue()) == ["step  4/10  loss 3.6000  1,000 tokens/s  6 s left"]
+
+
+def test_a_shorter_line_leaves_nothing_of_a_longer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretrain.observe.progress._LIVE_INTERVAL_S", 0)
+    terminal = Terminal()
+    progress = Progress(3, 3_000_000, 1, terminal)
+    progress.step(replace(STEP, step=1, tokens_per_second=123_456_789.0, mfu=0.5))
+    progress.step(replace(STEP, step=2, tokens_per_second=1.0, tokens=3_000_000))
+    assert screen(terminal.getvalue()) == ["step 2/3  loss 3.5000  1 tokens/s  0 s left"]
+
+
+def test_a_narrow_terminal_gets_a_line_that_does_not_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    terminal = Terminal()
+    train(Progress(10, 10_000, 1, terminal), 1)
+    assert screen(terminal.getvalue()) == ["step  1/10  loss 3."]
+
+
+def test_a_terminal_is_not_flooded_but_sees_the_last_step() -> None:
+    terminal = Terminal()
+    progress = Progress(2000, 2_000_000, 1, terminal)
+    train(progress, 2000)
+    progress.close()
+    assert terminal.getvalue().count("\r") < 200
+    assert screen(terminal.getvalue())[0].startswith("step 2,000/2,000")
+    assert terminal.getvalue().endswith("\n")
+
+
+def test_words_stay_above_the_live_line() -> None:
+    terminal = Terminal()
+    progress = Progress(10, 10_000, 1, terminal)
+    train(progress, 1)
+    progress.say("warning: something")
+    assert screen(terminal.getvalue()) == ["warning: something", "step  1/10  loss 3.9000  1,000 tokens/s  9 s left"]
+
+
+def test_a_log_gets_plain_lines_every_so_many_steps_and_at_the_end() -> None:
+    log = io.StringIO()
+    progress = Progress(10, 10_000, 4, log)
+    train(progress, 10)
+    progress.close()
+    assert [line.split("  loss")[0] for line in log.getvalue().splitlines()] == [
+        "step  4/10",
+        "step  8/10",
+        "step 10/10",
+    ]
+    assert not re.search(r"[\r\x1b]", log.getvalue())
+
+
+def test_heldout_loss_is_shown_once_there_is_one() -> None:
+    log, terminal = io.StringIO(), Terminal()
+    for stream in (log, terminal):
+        progress = Progress(3, 3_000, 1, stream)
+        train(progress, 2)
+        assert "held-out" not in stream.getvalue()
+        progress.heldout(3.21)
+        progress.step(replace(STEP, step=3, tokens=3000))
+        progress.close()
+    assert log.getvalue().splitlines()[2] == "held-out loss 3.2100 after step 2"
+    assert log.getvalue().splitlines()[3].startswith("step 3/3  loss 3.5000 (held-out 3.2100)")
+    assert "loss 3.5000 (held-out 3.2100)" in screen(terminal.getvalue())[0]
+
+
+def test_heldout_loss_after_the_last_step_is_shown_too() -> None:
+    terminal = Terminal()
+    progress = Progress(1, 1_000, 1, terminal)
+    train(progress, 1)
+    progress.heldout(3.21)
+    assert "held-out 3.2100" in screen(terminal.getvalue())[0]
+
+
+def test_the_time_left_follows_the_tokens_left_and_recent_speed() -> None:
+    log = io.StringIO()
+    progress = Progress(1000, 1_000_000, 1, log)
+    for step in range(1, 101):  # a slow first step is forgotten
+        speed = 1.0 if step == 1 else 1000.0
+        progress.step(replace(STEP, step=step, tokens=1000 * step, tokens_per_second=speed))
+    assert log.getvalue().splitlines()[-1].endswith("15 min 00 s left")  # 900,000 tokens at 1000 a second
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (25_920, "7 h 12 min"),
+        (273_600, "3 d 04 h"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert _duration(seconds) == text

@@ -1,0 +1,310 @@
+"""MLflow tracking: what arrives, what a resumed run does, and that no failure reaches training."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.config.schema import RunConfig
+from pretrain.observe.metrics import StepMetrics
+from pretrain.observe.track import Tracker
+from tests.unit.plan.configs import config
+
+STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None)
+
+
+def run_config(directory: Path, **track: Any) -> RunConfig:
+    return config(run={"dir": str(directory / "runs" / "a"), "name": "a"}, track=track)
+
+
+def client(directory: Path) -> Any:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(tracking_uri=f"sqlite:///{directory / 'runs' / 'mlflow.db'}")
+
+
+def the_run(directory: Path, experiment: str = "pretrain") -> Any:
+    """The one run of the experiment."""
+    found = client(directory)
+    (run,) = found.search_runs([found.get_experiment_by_name(experiment).experiment_id])
+    return run
+
+
+def track(run: RunConfig, steps: range, status: Any = "finished", **more: Any) -> list[str]:
+    """One process's share of a run; the warnings it gave."""
+    warnings: list[str] = []
+    tracker = Tracker(run, warnings.append, **more)
+    for step in steps:
+        tracker.step(replace(STEP, step=step, loss=10.0 - step))
+    tracker.close(status)
+    return warnings
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that stopped after 3 steps and was resumed on another layout, in an empty working directory."""
+    directory = tmp_path_factory.mktemp("tracked")
+    before = Path.cwd()
+    (directory / "cwd").mkdir()
+    os.chdir(directory / "cwd")
+    try:
+        run = run_config(directory)
+        assert track(run, range(1, 4), "stopped") == []
+        assert the_run(directory).info.status == "KILLED"
+        report = directory / "report.html"
+        report.write_text("<p>report</p>")
+        warnings: list[str] = []
+        other = run.model_copy(update={"parallel": run.parallel.model_copy(update={"tensor": 2})})
+        tracker = Tracker(other, warnings.append, tags={"layout": "tp2pp1dp1"})
+        tracker.step(replace(STEP, step=4, loss=6.0))
+        tracker.point(4, "heldout_loss", 5.5)
+        tracker.artifact(report, "reports")
+        tracker.close("finished")
+        assert warnings == []
+    finally:
+        os.chdir(before)
+    return directory
+
+
+def test_every_step_arrives_and_a_resumed_run_goes_on_in_the_same_run(tracked: Path) -> None:
+    run = the_run(tracked)
+    history = client(tracked).get_metric_history(run.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(1, 9.0), (2, 8.0), (3, 7.0), (4, 6.0)]
+    assert run.data.metrics["heldout_loss"] == 5.5
+    assert (run.info.status, run.info.run_name) == ("FINISHED", "a")
+    assert (tracked / "runs" / "a" / "mlflow_run_id").read_text() == run.info.run_id
+
+
+def test_numbers_that_are_unknown_are_absent(tracked: Path) -> None:
+    assert set(the_run(tracked).data.metrics) == {
+        *("loss", "grad_norm", "learning_rate", "tokens", "samples", "step_seconds", "tokens_per_second"),
+        "heldout_loss",
+    }
+
+
+def test_parameters_are_the_resolved_config(tracked: Path) -> None:
+    parameters = the_run(tracked).data.params
+    assert parameters["model.layers"] == "8"
+    assert parameters["model.attention.pattern"] == '["dense"]'
+    assert parameters["run.name"] == "a"
+    assert parameters["train.tokens"] == "null"
+
+
+def test_what_a_resumed_run_sets_differently_is_a_tag(tracked: Path) -> None:
+    run = the_run(tracked)
+    assert run.data.params["parallel.tensor"] == "1"
+    assert run.data.tags["resumed.parallel.tensor"] == "2"
+    assert [tag for tag in run.data.tags if tag.startswith("resumed.")] == ["resumed.parallel.tensor"]
+
+
+def test_system_facts_without_the_environment(tracked: Path) -> None:
+    tags = the_run(tracked).data.tags
+    assert tags["layout"] == "tp2pp1dp1"
+    assert tags["system.python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {tag for tag in tags if tag.startswith("system.")} == {
+        f"system.{fact}" for fact in ("python", "torch", "megatron_core", "host", "cpus", "gpus")
+    }
+    assert not any(os.environ["PATH"] in value for value in tags.values())
+
+
+def test_reports_are_kept_beside_the_database_and_nothing_in_the_working_directory(tracked: Path) -> None:
+    run = the_run(tracked)
+    assert [found.path for found in client(tracked).list_artifacts(run.info.run_id, "reports")] == [
+        "reports/report.html"
+    ]
+    kept = list((tracked / "runs" / "mlflow-artifacts").rglob("report.html"))
+    assert [path.read_text() for path in kept] == ["<p>report</p>"]
+    assert list((tracked / "cwd").iterdir()) == []
+
+
+def test_a_run_that_mlflow_forgot_begins_anew(tracked: Path) -> None:
+    directory = tracked / "runs" / "b"
+    directory.mkdir()
+    (directory / "mlflow_run_id").write_text("0" * 32)
+    assert track(config(run={"dir": str(directory)}, track={"experiment": "other"}), range(1, 2)) == []
+    assert the_run(tracked, "other").data.metrics["loss"] == 9.0
+
+
+def test_every_steps_thins_the_points(tmp_path: Path) -> None:
+    sent: list[tuple[int, str]] = []
+    with_all = Tracker(run_config(tmp_path, mlflow=True, every_steps=3, uri="http://127.0.0.1:9"), lambda _: None)
+    with_all.point = lambda step, name, value: sent.append((step, name))  # type: ignore[method-assign]
+    for step in range(1, 8):
+        with_all.step(replace(STEP, step=step))
+    with_all.close("finished")
+    assert sorted({step for step, _ in sent}) == [3, 6]
+
+
+def test_off_does_nothing(tmp_path: Path) -> None:
+    assert track(run_config(tmp_path, mlflow=False), range(1, 4)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """Accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def closed_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def assert_harmless(run: RunConfig, expected: str) -> None:
+    warnings: list[str] = []
+    tracker = Tracker(run, warnings.append)
+    started = time.monotonic()
+    for step in range(1, 2001):
+        tracker.step(replace(STEP, step=step))
+    assert time.monotonic() - started < 1, "training waited"
+    started = time.monotonic()
+    tracker.close("finished")
+    assert time.monotonic() - started < 10, "closing waited"
+    assert len(warnings) == 1
+    assert "\n" not in warnings[0]
+    assert expected in warnings[0]
+    assert warnings[0].endswith("training goes on, and run.dir has everything")
+
+
+def test_a_server_that_is_down_is_one_warning(tmp_path: Path) -> None:
+    assert_harmless(run_config(tmp_path, uri=closed_port()), "cannot be used ([Errno 111] Connection refused)")
+
+
+def test_a_server_that_never_answers_is_one_warning_and_a_bounded_wait(tmp_path: Path, silent_server: str) -> None:
+    assert_harmless(run_config(tmp_path, uri=silent_server), "did not take all of the run")
+
+
+def test_a_broken_database_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mlflow.db").write_bytes(b"not a database" * 1000)
+    assert_harmless(run_config(tmp_path), "file is not a database")
+
+
+def test_a_database_that_cannot_be_opened_is_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mlflow.db").mkdir(parents=True)
+    assert_harmless(run_config(tmp_path), "unable to open database file")
+
+
+def test_no_mlflow_at_all_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pretrain.observe.mlflow_run", None)
+    assert_harmless(run_config(tmp_path), "import of pretrain.observe.mlflow_run halted")
+
+
+def test_a_warning_shows_no_password(tmp_path: Path) -> None:
+    uri = closed_port().replace("http://", "http://me:secret@")
+    warnings = track(run_config(tmp_path, uri=uri), range(1, 2))
+    assert len(warnings) == 1
+    assert "secret" not in warnings[0]
+
+
+class FakeRun:
+    """Stands in for MLflow; fails as often as it is told."""
+
+    def __init__(self, failures: int = 0, before_send: Callable[[], None] = lambda: None) -> None:
+        self.failures, self.before_send = failures, before_send
+        self.calls: list[Any] = []
+
+    def send(self, points: list[Any]) -> None:
+        self.before_send()
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("gone")
+        self.calls.extend((point.step, point.value) for point in points)
+
+    def send_file(self, file: Any) -> None:
+        raise PermissionError("no writing here")
+
+    def end(self, status: str) -> None:
+        self.calls.append(status)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> None:
+    monkeypatch.setattr(Tracker, "_open", lambda _: run)
+    monkeypatch.setattr("pretrain.observe.track._GATHER_S", 0.01)
+    monkeypatch.setattr("pretrain.observe.track._RETRY_S", 0.01)
+
+
+def test_an_outage_loses_nothing_and_repeats_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = FakeRun(failures=3)
+    use(monkeypatch, mlflow)
+    monkeypatch.setattr("pretrain.observe.track._POINTS_PER_BATCH", 2)
+    warnings: list[str] = []
+    tracker = Tracker(run_config(tmp_path), warnings.append)
+    for step in range(5):
+        tracker.point(step, "loss", float(step))
+        time.sleep(0.03)
+    tracker.close("finished")
+    assert mlflow.calls == [(step, float(step)) for step in range(5)] + ["FINISHED"]
+    assert len(warnings) == 1
+
+
+def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretrain.observe.track._PENDING", 100)
+    mlflow = FakeRun(before_send=lambda: time.sleep(0.3))
+    use(monkeypatch, mlflow)
+    warnings: list[str] = []
+    tracker = Tracker(run_config(tmp_path), warnings.append)
+    for step in range(250):
+        tracker.point(step, "loss", float(step))
+    tracker.close("finished")
+    assert mlflow.calls[:100] == [(step, float(step)) for step in range(100)]
+    assert "150 points or files missing" in warnings[0]
+
+
+def test_a_file_that_cannot_be_stored_does_not_hold_up_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = FakeRun()
+    use(monkeypatch, mlflow)
+    warnings: list[str] = []
+    tracker = Tracker(run_config(tmp_path), warnings.append)
+    tracker.artifact(tmp_path / "report.html")
+    tracker.point(1, "loss", 1.0)
+    tracker.close("failed")
+    assert mlflow.calls == [(1, 1.0), "FAILED"]
+    assert len(warnings) == 1
+    assert "cannot store" in warnings[0]
+
+
+QUIET = """
+import sys
+from pathlib import Path
+from tests.unit.observe.test_track import run_config, track
+assert track(run_config(Path(sys.argv[1])), range(1, 3)) == []
+"""
+
+
+def test_killed_while_the_database_is_made_tracks_the_next_time(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-c", QUIET, str(tmp_path)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(root)}) as process:
+        while not list(tmp_path.glob("runs/**/mlflow.db")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    assert track(run_config(tmp_path), range(1, 3)) == []
+    assert the_run(tmp_path).data.metrics["loss"] == 8.0
+
+
+def test_mlflow_says_nothing_of_its_own(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    result = subprocess.run(
+        [sys.executable, "-c", QUIET, str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONWARNINGS": "ignore"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["a", "mlflow.db"]

@@ -1,0 +1,22 @@
+"""A small run config, built without any file."""
+
+from typing import Any
+
+from pretrain.config.schema import RunConfig
+
+
+def config(**sections: Any) -> RunConfig:
+    """8 layers, 12 heads; keyword arguments extend its sections."""
+    tree: dict[str, Any] = {
+        "run": {"dir": "unused"},
+        "train": {"steps": 100},
+        "batch": {"sequences": 240},
+        "model": {"layers": 8, "hidden": 48, "heads": 12, "sequence_length": 32, "vocabulary": 1000},
+        "optimizer": {"learning_rate": 1.0},
+        "schedule": {},
+    }
+    tree["model"]["vocabulary_multiple"] = 240  # many divisors: rules are met one at a time
+    for name, section in sections.items():
+        replaces = name == "train"
+        tree[name] = section if replaces else {**tree.get(name, {}), **section}
+    return RunConfig.model_validate(tree)

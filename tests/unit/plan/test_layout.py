@@ -1,0 +1,116 @@
+"""Legality of layouts, and where ranks sit."""
+
+from typing import Any
+
+import pytest
+
+from pretrain.config.schema import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.layout import Layout, plan_layout
+from tests.unit.plan.configs import config
+
+
+def refusal(run: RunConfig, world: int) -> str:
+    with pytest.raises(ConfigError) as error:
+        plan_layout(run, world)
+    return str(error.value)
+
+
+# What the layout is, the ranks, and what the refusal must say: the rule, and the nearest legal value.
+ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
+    "heads": ({"parallel": {"tensor": 8}}, 8, ("parallel.tensor=8", "model.heads (12)", "nearest that does is 6")),
+    "ffn": (
+        {"parallel": {"tensor": 4}, "model": {"ffn": 6 * 47}},
+        4,
+        ("parallel.tensor=4", "model.ffn (282)", "nearest that does is 3"),
+    ),
+    "vocabulary": (
+        {"parallel": {"tensor": 3}, "model": {"vocabulary": 250, "vocabulary_multiple": 128}},
+        3,
+        ("parallel.tensor=3", "the padded vocabulary (256)", "nearest that does is 2"),
+    ),
+    "sequence without tensor": (
+        {"parallel": {"sequence": True}},
+        1,
+        ("parallel.sequence", "parallel.tensor is 1", "parallel.sequence=false or parallel.tensor=2"),
+    ),
+    "sequence length": (
+        {"parallel": {"tensor": 4, "sequence": True}, "model": {"sequence_length": 30}},
+        4,
+        ("parallel.tensor=4", "model.sequence_length (30)", "nearest that does is 3"),
+    ),
+    "virtual without pipeline": (
+        {"parallel": {"virtual": 2}},
+        1,
+        ("parallel.virtual", "parallel.pipeline is 1", "virtual=1"),
+    ),
+    "pipeline": (
+        {"parallel": {"pipeline": 5}},
+        5,
+        ("model.layers=8", "5 equal chunks", "parallel.pipeline=5", "a product of 4"),
+    ),
+    "pipeline x virtual": (
+        {"parallel": {"pipeline": 4, "virtual": 3}},
+        4,
+        ("model.layers=8", "12 equal chunks", "parallel.virtual=3", "a product of 8"),
+    ),
+    "world": (
+        {"parallel": {"tensor": 2, "pipeline": 2}},
+        6,
+        ("6 ranks", "parallel.tensor=2 x parallel.pipeline=2", "a multiple of 4 ranks"),
+    ),
+    "batch": (
+        {"batch": {"sequences": 20, "micro_sequences": 2}},
+        4,
+        ("20 sequences", "4 data ranks", "batch.micro_sequences=2", "nearest that does is 16"),
+    ),
+    "batch smaller than the ranks": ({"batch": {"sequences": 2}}, 8, ("2 sequences", "nearest that does is 8")),
+    "interleaved batch": (
+        {"batch": {"sequences": 6}, "parallel": {"pipeline": 4, "virtual": 2}},
+        4,
+        ("6 sequences", "4 stages (interleaved)", "nearest that does is"),
+    ),
+    "every batch of the ramp": (
+        {"batch": {"sequences": 16, "ramp": {"start_sequences": 4, "increment_sequences": 6, "tokens": 100}}},
+        4,
+        ("10 sequences", "4 data ranks", "nearest that does is 8"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ILLEGAL)
+def test_illegal_layout_names_the_rule_and_the_nearest_legal_value(case: str) -> None:
+    sections, world, expected = ILLEGAL[case]
+    said = refusal(config(**sections), world)
+    assert all(part in said for part in expected), said
+
+
+def test_the_nearest_batch_that_a_refusal_names_is_legal() -> None:
+    for sequences in range(1, 40):
+        try:
+            plan_layout(config(batch={"sequences": sequences, "micro_sequences": 2}), 3)
+        except ConfigError as error:
+            nearest = int(str(error).rsplit(" ", 1)[1])
+            plan_layout(config(batch={"sequences": nearest, "micro_sequences": 2}), 3)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 3])
+@pytest.mark.parametrize("pipeline", [1, 2, 4])
+@pytest.mark.parametrize("data", [1, 2, 5])
+def test_coordinates_meet_every_place_once_in_megatron_order(tensor: int, pipeline: int, data: int) -> None:
+    layout = Layout(tensor * pipeline * data, tensor, pipeline, 1, False, 1)
+    # Tensor ranks are neighbours, then data, then pipeline.
+    expected = [(t, d, p) for p in range(pipeline) for d in range(data) for t in range(tensor)]
+    assert [layout.coordinates(rank) for rank in range(layout.world)] == expected
+
+
+def test_legal_layout_takes_its_data_ranks_from_the_world() -> None:
+    parallel = {"tensor": 2, "pipeline": 2, "virtual": 2, "sequence": True, "zero": 1}
+    layout = plan_layout(config(parallel=parallel, batch={"sequences": 8}), 8)
+    assert layout == Layout(world=8, tensor=2, pipeline=2, virtual=2, sequence=True, zero=1)
+    assert layout.data == 2
+    assert str(layout) == "tp2pp2dp2+sp+vp2+zero1"
+
+
+def test_plain_layout_has_a_plain_name() -> None:
+    assert str(plan_layout(config(parallel={"zero": 0}), 1)) == "tp1pp1dp1"

@@ -1,0 +1,156 @@
+"""Every shipped run config: loads, is legal, has the published size, and the size that the model is built with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from pretrain.config.load import load
+from pretrain.config.schema import RunConfig
+from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
+from pretrain.plan.layout import Layout, plan_layout
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+# Not runs: configs of `pretrain data build`, descriptions of clusters, and files that others extend.
+RUNS = sorted(
+    path
+    for path in CONFIGS.rglob("*.yaml")
+    if path.relative_to(CONFIGS).parts[0] not in ("data", "cluster") and path.stem != "common"
+)
+GPT = [path for path in RUNS if path.parent.name.startswith("gpt")]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(CONFIGS).with_suffix(""))
+
+
+def read(size: str) -> RunConfig:
+    return load(RunConfig, CONFIGS / f"{size}.yaml")
+
+
+def test_all_published_sizes_are_shipped() -> None:
+    gpt3 = {f"gpt3/{size}" for size in ("125m", "350m", "760m", "1.3b", "2.7b", "6.7b", "13b", "175b")}
+    gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
+    assert gpt3 | gpt2 | {"gpt/117m"} <= {name(path) for path in RUNS}
+
+
+@pytest.mark.parametrize("path", RUNS, ids=name)
+def test_loads_and_is_legal(path: Path) -> None:
+    config = load(RunConfig, path)
+    if config.model.vocabulary is None:
+        config = load(RunConfig, path, ["model.vocabulary=8192"])
+    assert plan_layout(config, config.parallel.model_ranks).data == 1
+
+
+@pytest.mark.parametrize("path", [path for path in RUNS if path.parent.name == "gpt3"], ids=name)
+def test_gpt3_runs_on_sixteen_data_ranks_from_its_first_small_batch(path: Path) -> None:
+    config = load(RunConfig, path)
+    assert plan_layout(config, 16 * config.parallel.model_ranks).data == 16
+
+
+# Table 2.1 recomputed in units of 1e9: matrices, embeddings and positions, without biases and norms (under 0.1%).
+GPT3_SIZES = {
+    "125m": 0.125,
+    "350m": 0.356,
+    "760m": 0.760,
+    "1.3b": 1.315,
+    "2.7b": 2.650,
+    "6.7b": 6.657,
+    "13b": 12.851,
+    "175b": 174.6,
+}
+
+
+@pytest.mark.parametrize(("size", "billions"), GPT3_SIZES.items())
+def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float) -> None:
+    model = read(f"gpt3/{size}").model
+    vectors = model.layers * (9 * model.hidden + 4 * model.hidden) + 2 * model.hidden
+    matrices = (num_parameters(model, padded=False) - vectors) / 1e9
+    digits = 1 if billions > 100 else 3
+    assert round(matrices, digits) == billions
+
+
+# Elements of the weights that the authors released.
+@pytest.mark.parametrize(
+    ("size", "parameters"),
+    [
+        ("gpt/117m", 116_534_784),
+        ("gpt2/124m", 124_439_808),
+        ("gpt2/355m", 354_823_168),
+        ("gpt2/774m", 774_030_080),
+        ("gpt2/1.5b", 1_557_611_200),
+    ],
+)
+def test_gpt_and_gpt2_have_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
+    assert num_parameters(read(size).model, padded=False) == parameters
+
+
+# Table 2.1: layers, d_model, heads, d_head, batch in tokens, learning rate. Two cells are ours: see 1.3b and 13b.
+GPT3_TABLE = {
+    "125m": (12, 768, 12, 64, 0.5e6, 6.0e-4),
+    "350m": (24, 1024, 16, 64, 0.5e6, 3.0e-4),
+    "760m": (24, 1536, 16, 96, 0.5e6, 2.5e-4),
+    "1.3b": (24, 2048, 16, 128, 1e6, 2.0e-4),
+    "2.7b": (32, 2560, 32, 80, 1e6, 1.6e-4),
+    "6.7b": (32, 4096, 32, 128, 2e6, 1.2e-4),
+    "13b": (40, 5120, 40, 128, 2e6, 1.0e-4),
+    "175b": (96, 12288, 96, 128, 3.2e6, 0.6e-4),
+}
+
+
+@pytest.mark.parametrize(("size", "row"), GPT3_TABLE.items())
+def test_gpt3_is_as_published(size: str, row: tuple[int, int, int, int, float, float]) -> None:
+    config = read(f"gpt3/{size}")
+    model, optimizer, schedule, ramp = config.model, config.optimizer, config.schedule, config.batch.ramp
+    assert (model.layers, model.hidden, model.heads, model.head_width) == row[:4]
+    assert model.heads * model.head_width == model.hidden
+    assert model.ffn_width == 4 * model.hidden
+    assert (model.sequence_length, model.vocabulary, model.norm, model.tied_head) == (2048, 50257, "pre", True)
+    assert model.attention.pattern == ["dense", "banded"]
+    # Printed to one digit after the point; "M" is 2^20 where that is exact.
+    assert config.batch.sequences * 2048 == pytest.approx(row[4], rel=0.05)
+    assert (optimizer.learning_rate, optimizer.beta1, optimizer.beta2, optimizer.eps) == (row[5], 0.9, 0.95, 1e-8)
+    assert (optimizer.weight_decay, optimizer.clip_norm) == (0.1, 1.0)
+    assert (schedule.name, schedule.warmup_tokens, schedule.decay_tokens) == ("cosine", 375_000_000, 260_000_000_000)
+    assert schedule.final_fraction == 0.1
+    assert ramp is not None
+    assert ramp.start_sequences * 2048 == 32 * 1024
+    assert 4e9 <= ramp.tokens <= 12e9
+    assert config.train.tokens == 300_000_000_000
+
+
+def test_gpt3_175b_costs_the_published_compute() -> None:
+    """Brown et al. 2020, table D.1: 3.14e23 operations (6 per parameter and token, without attention)."""
+    config = read("gpt3/175b")
+    _, tokens = run_length(config)
+    assert training_flops_per_token(config.model) * tokens == pytest.approx(3.14e23, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Iterator[Layout]:
+    """A process group of one, with megatron-core's groups made for it."""
+    from megatron.core import parallel_state
+
+    from pretrain.engine import device
+    from pretrain.engine.groups import Groups
+
+    device.install()
+    device.join(60)
+    layout = plan_layout(load(RunConfig, CONFIGS / "gpt3/125m.yaml"), 1)
+    Groups(layout, 60)
+    yield layout
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("path", GPT, ids=name)
+def test_num_parameters_is_that_of_the_model_as_built(path: Path, one_rank: Layout) -> None:
+    from pretrain.models.blocks import transformer_config
+    from pretrain.models.registry import FAMILIES
+
+    alone = ["parallel.tensor=1", "parallel.sequence=false", "parallel.pipeline=1"]
+    config = load(RunConfig, path, alone)
+    with torch.device("meta"):
+        model = FAMILIES[config.model.family](config.model, transformer_config(config), True, True, None)
+    assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(config.model)
