@@ -2,7 +2,7 @@
 # make test               the tests that CI runs
 # `make setup` makes .venv with everything pinned; the others do so by themselves.
 
-PYTHON ?= python3
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

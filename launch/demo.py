@@ -39,8 +39,8 @@ def main(text: str | None) -> int:
 
     _title("1. Text -> tokenizer -> shards")
     _run(
-        ["data", "build", "configs/data/text.yaml", f"input={text}", f"output={dataset}"]
-        + ["tokenizer.vocabulary=2048", "validation_fraction=0.03"]
+        ["data", "build", "configs/data/text.yaml", f"input={text}", f"output={dataset}"],
+        ["tokenizer.vocabulary=2048", "validation_fraction=0.03"],
     )
 
     train = ["train", CONFIG, f"data.path={dataset}", f"run.dir={RUN}", "run.name=demo", "track.every_steps=20"]
@@ -48,13 +48,13 @@ def main(text: str | None) -> int:
     _run_and_stop([*train, "--nproc", "4"])
 
     _title("3. Go on, on 2 ranks (tensor 2): same samples, same losses")
-    _run([*train, "parallel.pipeline=1", "--nproc", "2"])
+    _run(train, ["parallel.pipeline=1", "--nproc", "2"])
 
     _title("4. Evaluate, on 2 ranks")
     tasks = "heldout,last_word,arithmetic_2da,arithmetic_1dc"
     _run(
-        ["eval", str(RUN), "--tasks", tasks, "--shots", "0,1,8", "--limit", "200", "--out", str(REPORT)]
-        + ["parallel.pipeline=1", "--nproc", "2"]
+        ["eval", str(RUN), "--tasks", tasks, "--shots", "0,1,8", "--limit", "200", "--out", str(REPORT)],
+        ["parallel.pipeline=1", "--nproc", "2"],
     )
     _summary(dataset, time.monotonic() - started)
     return 0
@@ -69,7 +69,8 @@ def _dataset_directory(text: Path) -> Path:
     return Path("datasets") / f"demo-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
-def _run(arguments: list[str]) -> None:
+def _run(*parts: list[str]) -> None:
+    arguments = [argument for part in parts for argument in part]
     print(f"$ pretrain {' '.join(arguments)}", flush=True)
     status = subprocess.run([sys.executable, "-m", "pretrain", *arguments]).returncode
     if status != 0:

@@ -1,4 +1,4 @@
-"""`--nproc N`: the same command as N local ranks. What torchrun does for one machine, without its 1-for-all exit status.
+"""`--nproc N`: the same command as N local ranks: torchrun for one machine, but with the ranks' own exit status.
 
 Ranks find each other through the environment that torchrun sets too (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
 MASTER_PORT). Signals go to every rank once; a rank that fails ends the others.

@@ -10,6 +10,7 @@ Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal aft
 import argparse
 import os
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
@@ -43,7 +44,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
-    _leave(main())
+    try:
+        status = main()
+    except SystemExit as leaving:  # argparse has said what it wanted to say
+        status = leaving.code if isinstance(leaving.code, int) else 2
+    except BaseException:
+        traceback.print_exc()
+        status = RunError.exit_status
+    _leave(status)
 
 
 def _data(argv: list[str]) -> int:

@@ -8,10 +8,11 @@ from data_pipeline.loader import load
 from pretrain.build import Training, versions
 from pretrain.checkpoint import store
 from pretrain.checkpoint.state import Record, check_same_run
-from pretrain.engine.schedule import learning_rate, run_tokens
+from pretrain.engine.schedule import learning_rate
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe.log import RunLog
+from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import batch_sequences
 from pretrain.stop import StopRequest
 
@@ -24,7 +25,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     config, engine = run.config, run.engine
     checkpoints = Path(config.run.dir) / "checkpoints"
     length = config.model.sequence_length
-    end_tokens = run_tokens(config)
+    _, end_tokens = run_length(config)
     step, tokens, cursor = _start(run, log, checkpoints)
     log.begin(step, tokens)
     batches = load(
@@ -48,8 +49,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.step(step, tokens, batch, result, rate, time.perf_counter() - started)
         if result.skipped and config.health.stop_on_nan:
             raise RunError(
-                f"step {step}: the loss or gradient is not finite (loss {result.loss_sum / result.token_count}, gradient "
-                f"norm {result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
+                f"step {step}: the loss or gradient is not finite (loss sum {result.loss_sum}, gradient norm "
+                f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
                 "rate, or set health.stop_on_nan=false to skip such steps"
             )
         stopping = engine.any(stop.requested)

@@ -52,7 +52,7 @@ def banded(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout:
 
 def _with_previous(x_BHKD: Tensor, window: int, padding: int) -> Tensor:
     """[B, H, K, D] -> [B * H, C, 2W, D]: each chunk of keys behind the one before it."""
-    batch, heads, keys, width = x_BHKD.shape
+    batch, heads, _, width = x_BHKD.shape
     padded = F.pad(x_BHKD, (0, 0, window, padding)).reshape(batch * heads, -1, window, width)
     return torch.cat([padded[:, :-1], padded[:, 1:]], dim=2)
 

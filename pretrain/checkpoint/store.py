@@ -37,10 +37,11 @@ def save(directory: Path, state: dict[str, GlobalPart], record: Record, tokenize
     final = directory / f"step-{record.step:08d}"
     temporary = directory / f"{final.name}.tmp"
     leader = dist.get_rank() == 0
+    tensors = {name: _Boxes(part) for name, part in state.items() if part.saves}
+    size_bytes = sum(gather(sum(p.value.nbytes for boxes in tensors.values() for p in boxes.part.pieces)))
     with _together(f"saving {final}") as attempt:
         if leader:
-            attempt(lambda: _start(directory, temporary))
-    tensors = {name: _Boxes(part) for name, part in state.items() if part.saves}
+            attempt(lambda: _start(directory, temporary, size_bytes))
     with _together(f"saving {final}") as attempt:
         writer = dcp.FileSystemWriter(temporary, thread_count=1)
         attempt(lambda: dcp.save(tensors, storage_writer=writer, planner=_SavePlanner()))
@@ -54,7 +55,7 @@ def save(directory: Path, state: dict[str, GlobalPart], record: Record, tokenize
 
 
 def load(checkpoint: Path, state: dict[str, GlobalPart]) -> None:
-    """Reads the named tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Collective."""
+    """Reads the tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Collective."""
     tensors = {name: _Boxes(part) for name, part in state.items()}
     with _together(f"loading {checkpoint}") as attempt:
         reader = dcp.FileSystemReader(checkpoint)
@@ -64,15 +65,20 @@ def load(checkpoint: Path, state: dict[str, GlobalPart]) -> None:
 def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
     """The newest checkpoint whose every file agrees with its manifest; None if there is none at all. Collective.
 
-    Damaged ones are reported and passed over. Raises RunError if there are checkpoints and none is valid.
+    Damaged ones are reported and set aside under another name, so that they are not counted among those to keep.
+    Raises RunError if there are checkpoints and none is valid.
     """
     candidates = complete(directory)
     for checkpoint in reversed(candidates):
         problem = verify(checkpoint)
         if problem is None:
             return checkpoint
-        report(f"{problem}; trying an older checkpoint")
-    if candidates:
+        aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
+        if dist.get_rank() == 0:
+            shutil.rmtree(aside, ignore_errors=True)
+            checkpoint.rename(aside)
+        report(f"{problem}; set aside as {aside.name}, trying an older checkpoint")
+    if candidates or any(directory.glob("*.damaged")):
         raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
     return None
 
@@ -137,10 +143,13 @@ class _LoadPlanner(dcp.DefaultLoadPlanner):
         return self.state_dict[index.fqn].at(index)
 
 
-def _start(directory: Path, temporary: Path) -> None:
+def _start(directory: Path, temporary: Path, size_bytes: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for leftover in directory.glob("step-*.tmp"):
         shutil.rmtree(leftover)
+    # torch's writer reports a full disk as an inconsistent file, so it is asked about before.
+    if shutil.disk_usage(directory).free < size_bytes:
+        raise OSError(errno.ENOSPC, "", str(directory))
     temporary.mkdir()
 
 

@@ -19,7 +19,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def load(schema: type[Config], path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Reads `path`, applies `overrides` and validates. Raises ConfigError, naming the key, its nearest match or its range."""
+    """Reads `path`, applies `overrides`, validates. Raises ConfigError naming the key and its nearest match."""
     return validate(schema, read(Path(path)), str(path), overrides)
 
 

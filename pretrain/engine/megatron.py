@@ -3,6 +3,7 @@
 `MegatronEngine(config, layout, device, train=True)` after `device.install()` and `device.join()`.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -37,6 +38,7 @@ class MegatronEngine:
     def __init__(self, config: RunConfig, layout: Layout, device: torch.device, train: bool) -> None:
         self.config, self.layout, self.device = config, layout, device
         if config.run.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which torch refuses cuBLAS
             torch.use_deterministic_algorithms(True)
         self.groups = groups.Groups(layout, config.health.timeout_s)
         self.groups.seed(config.run.seed)  # megatron-core wants its random states to exist, dropout or not
@@ -50,12 +52,11 @@ class MegatronEngine:
         self.chunks: list[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
         self.optimizer = None
         if train:
-            ddp = DistributedDataParallelConfig(
-                grad_reduce_in_fp32=True, use_distributed_optimizer=config.parallel.zero == 1
-            )
+            shards = layout.zero == 1 and layout.data > 1  # one data rank would copy its weights twice for nothing
+            ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=shards)
             self.chunks = [DistributedDataParallel(self.megatron_config, ddp, chunk) for chunk in self.chunks]
             self.megatron_config.finalize_model_grads_func = finalize_model_grads
-            self.optimizer = optimizers.build(config, self.chunks)
+            self.optimizer = optimizers.build(config, self.chunks, shards)
         # DDP moves parameters into its buffers and half precision replaces their values, never the objects.
         self.by_value = {parameter.value: parameter for parameter in self.parameters}
 
@@ -84,10 +85,10 @@ class MegatronEngine:
         loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_data(sums)).tolist()
         optimizers.set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.prepare_grads()
-        clip_norm = self.config.optimizer.clip_norm
-        grad_norm = self.optimizer.clip_grad_norm(clip_norm) if clip_norm else self.optimizer.get_grad_norm()
+        grad_norm = self.optimizer.get_grad_norm()
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
+            optimizers.clip(self.optimizer, grad_norm, self.config.optimizer.clip_norm)
             self.optimizer.step_with_ready_grads()
         return StepResult(loss_sum, int(token_count), float(grad_norm), skipped=not finite)
 
@@ -112,21 +113,16 @@ class MegatronEngine:
         return Scores(log_probability, greedy.astype(bool))
 
     def logits(self, tokens: np.ndarray) -> Tensor:
-        """[rows, length, vocabulary] float32 on the CPU, on a layout of one rank: for parity with other implementations."""
+        """[rows, length, vocabulary] float32 on the CPU, on one rank: for parity with other implementations."""
         assert self.layout.world == 1, "logits are for one rank"
 
-        def whole(batch: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
-            return (
-                logits.sum(),
-                torch.tensor(0, dtype=torch.int),
-                logits[..., : self.objective.vocabulary].float().cpu(),
-            )
+        def whole(_: MicroBatch, logits_SBV: Tensor) -> tuple[Tensor, Tensor, Any]:
+            real_BSV = logits_SBV[..., : self.objective.vocabulary].transpose(0, 1)
+            return logits_SBV.sum(), torch.tensor(0, dtype=torch.int), real_BSV.float().cpu()
 
+        batches = self._micro_batches(tokens, tokens, np.ones(tokens.shape, dtype=np.float32), 1)
         with self._evaluating():
-            ones = np.ones(tokens.shape, dtype=np.float32)
-            return torch.cat(
-                self._run(self._micro_batches(tokens, tokens, ones, 1), self.objective.forward, whole, True)
-            )
+            return torch.cat(self._run(batches, self.objective.forward, whole, forward_only=True))
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """See `base.Engine`. Prompts of different lengths advance together: the shortest is read at once, then one

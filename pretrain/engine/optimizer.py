@@ -29,8 +29,9 @@ class Owned:
     exp_avg_sq: Tensor
 
 
-def build(config: RunConfig, chunks: list[DistributedDataParallel]) -> MegatronOptimizer:
-    """AdamW over the chunks, its state allocated; decay on matrices only."""
+def build(config: RunConfig, chunks: list[DistributedDataParallel], shards: bool) -> MegatronOptimizer:
+    """AdamW over the chunks, its state allocated; decay on matrices only. `shards`: data ranks share the state
+    (ZeRO-1), as the chunks' buffers have to say too."""
     settings = config.optimizer
     optimizer_config = OptimizerConfig(
         optimizer="adam",
@@ -44,12 +45,13 @@ def build(config: RunConfig, chunks: list[DistributedDataParallel]) -> MegatronO
         clip_grad=settings.clip_norm,
         bf16=config.precision == "bf16",
         params_dtype=torch.float32 if config.precision == "fp32" else torch.bfloat16,
-        use_distributed_optimizer=config.parallel.zero == 1,
+        use_distributed_optimizer=shards,
     )
     (optimizer,) = get_megatron_optimizer(optimizer_config, chunks, use_gloo_process_groups=False).chained_optimizers
     for group in optimizer.param_groups:
         # megatron-core leaves this to its scheduler, which we replace: decay on biases and norms is off here.
         group["weight_decay"] = settings.weight_decay * group["wd_mult"]
+        group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
     _allocate(optimizer)
     return optimizer
 
@@ -57,6 +59,13 @@ def build(config: RunConfig, chunks: list[DistributedDataParallel]) -> MegatronO
 def set_learning_rate(optimizer: MegatronOptimizer, learning_rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
+
+
+def clip(optimizer: MegatronOptimizer, grad_norm: float, limit: float) -> None:
+    """Scales the gradient to norm `limit` if it is longer (0: never). megatron-core's own needs apex or Transformer
+    Engine to do so in place."""
+    if 0 < limit < grad_norm:
+        nn.utils.clip_grads_with_norm_(optimizer.get_parameters(), limit, torch.tensor(grad_norm))
 
 
 def set_steps(optimizer: MegatronOptimizer, steps: int) -> None:
@@ -114,7 +123,7 @@ def _allocate(optimizer: MegatronOptimizer) -> None:
     for group in adam.param_groups:
         for main in group["params"]:
             adam.state[main] = {
-                "step": torch.tensor(0.0),
+                "step": torch.tensor(0.0, device=main.device),  # where torch's fused kernel wants it
                 "exp_avg": torch.zeros_like(main, memory_format=torch.preserve_format),
                 "exp_avg_sq": torch.zeros_like(main, memory_format=torch.preserve_format),
             }

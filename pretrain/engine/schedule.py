@@ -3,7 +3,6 @@
 import math
 
 from pretrain.config.schema import RunConfig
-from pretrain.plan.ramp import batch_sequences
 
 
 def learning_rate(config: RunConfig, tokens: int, end_tokens: int) -> float:
@@ -23,17 +22,3 @@ def learning_rate(config: RunConfig, tokens: int, end_tokens: int) -> float:
     done = min(1.0, (tokens - schedule.warmup_tokens) / span)
     shape = 0.5 * (1 + math.cos(math.pi * done)) if schedule.name == "cosine" else 1 - done
     return peak * (schedule.final_fraction + (1 - schedule.final_fraction) * shape)
-
-
-def run_tokens(config: RunConfig) -> int:
-    """Tokens after the last step of the run."""
-    if config.train.tokens is not None:
-        return config.train.tokens
-    assert config.train.steps is not None
-    length = config.model.sequence_length
-    ramp_tokens = config.batch.ramp.tokens if config.batch.ramp else 0
-    tokens = steps = 0
-    while steps < config.train.steps and tokens < ramp_tokens:
-        tokens += batch_sequences(config.batch, tokens) * length
-        steps += 1
-    return tokens + (config.train.steps - steps) * config.batch.sequences * length

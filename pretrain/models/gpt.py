@@ -2,14 +2,23 @@
 
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
 
 from pretrain.config.schema import Model
 from pretrain.models.blocks import decoder_spec
 
 
-def build(model: Model, megatron: TransformerConfig, first: bool, last: bool, chunk: int | None) -> GPTModel:
-    """megatron-core's GPTModel from our layer specs. `chunk` numbers the model chunks of one stage (interleaving)."""
-    return GPTModel(
+class GPT(GPTModel):
+    """megatron-core's GPTModel, but called with labels it hands on the logits as they lie, [S, B, V]: the loss is the
+    objective's. Called without, it transposes them, which costs three copies of all the logits in a training step."""
+
+    def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return logits
+
+
+def build(model: Model, megatron: TransformerConfig, first: bool, last: bool, chunk: int | None) -> GPT:
+    """The model from our layer specs. `chunk` numbers the model chunks of one stage (interleaving)."""
+    return GPT(
         config=megatron,
         transformer_layer_spec=decoder_spec(model, megatron, chunk),
         vocab_size=model.padded_vocabulary,

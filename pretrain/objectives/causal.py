@@ -30,55 +30,42 @@ class Causal:
         self.vocabulary, self.group = vocabulary, group
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Tensor:
-        """Hidden states for the next stage, or logits on the last one: [B, S, V / tensor ranks]; with a key-value
+        """Hidden states for the next stage, or logits on the last one: [S, B, V / tensor ranks]; with a key-value
         `cache` [B, 1, V] for the last position."""
-        return model(
-            batch.tokens_BS, batch.positions_BS, None, inference_context=cache, runtime_gather_output=cache is not None
-        )
+        if cache is None:
+            return model(batch.tokens_BS, batch.positions_BS, None, labels=batch.labels_BS)
+        return model(batch.tokens_BS, batch.positions_BS, None, inference_context=cache, runtime_gather_output=True)
 
     def next_token(self, logits_B1V: Tensor) -> Tensor:
         """The most probable next token id [B], from gathered logits."""
         return logits_B1V[:, -1, : self.vocabulary].argmax(dim=-1)
 
-    def loss(self, logits_BSV: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def loss(self, logits_SBV: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(sum of token losses in nats, number of loss-bearing tokens as int32). Overwrites the logits."""
-        losses_BS = vocab_parallel_cross_entropy(self._real(logits_BSV), batch.labels_BS)
-        return (losses_BS * batch.loss_mask_BS).sum(), batch.loss_mask_BS.sum().int()
+        losses_SB = vocab_parallel_cross_entropy(self._real(logits_SBV), batch.labels_BS.T.contiguous())
+        return (losses_SB * batch.loss_mask_BS.T).sum(), batch.loss_mask_BS.sum().int()
 
-    def score(self, logits_BSV: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def score(self, logits_SBV: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(log probability of each label [B, S], whether it is the most probable token [B, S])."""
-        greedy_BS = self._most_probable(logits_BSV) == batch.labels_BS
-        return -vocab_parallel_cross_entropy(self._real(logits_BSV), batch.labels_BS), greedy_BS
+        labels_SB = batch.labels_BS.T.contiguous()
+        greedy_SB = self._most_probable(logits_SBV) == labels_SB
+        return -vocab_parallel_cross_entropy(self._real(logits_SBV), labels_SB).T, greedy_SB.T
 
-    def _most_probable(self, logits_BSV: Tensor) -> Tensor:
-        """The most probable token id [B, S] over all tensor ranks; the lowest id among equals."""
-        best_BS, id_BS = self._real(logits_BSV).max(dim=-1)
-        id_BS = id_BS + dist.get_rank(self.group) * logits_BSV.shape[-1]
+    def _most_probable(self, logits_SBV: Tensor) -> Tensor:
+        """The most probable token id [S, B] over all tensor ranks; the lowest id among equals."""
+        best_SB, id_SB = self._real(logits_SBV).max(dim=-1)
+        id_SB = id_SB + dist.get_rank(self.group) * logits_SBV.shape[-1]
         if dist.get_world_size(self.group) == 1:
-            return id_BS
-        bests, ids = ([torch.empty_like(x) for _ in range(dist.get_world_size(self.group))] for x in (best_BS, id_BS))
-        dist.all_gather(bests, best_BS, group=self.group)
-        dist.all_gather(ids, id_BS, group=self.group)
-        winner_BS = torch.stack(bests).argmax(dim=0, keepdim=True)
-        return torch.stack(ids).gather(0, winner_BS)[0]
+            return id_SB
+        bests, ids = ([torch.empty_like(x) for _ in range(dist.get_world_size(self.group))] for x in (best_SB, id_SB))
+        dist.all_gather(bests, best_SB, group=self.group)
+        dist.all_gather(ids, id_SB, group=self.group)
+        winner_SB = torch.stack(bests).argmax(dim=0, keepdim=True)
+        return torch.stack(ids).gather(0, winner_SB)[0]
 
-    def _real(self, logits_BSV: Tensor) -> Tensor:
-        """The logits with padding columns at minus infinity, in place."""
-        width = logits_BSV.shape[-1]
-        real = self.vocabulary - dist.get_rank(self.group) * width
-        return logits_BSV if real >= width else _MaskColumns.apply(logits_BSV, max(0, real))
-
-
-class _MaskColumns(torch.autograd.Function):
-    """Fills columns from `start` with minus infinity, without a copy. Their gradient from the cross entropy is their
-    probability, zero, so the gradient passes through as it is."""
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, start: int) -> Tensor:
-        logits[..., start:] = -torch.inf
-        ctx.mark_dirty(logits)
-        return logits
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+    def _real(self, logits_SBV: Tensor) -> Tensor:
+        """The logits with padding columns at minus infinity, in place. Autograd need not know (`data`), since their
+        gradient from the cross entropy is their probability, zero; told, it would copy all the logits twice."""
+        real = self.vocabulary - dist.get_rank(self.group) * logits_SBV.shape[-1]
+        logits_SBV.data[..., max(0, real) :] = -torch.inf
+        return logits_SBV

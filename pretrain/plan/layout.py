@@ -78,8 +78,9 @@ def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
         if sequences % group:
             stages = f" x {parallel.pipeline} stages (interleaved)" if parallel.virtual > 1 else ""
             nearest = max(group, round(sequences / group) * group)
+            ramped = " (on the way up batch.ramp)" if batch.ramp is not None else ""
             raise ConfigError(
-                f"a global batch of {sequences} sequences does not divide over {data} data ranks x "
+                f"a global batch of {sequences} sequences{ramped} does not divide over {data} data ranks x "
                 f"batch.micro_sequences={batch.micro_sequences}{stages}: the nearest that does is {nearest}"
             )
 

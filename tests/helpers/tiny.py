@@ -53,8 +53,8 @@ class Rows:
 
 
 def rows(engine: MegatronEngine, step: int, masked: bool = False) -> Rows:
-    """This data rank's rows of global batch `step`: a noisy count modulo 16 that a model can learn; with `masked`, a random
-    part of the labels bears no loss, much in some rows and nothing in others."""
+    """This data rank's rows of global batch `step`: a noisy count modulo 16 that a model can learn. With `masked`, a
+    random part of the labels bears no loss, much in some rows and nothing in others."""
     random = np.random.default_rng(step)
     start = random.integers(0, 16, (ROWS, 1))
     stream = (start + np.arange(LENGTH + 1) + random.integers(0, 2, (ROWS, LENGTH + 1))) % 16
@@ -73,8 +73,7 @@ def train(engine: MegatronEngine, steps: range, masked: bool = False) -> list[tu
 
 
 def whole_state(engine: MegatronEngine) -> dict[str, np.ndarray]:
-    """Every global tensor of the engine's state, put together from what each rank would save. Raises AssertionError
-    if the parts overlap or leave a gap."""
+    """Every global tensor of the engine's state, from what each rank would save. AssertionError on overlap or gap."""
     mine = [
         (name, part.shape, piece.offset, piece.value.detach().float().cpu().numpy().copy())
         for name, part in engine.state().items()

@@ -1,5 +1,6 @@
 """A checkpoint written on one layout is read by any other, and the run goes on as if it had not stopped."""
 
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,25 @@ def test_a_save_that_cannot_write_is_one_sentence_on_every_rank(tmp_path: Path) 
     for message in run_ranks(2, _save_error, tmp_path / "checkpoints"):
         assert message.startswith("saving ")
         assert "checkpoints" in message
+
+
+def _save_without_room(directory: Path) -> tuple[str, str]:
+    """Saves step 1; then step 2 with files limited to 20 kB, and with no room on the disk: (what each says)."""
+    engine = build_engine(tiny_config())
+    store.save(directory, engine.state(), _record(1), b"tokenizer", keep=2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    with pytest.raises(RunError) as cut_off:
+        store.save(directory, engine.state(), _record(2), b"tokenizer", keep=2)
+    usage = shutil.disk_usage(directory)._replace(free=100_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        with pytest.raises(RunError) as full:
+            store.save(directory, engine.state(), _record(2), b"tokenizer", keep=2)
+    return str(cut_off.value), str(full.value)
+
+
+def test_a_save_that_runs_out_of_room_leaves_the_one_before(tmp_path: Path) -> None:
+    for cut_off, full in run_ranks(2, _save_without_room, tmp_path):
+        assert cut_off.startswith("saving ")
+        assert "no space left on the disk of" in full
+    assert run_ranks(1, _newest, tmp_path)[0] == ("step-00000001", [])

@@ -85,3 +85,12 @@ def test_untied_head_follows_one_rank_through_a_pipeline() -> None:
     found = run_ranks(2, _run, {"pipeline": 2}, "fp32", False, _model(True))[0]
     _assert_same_run(found, _one_rank("fp32", False, True), FP32_TOLERANCE)
     assert "model/output_layer.weight" in found[1]
+
+
+def _deterministic_run() -> list[tuple[float, float]]:
+    engine = build_engine(tiny_config(run={"dir": "unused", "seed": 7, "deterministic": True}, parallel={"tensor": 2}))
+    return train(engine, range(4))
+
+
+def test_a_deterministic_run_is_the_same_again() -> None:
+    assert run_ranks(2, _deterministic_run) == run_ranks(2, _deterministic_run)

@@ -26,22 +26,24 @@ def export(engine: MegatronEngine, config: RunConfig, tokenizer: Path, directory
     Returns the largest logit difference; raises RunError when the gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory, or remove it")
+    described = hf_config(config.model, Tokenizer.load(tokenizer).end_of_text)
     temporary = directory.with_name(f"{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    ours = {name.removeprefix("model/"): part.pieces[0].value for name, part in engine.state().items()}
-    end_of_text = Tokenizer.load(tokenizer).end_of_text
-    hf_config(config.model, end_of_text).save_pretrained(temporary)
-    tensors = {name: tensor.contiguous() for name, tensor in hf_tensors(config.model, ours)}
-    save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
-    shutil.copy(tokenizer, temporary / "tokenizer.model")
-    difference = largest_difference(engine, config, temporary)
-    if not difference <= GATE:
-        shutil.rmtree(temporary)
-        raise RunError(
-            f"not exported: logits differ by {difference:.2e} from transformers' GPT-2, more than {GATE:.0e}"
-        )
-    temporary.rename(directory)
+    try:
+        described.save_pretrained(temporary)
+        ours = {name.removeprefix("model/"): part.pieces[0].value for name, part in engine.state().items()}
+        tensors = {name: tensor.contiguous() for name, tensor in hf_tensors(config.model, ours)}
+        save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
+        shutil.copy(tokenizer, temporary / "tokenizer.model")
+        difference = largest_difference(engine, config, temporary)
+        if not difference <= GATE:
+            raise RunError(
+                f"not exported: logits differ by {difference:.2e} from transformers' GPT-2, more than {GATE:.0e}"
+            )
+        temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     return difference
 
 

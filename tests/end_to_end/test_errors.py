@@ -1,0 +1,119 @@
+"""A user's mistake is one sentence on stderr with what to do, exit status 2 (or 1), and no traceback."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pretrain.__main__ import main
+from tests.end_to_end.conftest import pretrain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["optimizer.learning_rte=1"], ["optimizer.learning_rte", "did you mean 'optimizer.learning_rate'"]),
+        (["modle.layers=2"], ["modle", "did you mean 'model'"]),
+        (["model.layers=two"], ["model.layers", "two"]),
+        (["train.tokens=5"], ["exactly one of train.steps and train.tokens"]),
+        (["parallel.tensor=3", "--nproc", "3"], ["parallel.tensor=3", "model.heads", "nearest", "2"]),
+        (["parallel.pipeline=3", "--nproc", "3"], ["model.layers=2", "3 equal chunks"]),
+        (["parallel.sequence=true"], ["parallel.sequence", "parallel.tensor"]),
+        (["parallel.tensor=2", "--nproc", "3"], ["3 ranks", "multiple of 2"]),
+        (["--nproc", "3"], ["global batch of 8", "nearest"]),
+        (["data.path=nowhere"], ["nowhere"]),
+        (["model.vocabulary=100"], ["model.vocabulary=100", "smaller", "500"]),
+        (["batch.micro_sequences"], ["not an override"]),
+    ],
+)
+def test_config_mistake_is_one_sentence_before_anything_starts(
+    arguments: list[str], words: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(config), *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("pretrain: ")
+    assert captured.err.count("\n") == 1
+    for word in words:
+        assert word in captured.err
+    assert not (config.parent / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", ["is empty"]),
+        (b"good\xff\xfe", ["UTF-8"]),
+    ],
+)
+def test_bad_text_is_one_sentence_and_leaves_no_dataset(
+    content: bytes, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_bytes(content)
+    settings = [f"input={tmp_path / 'text.txt'}", f"output={tmp_path / 'dataset'}"]
+    assert main(["data", "build", "configs/data/text.yaml", *settings]) == 2
+    error = capsys.readouterr().err
+    assert "text.txt" in error
+    assert not (tmp_path / "dataset").exists()
+    assert "Traceback" not in error
+    for word in words:
+        assert word in error
+
+
+def test_unknown_command_and_task_are_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["trian"]) == 2
+    assert "unknown command 'trian'" in capsys.readouterr().err
+    assert main(["eval", str(tmp_path), "--tasks", "arithmetic_2d", "--out", str(tmp_path / "out")]) == 2
+    assert "did you mean arithmetic_2d" in capsys.readouterr().err
+    assert main(["eval", str(tmp_path), "--tasks", "heldout", "--out", str(tmp_path / "out")]) == 2
+    assert "neither a checkpoint nor a run" in capsys.readouterr().err
+
+
+def one_sentence(error: str) -> str:
+    """The sentence of a failed command. Raises AssertionError on a traceback or more than one."""
+    assert "Traceback" not in error, error
+    (line,) = [line for line in error.splitlines() if line.startswith("pretrain: ")]
+    return line
+
+
+def test_a_damaged_shard_is_named_before_the_first_step(config: Path, dataset: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(dataset, copy)
+    shard = next(copy.glob("train-*.tar"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    done = pretrain("train", config, f"data.path={copy}", "parallel.tensor=2", "--nproc", "2")
+    assert done.returncode == 2
+    assert shard.name in one_sentence(done.stderr)
+    assert not (config.parent / "run" / "metrics.jsonl").exists()
+
+
+def test_a_truncated_shard_is_named(config: Path, dataset: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "truncated"
+    shutil.copytree(dataset, copy)
+    shard = next(copy.glob("train-*.tar"))
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    done = pretrain("train", config, f"data.path={copy}")
+    assert done.returncode == 2
+    assert shard.name in one_sentence(done.stderr)
+
+
+def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(config: Path, text: Path) -> None:
+    assert pretrain("train", config, "schedule.decay_tokens=10000").returncode == 0
+    run = config.parent / "run"
+    keep = ("schedule.decay_tokens=10000", "train.steps=26")
+    changed = pretrain("train", config, *keep, "optimizer.learning_rate=1e-3")
+    assert changed.returncode == 2
+    assert "optimizer.learning_rate=0.002" in one_sentence(changed.stderr)
+    other = config.parent / "other"
+    settings = [f"input={text}", f"output={other}", "tokenizer.vocabulary=500", "validation_fraction=0.2"]
+    assert pretrain("data", "build", "configs/data/text.yaml", *settings).returncode == 0
+    moved = pretrain("train", config, *keep, f"data.path={other}")
+    assert moved.returncode == 2
+    assert "order of samples" in one_sentence(moved.stderr)
+    victim = next((run / "checkpoints" / "step-00000024").glob("*.distcp"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    done = pretrain("train", config, *keep)
+    assert done.returncode == 0, done.stderr
+    assert victim.name in done.stdout + done.stderr
+    assert (run / "checkpoints" / "step-00000026").is_dir()

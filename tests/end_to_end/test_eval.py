@@ -1,0 +1,118 @@
+"""`pretrain eval` and `pretrain export` on a run that `pretrain train` made."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import CONFIG, pretrain
+from tests.helpers.ranks import run_ranks
+
+TASKS = ("--tasks", "heldout,last_word,arithmetic_2da", "--shots", "0,1", "--limit", "6")
+
+
+@pytest.fixture(scope="module")
+def run(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("trained")
+    path = directory / "config.yaml"
+    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(directory / "run")))
+    settings = ("model.attention.pattern=[dense]", "model.sequence_length=64", "parallel.pipeline=2")
+    done = pretrain("train", path, *settings, "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    return directory / "run"
+
+
+def _results(run: Path, out: Path, *more: str) -> Any:
+    done = pretrain("eval", run, *TASKS, "--out", out, *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads((out / "report.json").read_text())["results"]
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    return {name: leaf for key, value in tree.items() for name, leaf in _flat(value, f"{prefix}/{key}").items()}
+
+
+def test_results_are_the_same_again_and_on_other_layouts(run: Path, tmp_path: Path) -> None:
+    first = _results(run, tmp_path / "first")
+    assert first == _results(run / "checkpoints" / "step-00000024", tmp_path / "again")
+    as_trained = _flat(_results(run, tmp_path / "sharded", "--nproc", "4"))  # pipeline 2 x data 2
+    for name, value in _flat(first).items():
+        assert as_trained[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_held_out_loss_is_that_of_training(run: Path, tmp_path: Path) -> None:
+    done = pretrain("eval", run, "--tasks", "heldout", "--limit", "8", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out" / "report.json").read_text())["results"]["heldout"]["0"]["loss"]
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert found == pytest.approx([line["loss"] for line in lines if line["event"] == "heldout"][-1], abs=1e-5)
+
+
+def test_export_passes_its_gate_and_loads_in_transformers(run: Path, tmp_path: Path) -> None:
+    done = pretrain("export", run, "--to", "hf", tmp_path / "hf")
+    assert done.returncode == 0, done.stderr
+    assert "largest logit difference" in done.stdout
+    assert {"config.json", "model.safetensors", "tokenizer.model"} <= {p.name for p in (tmp_path / "hf").iterdir()}
+    again = pretrain("export", run, "--to", "hf", tmp_path / "hf")
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+
+
+def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
+    """(our results, lm-eval's) on LAMBADA's form and on arithmetic, from one engine on tensor 2."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    from data_pipeline.tokenizer import Tokenizer
+    from pretrain.build import build_scorer
+    from pretrain.checkpoint.state import TOKENIZER, scoring_config
+    from pretrain.evaluate.harness import HarnessModel
+    from pretrain.evaluate.run import Settings, evaluate
+
+    config = scoring_config(checkpoint, ["parallel.tensor=2"], one_rank=True)
+    engine, tokenizer = build_scorer(config, checkpoint), Tokenizer.load(checkpoint / TOKENIZER)
+    length = config.model.sequence_length
+    ours = evaluate(
+        engine, tokenizer, None, ["lambada_openai", "arithmetic_1dc"], Settings((0,), length, data_dir=benchmarks)
+    ).results
+    model = HarnessModel(engine, tokenizer, length)
+    manager = TaskManager(include_path=str(benchmarks), include_defaults=False)
+    names = ["lambada_openai", "arithmetic_1dc"]
+    scored = lm_eval.simple_evaluate(model=model, tasks=names, task_manager=manager, bootstrap_iters=0)
+    return ours, scored and scored["results"]  # lm-eval's first rank has the results
+
+
+def test_lm_eval_drives_the_sharded_engine_to_the_same_scores(
+    run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    from pretrain.evaluate.tasks.arithmetic import document
+    from tests.unit.evaluate.test_harness import ARITHMETIC, LAMBADA
+
+    passages = [p.replace("\n", " ").split() for p in text.read_text().split("\n\n")]
+    passages = [" ".join(words[:24]) for words in passages if len(words) >= 24][:40]
+    (tmp_path / "lambada_test.jsonl").write_text("".join(json.dumps({"text": p}) + "\n" for p in passages))
+    documents = [document("arithmetic_1dc", index, 0) for index in range(40)]
+    (tmp_path / "single_digit_three_ops.jsonl").write_text(
+        "".join(json.dumps({"context": d.context, "completion": d.target}) + "\n" for d in documents)
+    )
+    (tmp_path / "lambada.yaml").write_text(LAMBADA.format(file=tmp_path / "lambada_test.jsonl"))
+    (tmp_path / "arithmetic.yaml").write_text(
+        ARITHMETIC.format(
+            name="arithmetic_1dc",
+            file=tmp_path / "single_digit_three_ops.jsonl",
+            kind="loglikelihood",
+            rest="metric_list: [{metric: acc, aggregation: mean}]",
+        )
+    )
+    ours, theirs = run_ranks(2, _scores_of_both, run / "checkpoints" / "step-00000024", tmp_path)[0]
+    lambada = ours["lambada_openai"]["0"]
+    assert lambada["documents"] == 40
+    assert lambada["perplexity"] == pytest.approx(theirs["lambada_openai"]["perplexity,none"], rel=1e-4)
+    assert lambada["accuracy"] == pytest.approx(theirs["lambada_openai"]["acc,none"], abs=1e-4)
+    arithmetic = ours["arithmetic_1dc"]["0"]
+    assert arithmetic["accuracy"] == pytest.approx(theirs["arithmetic_1dc"]["acc,none"], abs=1e-4)

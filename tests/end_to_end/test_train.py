@@ -1,0 +1,154 @@
+"""`pretrain train`: stopped, killed, moved to another layout and started by torchrun, it stays the same run."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.end_to_end.conftest import environment, pretrain, start
+
+TENSOR_2 = ("parallel.tensor=2", "--nproc", "2")
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def events(run: Path) -> list[str]:
+    return [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run on tensor 2, never stopped."""
+    from tests.end_to_end.conftest import CONFIG
+
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    path = directory / "config.yaml"
+    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(directory / "run")))
+    done = pretrain("train", path, *TENSOR_2)
+    assert done.returncode == 0, done.stderr
+    return directory / "run"
+
+
+def assert_same_run(run: Path, expected: Path, tolerance: float) -> None:
+    found, wanted = metrics(run), metrics(expected)
+    assert [line["step"] for line in found] == list(range(1, 25))
+    for key in ("data_hash", "tokens", "samples", "learning_rate"):
+        assert [line[key] for line in found] == [line[key] for line in wanted], key
+    losses = [[line["loss"] for line in lines] for lines in (found, wanted)]
+    assert np.abs(np.subtract(*losses)).max() <= tolerance
+
+
+def wait_for_steps(process: subprocess.Popen[str], run: Path, steps: int) -> None:
+    """Until `steps` steps are recorded. Raises AssertionError if the process ends first or takes a minute."""
+    deadline = time.monotonic() + 60
+    while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_bytes().splitlines()) < steps:
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert time.monotonic() < deadline, "no steps within a minute"
+        time.sleep(0.01)
+
+
+def test_an_uninterrupted_run_leaves_what_the_contract_says(uninterrupted: Path) -> None:
+    keys = "step loss grad_norm learning_rate tokens samples data_hash step_seconds tokens_per_second mfu"
+    assert all(set(line) == set(keys.split()) for line in metrics(uninterrupted))
+    assert metrics(uninterrupted)[0]["mfu"] is None, "the peak of this CPU is not known"
+    assert [p.name for p in sorted((uninterrupted / "checkpoints").iterdir())] == ["step-00000016", "step-00000024"]
+    assert events(uninterrupted) == ["started", "heldout", "saved"] + ["heldout", "saved"] * 2 + ["finished"]
+    assert metrics(uninterrupted)[-1]["loss"] < metrics(uninterrupted)[0]["loss"] - 0.3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_stopped_by_a_signal_it_saves_and_goes_on_bit_for_bit(
+    number: signal.Signals, config: Path, uninterrupted: Path
+) -> None:
+    run = config.parent / "run"
+    process = start("train", config, *TENSOR_2)
+    wait_for_steps(process, run, 3)
+    process.send_signal(number)
+    assert process.wait(60) == 75, process.stdout and process.stdout.read()
+    stopped_at = metrics(run)[-1]["step"]
+    assert stopped_at < 24, "it was stopped before the end"
+    assert (run / "checkpoints" / f"step-{stopped_at:08d}").is_dir()
+    assert pretrain("train", config, *TENSOR_2).returncode == 0
+    assert_same_run(run, uninterrupted, tolerance=0)
+
+
+def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, uninterrupted: Path) -> None:
+    run = config.parent / "run"
+    process = start("train", config, "parallel.pipeline=2", "--nproc", "4")  # pipeline 2 x data 2
+    wait_for_steps(process, run, 3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    assert pretrain("train", config).returncode == 0
+    assert_same_run(run, uninterrupted, tolerance=1e-5)
+    assert "resumed" in events(run)
+
+
+def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Path, uninterrupted: Path) -> None:
+    run = config.parent / "run"
+    process = start("train", config, *TENSOR_2)
+    wait_for_steps(process, run, 10)  # after the first checkpoint
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[1]), signal.SIGKILL)
+    assert process.wait(60) == 1
+    assert pretrain("train", config, *TENSOR_2).returncode == 0
+    assert_same_run(run, uninterrupted, tolerance=0)
+
+
+def test_a_killed_launcher_leaves_no_rank_behind(config: Path) -> None:
+    process = start("train", config, "train.steps=2000", *TENSOR_2)
+    wait_for_steps(process, config.parent / "run", 2)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(_alive(int(child)) for child in children):
+        assert time.monotonic() < deadline, "a rank outlived its launcher"
+        time.sleep(0.1)
+
+
+def test_torchrun_on_two_nodes_is_the_same_run(config: Path, uninterrupted: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)),
+                *("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)),
+                *("-m", "pretrain", "train", str(config), "parallel.tensor=2"),
+            ],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    outputs = [node.communicate(timeout=120)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert_same_run(config.parent / "run", uninterrupted, tolerance=0)
+
+
+def test_a_finished_run_started_again_says_so_and_changes_nothing(uninterrupted: Path) -> None:
+    before = metrics(uninterrupted)
+    done = pretrain("train", uninterrupted / "config.yaml", "--nproc", "2")
+    assert done.returncode == 0
+    assert metrics(uninterrupted) == before
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,145 @@
+"""One GPU: the engine, the attention patterns, checkpoints and generation on CUDA. `make test-gpu` runs these."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pretrain.attention.patterns import PATTERNS, banded, dense
+from pretrain.checkpoint import store
+from pretrain.checkpoint.state import Record
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config, train, whole_state
+from tests.unit.attention.test_patterns import oracle
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+STEPS, HALF = 12, 6
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+
+
+def _curve(precision: str, recompute: str = "none") -> list[tuple[float, float]]:
+    config = tiny_config(
+        precision=precision,
+        parallel={"recompute": recompute},
+        run={"dir": "unused", "seed": 7, "deterministic": True},
+    )
+    engine = build_engine(config)
+    assert engine.device.type == "cuda"
+    assert all(parameter.value.is_cuda for parameter in engine.parameters)
+    return train(engine, range(STEPS))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_loss_starts_at_chance_and_falls(precision: str) -> None:
+    losses, norms = np.array(run_ranks(1, _curve, precision)[0]).T
+    assert losses[0] == pytest.approx(np.log(VOCABULARY), abs=0.2)
+    assert losses[-1] < losses[0] - 0.3
+    assert np.isfinite(norms).all()
+
+
+def test_bf16_follows_fp32() -> None:
+    half, full = (np.array(run_ranks(1, _curve, precision)[0])[:, 0] for precision in ("bf16", "fp32"))
+    assert np.abs(half - full).max() < 0.05
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_deterministic_run_repeats_bit_for_bit(precision: str, recompute: str) -> None:
+    assert run_ranks(1, _curve, precision, recompute)[0] == run_ranks(1, _curve, precision, recompute)[0]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("length", [7, 32, 33, 96, 100])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.dtype) -> None:
+    random = torch.Generator().manual_seed(length)
+    inputs = [torch.randn(2, 3, length, 64, generator=random, requires_grad=True) for _ in range(3)]
+    window = 32
+    expected = oracle(*inputs, window=window if PATTERNS[name] is banded else None)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
+    on_device = [x.detach().to("cuda", dtype).requires_grad_() for x in inputs]
+    found = PATTERNS[name](*on_device, window, 0.0)
+    gradients = torch.autograd.grad(found.float().square().sum(), on_device)
+    _assert_near(found, expected, TOLERANCE[dtype])
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        _assert_near(gradient, expected_gradient, TOLERANCE[dtype])
+
+
+def _assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
+    """Within `tolerance` of the largest expected value."""
+    difference = (found.detach().float().cpu() - expected.detach()).abs().max()
+    assert difference <= tolerance * max(1.0, expected.detach().abs().max().item())
+
+
+def test_dense_bf16_attention_runs_in_a_fused_kernel() -> None:
+    """Flash, or cuDNN's like it; not the memory-efficient one, nor plain products."""
+    shape = (256, 2, 4, 64)  # as the engine hands them over: positions first
+    q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).permute(1, 2, 0, 3) for _ in range(3))
+    with _Names() as seen:
+        dense(q, k, v, 0, 0.0)
+    kernels = {name for name in seen.names if "scaled_dot_product" in name}
+    assert kernels
+    assert all("flash" in name or "cudnn" in name for name in kernels), kernels
+
+
+class _Names(TorchDispatchMode):
+    """Remembers the names of the operations that ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def _write(precision: str, directory: Path) -> Any:
+    config = tiny_config(precision=precision, run={"dir": "unused", "seed": 7, "deterministic": True})
+    engine = build_engine(config)
+    train(engine, range(HALF))
+    record = Record(HALF, HALF * 256, {"samples": HALF * 8, "fingerprint": "f"}, config.model_dump(), "", {})
+    store.save(directory, engine.state(), record, b"tokenizer", keep=2)
+    return whole_state(engine), train(engine, range(HALF, STEPS))
+
+
+def _continue(precision: str, directory: Path) -> Any:
+    engine = build_engine(tiny_config(precision=precision, run={"dir": "unused", "seed": 99, "deterministic": True}))
+    checkpoint = store.newest_valid(directory, print)
+    assert checkpoint is not None
+    store.load(checkpoint, engine.state())
+    engine.state_loaded(HALF)
+    return whole_state(engine), train(engine, range(HALF, STEPS))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_run_goes_on_from_a_checkpoint_bit_for_bit(precision: str, tmp_path: Path) -> None:
+    state, curve = run_ranks(1, _write, precision, tmp_path)[0]
+    found_state, found_curve = run_ranks(1, _continue, precision, tmp_path)[0]
+    assert found_state.keys() == state.keys()
+    for name in state:
+        np.testing.assert_array_equal(found_state[name], state[name], err_msg=name)
+    assert found_curve == curve
+
+
+def _continuations() -> tuple[list[list[int]], list[list[int]]]:
+    """Greedy continuations from the cache, and from whole forward passes."""
+    engine = build_engine(tiny_config())
+    train(engine, range(STEPS))
+    prompts, count = [[1, 2, 3], [7, 8, 9, 10, 11, 12], [5]], 10
+    whole = []
+    for prompt in prompts:
+        ids = list(prompt)
+        for _ in range(count):
+            ids.append(int(engine.logits(np.array([ids]))[0, -1].argmax()))
+        whole.append(ids[len(prompt) :])
+    return engine.generate(prompts, count, stop=-1), whole
+
+
+def test_cached_generation_equals_whole_forward_passes() -> None:
+    cached, whole = run_ranks(1, _continuations)[0]
+    assert cached == whole

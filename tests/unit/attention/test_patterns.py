@@ -1,0 +1,116 @@
+"""Attention patterns against softmax(q k^T / sqrt(d)) v under a mask written out element by element.
+
+Seen over all cases in fp32 on a CPU: outputs within 7.2e-7 of the oracle's, gradients within 1.2e-6.
+"""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pretrain.attention.patterns import PATTERNS, Pattern, banded, dense
+
+FORWARD, GRADIENT = 2e-6, 4e-6
+WINDOW = 8
+LENGTHS = [1, 2, 7, 8, 9, 15, 16, 17, 24, 31, 64, 65]  # around one window and its multiples
+
+
+def oracle(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
+    """Queries are the last of the keys' positions; `window` counts the query's own position."""
+    queries, keys = q.shape[2], k.shape[2]
+    mask = torch.zeros(queries, keys, dtype=torch.bool)
+    for row in range(queries):
+        position = keys - queries + row
+        first = 0 if window is None else max(0, position - window + 1)
+        mask[row, first : position + 1] = True
+    scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
+    return scores.softmax(dim=-1) @ v
+
+
+def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, width: int = 16) -> list[Tensor]:
+    """q, k and v of 2 rows and 3 heads, to be differentiated."""
+    random = torch.Generator().manual_seed(queries * 1000 + keys)
+    lengths = (queries, keys, keys)
+    return [torch.randn(2, 3, n, width, generator=random, dtype=dtype).requires_grad_() for n in lengths]
+
+
+def assert_equal_to_oracle(pattern: Pattern, queries: int, keys: int, window: int) -> None:
+    inputs = tensors(queries, keys)
+    expected = oracle(*inputs, window=window if pattern is banded else None)
+    found = pattern(*inputs, window, 0.0)
+    weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, atol=FORWARD, rtol=0)
+    gradients, expected_gradients = (torch.autograd.grad((x * weight).sum(), inputs) for x in (found, expected))
+    torch.testing.assert_close(gradients, expected_gradients, atol=GRADIENT, rtol=0)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_training_shapes(name: str, length: int) -> None:
+    assert_equal_to_oracle(PATTERNS[name], length, length, WINDOW)
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 16, 17, 100])
+def test_banded_with_other_windows(window: int) -> None:
+    assert_equal_to_oracle(banded, 17, 17, window)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(q, k) for q in (1, 2, 7, 8, 9, 20) for k in (5, 8, 9, 21, 40) if q < k])
+@pytest.mark.parametrize("name", PATTERNS)
+def test_decoding_shapes(name: str, queries: int, keys: int) -> None:
+    assert_equal_to_oracle(PATTERNS[name], queries, keys, WINDOW)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_decoding_one_by_one_gives_what_reading_at_once_gives(name: str) -> None:
+    q, k, v = tensors(21, 21)
+    whole = PATTERNS[name](q, k, v, WINDOW, 0.0)
+    steps = [PATTERNS[name](q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n], WINDOW, 0.0) for n in range(1, 22)]
+    torch.testing.assert_close(torch.cat(steps, dim=2), whole, atol=FORWARD, rtol=0)
+
+
+@pytest.mark.parametrize("length", [3, 4, 7])
+def test_banded_gradients_against_finite_differences(length: int) -> None:
+    inputs = tensors(length, length, torch.float64, width=2)
+    assert torch.autograd.gradcheck(partial(banded, window=3, dropout=0.0), inputs)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_dropout_leaves_keys_out(name: str) -> None:
+    q, k, _ = tensors(24, 24)
+    out = PATTERNS[name](q, k, torch.ones_like(k), WINDOW, 0.5)
+    assert out.std() > 0.05, "without dropout each is exactly one"
+    assert abs(out.mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("pattern", [dense, banded])
+def test_no_score_matrix_is_held_in_training(pattern: Pattern) -> None:
+    """The largest tensor of forward and backward grows as the length, not as its square."""
+    window, lengths = 32, (512, 2048)
+    largest = [_largest_tensor(pattern, length, window) for length in lengths]
+    assert largest[1] <= largest[0] * lengths[1] / lengths[0]
+    assert largest[1] < lengths[1] ** 2
+
+
+def _largest_tensor(pattern: Pattern, length: int, window: int) -> int:
+    inputs = tensors(length, length)
+    with _Largest() as seen:
+        pattern(*inputs, window, 0.0).sum().backward()
+    return seen.elements
+
+
+class _Largest(TorchDispatchMode):
+    """Remembers the largest storage that any operation returned."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
+        return out
