@@ -10,7 +10,7 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
 
 STEPS = range(8)
-FP32_TOLERANCE = 1e-5  # of the loss; the promise of docs/exactness
+FP32_TOLERANCE = 1e-5  # of the loss; the promise of docs/architecture.md
 BF16_TOLERANCE = 1e-3  # bf16 keeps 8 bits: sums over shards round differently
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
