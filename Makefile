@@ -20,13 +20,14 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m launch.demo $(TEXT)
+	$(BIN)/python -m launch.demo $(if $(TEXT),"$(TEXT)")
 
+# Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer.
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu'
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu'
 
 test-slow: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu tests/gpu

@@ -245,11 +245,11 @@ def _batches(config: BuildConfig, inputs: list[Path]) -> Iterator[list[Document]
 
 
 def _publish(directory: Path, output: Path) -> None:
-    """Make all of `directory` durable, then give it its name."""
-    (directory / _LOCK).unlink()
+    """Make all of `directory` durable, then give it its name. The lock goes last: so long no other build begins."""
     for path in [*directory.iterdir(), directory]:
         _sync(path)
     directory.rename(output)
+    (output / _LOCK).unlink()
     _sync(output.parent)
 
 

@@ -180,12 +180,15 @@ class Dataset:
                         yield record, self.window(split, start + int(begin), int(end - begin) - 1)
                     start += member.tokens
 
-    def verify(self) -> None:
-        """Compare every byte with the manifest's digests. Raises DataError naming the first file that differs."""
+    def verify(self, share: int = 0, shares: int = 1) -> None:
+        """Compare every byte with the manifest's digests. Raises DataError naming the first file that differs.
+
+        Of several processes that verify together, each takes one of `shares` equal shares of the files.
+        """
         files = [(shard.file, shard.sha256) for shard in self._all_shards()]
         files.append((self.manifest.tokenizer.file, self.manifest.tokenizer.sha256))
         files.append((self.manifest.unigram.file, self.manifest.unigram.sha256))
-        for name, expected in files:
+        for name, expected in files[share::shares]:
             if file_sha256(self.directory / name) != expected:
                 raise DataError(
                     f"{self.directory / name} is damaged: its checksum isn't the manifest's; build it again."

@@ -126,4 +126,5 @@ def _title(text: str) -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # 4 ranks, on the CPU also where there are fewer GPUs
     sys.exit(main(sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] else None))

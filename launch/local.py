@@ -12,15 +12,16 @@ import subprocess
 import sys
 import time
 
-from pretrain.stop import SIGNALS
+from pretrain.stop import SIGNALS, StopRequest, unblock
 
+STOPPED = 75
 _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
 _PR_SET_PDEATHSIG = 1
 
 
-def start(ranks: int, arguments: list[str]) -> int:
+def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Runs `pretrain ARGUMENTS` as `ranks` local ranks. Returns their common exit status, or the first failing one's
-    (1 for a rank that a signal killed)."""
+    (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them."""
     port = str(_free_port())
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     libc = ctypes.CDLL(None)
@@ -31,6 +32,9 @@ def start(ranks: int, arguments: list[str]) -> int:
             if process.poll() is None:
                 process.send_signal(number)
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which the ranks inherit, until they let them through
+    if stop is not None and stop.requested:
+        return STOPPED
     for number in SIGNALS:
         signal.signal(number, forward)
     for rank in range(ranks):
@@ -52,6 +56,7 @@ def start(ranks: int, arguments: list[str]) -> int:
                 preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # no orphans if we are killed
             )
         )
+    unblock()
     return _wait(processes)
 
 
@@ -60,7 +65,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     deadline = float("inf")
     while any(process.poll() is None for process in processes):
         for process in processes:
-            if failed is None and process.returncode not in (None, 0, 75):
+            if failed is None and process.returncode not in (None, 0, STOPPED):
                 failed = process.returncode
                 deadline = time.monotonic() + _GRACE_S
         if time.monotonic() > deadline:
@@ -70,7 +75,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(0.05)
     codes = [process.returncode for process in processes]
     if failed is None:
-        failed = next((code for code in codes if code not in (0, 75)), None)
+        failed = next((code for code in codes if code not in (0, STOPPED)), None)
     if failed is None:
         return max(codes)
     return failed if failed > 0 else 1

@@ -12,12 +12,14 @@ import os
 import sys
 import traceback
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 from data_pipeline.errors import DataError
+from pretrain import ranks
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.stop import StopRequest
+from pretrain.stop import StopRequest, unblock
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"pretrain: unknown command '{arguments[0]}': known are {', '.join(verbs)}", file=sys.stderr)
         return 2
     try:
+        ranks.adopt_srun()
         return verbs[arguments[0]](arguments[1:])
     except (ConfigError, DataError) as error:
         if _rank() == 0:  # every rank meets the same mistake
@@ -63,40 +66,47 @@ def _data(argv: list[str]) -> int:
 
 def _train(argv: list[str]) -> int:
     stop = StopRequest()
-    parser = argparse.ArgumentParser(prog="pretrain train", description="Trains; resumes by itself from run.dir.")
+    parser = argparse.ArgumentParser(
+        prog="pretrain train", allow_abbrev=False, description="Trains; resumes by itself from run.dir."
+    )
     parser.add_argument("config", help="YAML file, such as configs/debug/gpt.yaml")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as data.path=datasets/book")
-    parser.add_argument("--nproc", type=int, help="start this many local ranks (under torchrun or srun: leave out)")
+    parser.add_argument("--nproc", type=_count, help="start this many local ranks (under torchrun or srun: leave out)")
     options = parser.parse_intermixed_args(argv)
     from pretrain.config.load import load
     from pretrain.config.resolve import resolve
 
     config = resolve(load(RunConfig, options.config, options.overrides))
     if _spreads(config, options.nproc, trains=True):
-        return _local(options.nproc, ["train", *argv])
+        return _local(options.nproc, ["train", *argv], stop)
     _quiet()
     from pretrain.build import build_training
+    from pretrain.checkpoint.lock import claim
     from pretrain.loop import train
     from pretrain.observe.log import RunLog
 
     run = build_training(config)
-    with RunLog(config, run.layout, run.engine.is_reporter) as log:
+    lock = claim(Path(config.run.dir), run.engine.is_reporter)
+    with RunLog(config, run.layout, run.engine.is_reporter) as log, lock or nullcontext():
         return train(run, log, stop)
 
 
 def _eval(argv: list[str]) -> int:
+    unblock()
     from pretrain.evaluate.tasks.registry import NAMES, check_names
 
-    parser = argparse.ArgumentParser(prog="pretrain eval", description="Zero-, one- and few-shot report.")
+    parser = argparse.ArgumentParser(
+        prog="pretrain eval", allow_abbrev=False, description="Zero-, one- and few-shot report."
+    )
     parser.add_argument("checkpoint", type=Path, help="a run (its newest checkpoint), or a checkpoint")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as parallel.tensor=2")
     parser.add_argument("--tasks", required=True, type=_names, help=f"comma-separated: {', '.join(NAMES)}")
     parser.add_argument("--shots", default=[0], type=_numbers, help="numbers of solved examples, such as 0,1,8")
     parser.add_argument("--out", type=Path, required=True, help="directory for report.html and report.json")
-    parser.add_argument("--limit", type=int, help="documents per task")
+    parser.add_argument("--limit", type=_count, help="documents per task")
     parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of shots and of generated documents")
-    parser.add_argument("--nproc", type=int, help="local ranks, laid out as trained; without it: one rank")
+    parser.add_argument("--nproc", type=_count, help="local ranks, laid out as trained; without it: one rank")
     options = parser.parse_intermixed_args(argv)
     check_names(options.tasks)
     from pretrain.checkpoint.state import locate, scoring_config
@@ -105,12 +115,19 @@ def _eval(argv: list[str]) -> int:
     one_rank = options.nproc is None and "WORLD_SIZE" not in os.environ
     config = scoring_config(checkpoint, options.overrides, one_rank)
     if _spreads(config, options.nproc, trains=False):
-        return _local(options.nproc, ["eval", *argv])
+        return _local(options.nproc, ["eval", *argv], None)
     _quiet()
     from pretrain.evaluation import report
 
     report(config, checkpoint, options.tasks, options.shots, options.limit, options.seed, options.data, options.out)
     return 0
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a number of at least 1")
+    return number
 
 
 def _names(text: str) -> list[str]:
@@ -122,8 +139,10 @@ def _numbers(text: str) -> list[int]:
 
 
 def _export(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="pretrain export", description="Weights for other libraries, after a gate.")
-    parser.add_argument("checkpoint", help="a checkpoint, or a run (its newest valid one)")
+    parser = argparse.ArgumentParser(
+        prog="pretrain export", allow_abbrev=False, description="Weights for other libraries, after a gate."
+    )
+    parser.add_argument("checkpoint", help="a run (its newest checkpoint), or a checkpoint")
     parser.add_argument("--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf DIR")
     options = parser.parse_args(argv)
     kind, directory = options.to
@@ -154,12 +173,12 @@ def _spreads(config: RunConfig, ranks: int | None, trains: bool) -> bool:
     return (ranks or 1) > 1
 
 
-def _local(ranks: int, arguments: list[str]) -> int:
+def _local(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Starts the same command, less its --nproc, as local ranks."""
     from launch.local import start
 
     at = next(i for i, argument in enumerate(arguments) if argument.split("=")[0] == "--nproc")
-    return start(ranks, arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :])
+    return start(ranks, arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :], stop)
 
 
 def _rank() -> int:

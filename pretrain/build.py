@@ -56,6 +56,10 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     engine = MegatronEngine(config, layout, place, train=False)
+    if len(set(store.gather(str(checkpoint)))) > 1:
+        raise RunError(
+            f"a checkpoint was added while ranks looked for the newest ({checkpoint}): name one, or try again"
+        )
     problem = store.verify(checkpoint)
     if problem is not None:
         raise RunError(f"{problem}: this checkpoint is damaged, choose another")
@@ -87,11 +91,11 @@ def _code_version() -> str:
 
 
 def _verify(stream: Stream) -> None:
-    """Reads every shard once against its checksum, the datasets shared out over this machine's ranks."""
+    """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
     problem = None
     try:
-        for dataset in stream.datasets if int(os.environ.get("LOCAL_RANK", "0")) == 0 else ():
-            dataset.verify()
+        for dataset in stream.datasets:
+            dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except DataError as error:
         problem = str(error)
     found = next((p for p in store.gather(problem) if p is not None), None)

@@ -12,8 +12,7 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.report import Facts, write
 from pretrain.evaluate.run import Settings, evaluate
-from pretrain.observe.metrics import read_events
-from pretrain.observe.track import Tracker
+from pretrain.observe.track import keep_files
 from pretrain.plan.estimate import num_parameters
 
 
@@ -46,7 +45,9 @@ def report(
     )
     run_dir = checkpoint.parent.parent
     write(out, evaluation, facts, run_dir)
-    _track(record, run_dir, out)
+    trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
+    files = [out / "report.html", out / "report.json"]
+    keep_files(trained, files, f"reports/{out.name}", lambda sentence: print(f"warning: {sentence}"))
     print(f"report: {out / 'report.html'}")
 
 
@@ -61,15 +62,3 @@ def _dataset(config: RunConfig, tokenizer: Tokenizer) -> Dataset | None:
             f"{path} was built with another tokenizer than the checkpoint's: name the run's own data.path"
         )
     return dataset
-
-
-def _track(record: Record, run_dir: Path, out: Path) -> None:
-    """Keeps the report with the run in MLflow, if the run has one there."""
-    if not (run_dir / "mlflow_run_id").exists():
-        return
-    config = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
-    tracker = Tracker(config, lambda sentence: print(f"warning: {sentence}"))
-    for name in ("report.html", "report.json"):
-        tracker.artifact(out / name, f"reports/{out.name}")
-    finished = any(event["event"] == "finished" for event in read_events(run_dir))
-    tracker.close("finished" if finished else "stopped")

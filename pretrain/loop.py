@@ -26,18 +26,23 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     checkpoints = Path(config.run.dir) / "checkpoints"
     length = config.model.sequence_length
     _, end_tokens = run_length(config)
-    step, tokens, cursor = _start(run, log, checkpoints)
-    log.begin(step, tokens)
+    start = _start(run, log, checkpoints)
+    step, tokens = start.step, start.tokens
     batches = load(
         run.stream,
-        cursor,
+        Cursor.from_dict(start.cursor),
         lambda samples: batch_sequences(config.batch, samples * length),
         engine.data_rank,
         engine.data_world,
         config.data.workers,
         config.data.prefetch,
     )
-    saved_step = step if step else None
+    if tokens >= end_tokens:
+        log.say(f"{config.run.dir} is finished: {tokens:,} tokens after step {step:,}")
+        return DONE
+    log.begin(step, tokens)  # from here on the run's files change
+    if step:
+        log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
     stopping = False
     while tokens < end_tokens and not stopping:
         started = time.perf_counter()
@@ -59,34 +64,36 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             heldout = heldout_loss(engine, run.heldout, length, config.evaluate.sequences)
             log.heldout(step, tokens, heldout)
         if finished or stopping or _due(step, config.checkpoint.every_steps):
-            _save(run, log, checkpoints, step, tokens, batch.cursor)
-            saved_step = step
+            _save(run, log, checkpoints, _record(run, step, tokens, batch.cursor))
     if tokens < end_tokens:
         log.event("stopped", step=step, tokens=tokens)
         return STOPPED
-    log.event("finished", step=step, tokens=tokens, checkpoint=saved_step)
+    log.event("finished", step=step, tokens=tokens)
     return DONE
 
 
-def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[int, int, Cursor]:
-    """(step, tokens, data cursor) to go on from: the newest valid checkpoint's, or the beginning."""
+def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
+    """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning."""
     checkpoint = store.newest_valid(checkpoints, log.warn)
     if checkpoint is None:
         run.engine.initialise()
-        return 0, 0, run.stream.cursor(0)
+        return _record(run, 0, 0, run.stream.cursor(0))
     record = Record.read(checkpoint / store.RECORD)
     check_same_run(record, run.config)
     store.load(checkpoint, run.engine.state())
-    run.engine.state_loaded(record.step)
-    log.event("resumed", step=record.step, tokens=record.tokens, checkpoint=checkpoint.name, written_on=record.layout)
-    return record.step, record.tokens, Cursor.from_dict(record.cursor)
+    run.engine.state_loaded(record.updates)
+    return record
 
 
-def _save(run: Training, log: RunLog, checkpoints: Path, step: int, tokens: int, cursor: Cursor) -> None:
+def _save(run: Training, log: RunLog, checkpoints: Path, record: Record) -> None:
     started = time.perf_counter()
-    record = Record(step, tokens, cursor.to_dict(), run.config.model_dump(mode="json"), str(run.layout), versions())
     store.save(checkpoints, run.engine.state(), record, run.tokenizer, run.config.checkpoint.keep)
-    log.event("saved", step=step, tokens=tokens, seconds=round(time.perf_counter() - started, 3))
+    log.event("saved", step=record.step, tokens=record.tokens, seconds=round(time.perf_counter() - started, 3))
+
+
+def _record(run: Training, step: int, tokens: int, cursor: Cursor) -> Record:
+    config = run.config.model_dump(mode="json")
+    return Record(step, run.engine.updates, tokens, cursor.to_dict(), config, str(run.layout), versions())
 
 
 def _due(step: int, every: int) -> bool:

@@ -1,6 +1,7 @@
 """Being asked to stop: Ctrl-C, SIGTERM (Slurm, torchrun) and SIGUSR1 (Slurm's warning) set a flag that the loop reads.
 
-Installed before the slow imports, so that a signal at start-up is not lost. A second Ctrl-C ends the process at once.
+Installed before the slow imports, and held back by the launcher until then (`launch/local.py`), so that a signal at
+start-up is not lost. A second Ctrl-C ends the process at once.
 """
 
 import signal
@@ -16,8 +17,14 @@ class StopRequest:
         self.requested = False
         for number in SIGNALS:
             signal.signal(number, self._receive)
+        unblock()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def unblock() -> None:
+    """Lets through what the launcher held back."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

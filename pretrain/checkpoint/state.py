@@ -22,6 +22,8 @@ class Record:
     and batch size of `tokens`, so nothing else needs saving."""
 
     step: int
+    updates: int
+    """steps that changed the weights: all but the skipped ones"""
     tokens: int
     cursor: dict[str, Any]
     """the data's own record (data_pipeline.batch.Cursor)"""

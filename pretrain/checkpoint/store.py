@@ -42,12 +42,19 @@ def save(directory: Path, state: dict[str, GlobalPart], record: Record, tokenize
     with _together(f"saving {final}") as attempt:
         if leader:
             attempt(lambda: _start(directory, temporary, size_bytes))
+    with _together(f"saving {final} (run.dir must be on storage that all nodes share)") as attempt:
+        attempt(lambda: os.stat(temporary))  # or each node would write its part where no other sees it
     with _together(f"saving {final}") as attempt:
         writer = dcp.FileSystemWriter(temporary, thread_count=1)
         attempt(lambda: dcp.save(tensors, storage_writer=writer, planner=_SavePlanner()))
+    mine = temporary.glob(f"__{dist.get_rank()}_*")  # torch names a file after the rank that writes it
+    digests: dict[str, Any] = {}
+    with _together(f"saving {final}") as attempt:
+        attempt(lambda: digests.update((path.name, _sealed(path)) for path in mine))
+    everyone = gather(digests)
     with _together(f"saving {final}") as attempt:
         if leader:
-            attempt(lambda: _finish(temporary, final, record, tokenizer))
+            attempt(lambda: _finish(temporary, final, record, tokenizer, everyone))
     if leader:
         for old in complete(directory)[:-keep]:
             shutil.rmtree(old, ignore_errors=True)
@@ -68,7 +75,7 @@ def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
     Damaged ones are reported and set aside under another name, so that they are not counted among those to keep.
     Raises RunError if there are checkpoints and none is valid.
     """
-    candidates = complete(directory)
+    candidates = gather(complete(directory))[0]  # one rank's view: shared storage may show others an older one
     for checkpoint in reversed(candidates):
         problem = verify(checkpoint)
         if problem is None:
@@ -78,7 +85,7 @@ def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
             shutil.rmtree(aside, ignore_errors=True)
             checkpoint.rename(aside)
         report(f"{problem}; set aside as {aside.name}, trying an older checkpoint")
-    if candidates or any(directory.glob("*.damaged")):
+    if gather(bool(candidates) or any(directory.glob("*.damaged")))[0]:
         raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
     return None
 
@@ -153,13 +160,17 @@ def _start(directory: Path, temporary: Path, size_bytes: int) -> None:
     temporary.mkdir()
 
 
-def _finish(temporary: Path, final: Path, record: Record, tokenizer: bytes) -> None:
+def _finish(
+    temporary: Path, final: Path, record: Record, tokenizer: bytes, digests: list[dict[str, dict[str, Any]]]
+) -> None:
     record.write(temporary / RECORD)
     (temporary / TOKENIZER).write_bytes(tokenizer)
-    files = {path.name: _digest(path) for path in sorted(temporary.iterdir())}
-    (temporary / _MANIFEST).write_text(_manifest(files), encoding="utf-8")
+    files = {name: digest for own in digests for name, digest in own.items()}
     for path in temporary.iterdir():
-        _sync(path)
+        if path.name not in files:
+            files[path.name] = _sealed(path)
+    (temporary / _MANIFEST).write_text(_manifest(files), encoding="utf-8")
+    _sync(temporary / _MANIFEST)
     _sync(temporary)
     if final.exists():  # the same step saved again, after a damaged one was passed over
         shutil.rmtree(final)
@@ -189,6 +200,12 @@ def _verify_share(checkpoint: Path, rank: int, world: int) -> str | None:
 
 def _manifest(files: dict[str, Any]) -> str:
     return json.dumps({"files": files}, indent=1, sort_keys=True)
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """The file's digest, once it is on the disk."""
+    _sync(path)
+    return _digest(path)
 
 
 def _digest(path: Path) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class Engine(Protocol):
     data_world: int
     is_reporter: bool
     """true on exactly one rank: the one that prints and writes"""
+    updates: int
+    """optimizer updates made so far: steps that were not skipped"""
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """One optimizer step on this data rank's rows of the global batch."""
@@ -75,8 +77,8 @@ class Engine(Protocol):
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""
 
-    def state_loaded(self, steps: int) -> None:
-        """Call after loading into `state()`: brings derived copies up to date; `steps` optimizer steps were taken."""
+    def state_loaded(self, updates: int) -> None:
+        """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it."""
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is on one."""

@@ -13,6 +13,8 @@ import torch
 import torch.distributed
 from torch.overrides import TorchFunctionMode
 
+from pretrain.errors import ConfigError
+
 _installed = False
 
 
@@ -20,7 +22,13 @@ def install() -> torch.device:
     """Makes megatron-core run here, and returns the device of this rank."""
     global _installed
     if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        index, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if index >= present:
+            raise ConfigError(
+                f"local rank {index} has no GPU: {present} are visible. Start at most {present} ranks per machine, or "
+                "set CUDA_VISIBLE_DEVICES= to run on the CPU"
+            )
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
         return device
     cpu = torch.device("cpu")

@@ -1,5 +1,7 @@
 """Process groups. The only file that touches megatron-core's parallel_state."""
 
+import hashlib
+
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -38,8 +40,10 @@ class Groups:
 
     def seed(self, seed: int) -> None:
         """Random state of dropout: differs between data ranks and stages, and between tensor ranks where a layer is
-        split over them. The caller derives `seed` from the step, so no random state needs saving."""
-        mine = (seed * 1_000_003 + self.data_rank * 1009 + self.pipeline_rank) % 2**62
+        split over them (megatron-core adds the tensor rank). The caller derives `seed` from the step, so no random
+        state needs saving."""
+        digest = hashlib.sha256(f"{seed}/{self.data_rank}/{self.pipeline_rank}".encode()).digest()
+        mine = int.from_bytes(digest[:7], "little")
         torch.manual_seed(mine)
         model_parallel_cuda_manual_seed(mine)
 

@@ -44,6 +44,7 @@ class MegatronEngine:
         self.groups.seed(config.run.seed)  # megatron-core wants its random states to exist, dropout or not
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
+        self.updates = 0
         self.objective = Causal(config.model.vocabulary or 0, self.groups.tensor_group)
         self.megatron_config = transformer_config(config)
         self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
@@ -90,6 +91,7 @@ class MegatronEngine:
         if finite:
             optimizers.clip(self.optimizer, grad_norm, self.config.optimizer.clip_norm)
             self.optimizer.step_with_ready_grads()
+            self.updates += 1
         return StepResult(loss_sum, int(token_count), float(grad_norm), skipped=not finite)
 
     def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
@@ -178,10 +180,11 @@ class MegatronEngine:
                 state[name] = GlobalPart(shape, boxes, saves)
         return state
 
-    def state_loaded(self, steps: int) -> None:
+    def state_loaded(self, updates: int) -> None:
         """See `base.Engine`."""
+        self.updates = updates
         if self.optimizer is not None:
-            optimizers.set_steps(self.optimizer, steps)
+            optimizers.set_updates(self.optimizer, updates)
             optimizers.publish(self.optimizer)
 
     def any(self, flag: bool) -> bool:

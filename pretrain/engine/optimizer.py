@@ -68,10 +68,10 @@ def clip(optimizer: MegatronOptimizer, grad_norm: float, limit: float) -> None:
         nn.utils.clip_grads_with_norm_(optimizer.get_parameters(), limit, torch.tensor(grad_norm))
 
 
-def set_steps(optimizer: MegatronOptimizer, steps: int) -> None:
+def set_updates(optimizer: MegatronOptimizer, updates: int) -> None:
     """Number of updates made so far, which Adam's bias correction needs."""
     for state in optimizer.optimizer.state.values():
-        state["step"].fill_(float(steps))
+        state["step"].fill_(float(updates))
 
 
 def owned(optimizer: MegatronOptimizer) -> Iterator[Owned]:

@@ -15,6 +15,7 @@ from pretrain.evaluate.charts import Points, by_shots, learning_curve
 from pretrain.evaluate.run import Evaluation, Results
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES, Published
 from pretrain.evaluate.tasks.registry import HELD_OUT
+from pretrain.observe.metrics import read_events, read_metrics
 
 _TEMPLATE = Path(__file__).with_name("report.html.jinja")
 _METRICS = {"exact_match": "exact match", "accuracy": "accuracy", "perplexity": "perplexity"}
@@ -132,26 +133,14 @@ def _main_metric(result: dict[str, Any]) -> str:
 
 def _curve(run_dir: Path) -> tuple[Points, Points]:
     """(tokens, loss) of training and of held-out text. Of a step that was done again after a crash, the last counts."""
-    train = {line["step"]: line for line in _lines(run_dir / "metrics.jsonl")}
-    events = _lines(run_dir / "events.jsonl")
-    heldout = {line["step"]: line for line in events if line.get("event") == "heldout"}
+    train = {line["step"]: line for line in read_metrics(run_dir)}
+    heldout = {line["step"]: line for line in read_events(run_dir) if line["event"] == "heldout"}
     return _points(train), _points(heldout)
 
 
 def _points(lines: dict[int, dict[str, Any]]) -> Points:
     points = [(lines[step]["tokens"], lines[step]["loss"]) for step in sorted(lines)]
     return [(tokens, loss) for tokens, loss in points if loss is not None and math.isfinite(loss)]
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log; a crash may have left part of one."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
 
 
 def _compact(number: float) -> str:

@@ -40,9 +40,11 @@ def gather(engine: Engine, mine: NDArray[Any], count: int) -> NDArray[np.float64
 def score_pairs(engine: Engine, pairs: Sequence[Pair], length: int, batch_rows: int) -> NDArray[np.float64]:
     """[pairs, 2]: log-probability of the target given the context, nats, and 1 where greedy decoding gives the target.
 
-    A context that doesn't fit into `length` positions is cut at its beginning. Raises ConfigError when a target
-    doesn't fit.
+    A context that doesn't fit into `length` positions is cut at its beginning. Raises ConfigError, on every rank, when
+    a target of one of them doesn't fit. Collective.
     """
+    if engine.any(any(len(target) > length for _, target in pairs)):
+        raise ConfigError(f"an answer is longer than the {length} positions of the model")
     scored = np.zeros((len(pairs), 2))
     for rows in _batches([len(context) + len(target) for context, target in pairs], batch_rows):
         texts = [[*pairs[row][0], *pairs[row][1]][-(length + 1) :] for row in rows]
@@ -53,8 +55,6 @@ def score_pairs(engine: Engine, pairs: Sequence[Pair], length: int, batch_rows: 
         scores = engine.score(tokens, labels)
         for number, (row, text) in enumerate(zip(rows, texts, strict=True)):
             answer = slice(len(text) - 1 - len(pairs[row][1]), len(text) - 1)
-            if answer.start < 0:
-                raise ConfigError(f"an answer of {len(pairs[row][1])} tokens doesn't fit a model of {length} positions")
             total = scores.log_probability[number, answer].sum(dtype=np.float64)
             scored[row] = total, scores.greedy[number, answer].all()
     return scored

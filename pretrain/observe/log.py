@@ -88,10 +88,10 @@ class RunLog:
         if self._reports is not None:
             self._reports.warn(sentence)
 
-    def artifact(self, path: Path) -> None:
-        """A report file, kept with the run in MLflow."""
+    def say(self, sentence: str) -> None:
+        """Something for whoever watches, and for no file."""
         if self._reports is not None:
-            self._reports.artifact(path)
+            self._reports.say(sentence)
 
     def __enter__(self) -> "RunLog":
         return self
@@ -128,6 +128,7 @@ class _Reports:
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
         tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
         self._tracker = Tracker(self._config, self.warn, tags)
+        self._tracker.artifact(path)
         if step == 0:
             self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
         self._progress.say(
@@ -148,10 +149,6 @@ class _Reports:
         self._progress.heldout(heldout.loss)
         self._tracker.point(step, "heldout_loss", heldout.loss)
 
-    def artifact(self, path: Path) -> None:
-        assert self._tracker is not None, "the run has begun"
-        self._tracker.artifact(path, "reports")
-
     def event(self, name: str, **facts: Any) -> None:
         self._events.event(name, **facts)
         if name == "stopped":
@@ -159,8 +156,11 @@ class _Reports:
         elif name == "finished":
             self._ended = "finished"
 
+    def say(self, sentence: str) -> None:
+        self._progress.say(sentence)
+
     def warn(self, sentence: str) -> None:
-        self._progress.say(f"warning: {sentence}")
+        self.say(f"warning: {sentence}")
         self._events.event("warning", text=sentence)
 
     def close(self, error: BaseException | None) -> None:

@@ -61,7 +61,7 @@ class Tracker:
     def __init__(self, config: RunConfig, warn: Callable[[str], None], tags: Mapping[str, str] | None = None) -> None:
         self._config, self._warn, self._tags = config, warn, dict(tags or {})
         self._run_dir = Path(config.run.dir).resolve()
-        self._uri = config.track.uri or f"sqlite:///{self._run_dir.parent / 'mlflow.db'}"
+        self._uri = _uri(config)
         self._pending: list[Point | File] = []
         self._left_out = 0
         self._warned = False
@@ -164,6 +164,30 @@ class Tracker:
             self._warned = True
             without_password = re.sub(r"//[^/@\s]*@", "//", sentence)
             self._warn(f"{without_password}; training goes on, and run.dir has everything")
+
+
+def keep_files(config: RunConfig, files: list[Path], folder: str, warn: Callable[[str], None]) -> None:
+    """Adds files, such as a report, to a run that MLflow knows already; its status stays what it is.
+
+    Does nothing where `track.mlflow` is false or the run never came to MLflow; `warn` gets a sentence if it fails.
+    """
+    id_file = Path(config.run.dir) / "mlflow_run_id"
+    if not config.track.mlflow or not id_file.exists():
+        return
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=_uri(config))
+        for file in files:
+            client.log_artifact(id_file.read_text().strip(), str(file), folder)
+    except Exception as error:  # whatever goes wrong in MLflow, the report is there
+        warn(f"the report was not kept in MLflow ({_reason(error)})")
+
+
+def _uri(config: RunConfig) -> str:
+    return config.track.uri or f"sqlite:///{Path(config.run.dir).resolve().parent / 'mlflow.db'}"
 
 
 def _leading_points(items: list[Point | File]) -> list[Point]:

@@ -1,12 +1,14 @@
 """A user's mistake is one sentence on stderr with what to do, exit status 2 (or 1), and no traceback."""
 
+import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from pretrain.__main__ import main
-from tests.end_to_end.conftest import pretrain
+from tests.end_to_end.conftest import pretrain, start
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,7 @@ def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(c
     assert pretrain("train", config, "schedule.decay_tokens=10000").returncode == 0
     run = config.parent / "run"
     keep = ("schedule.decay_tokens=10000", "train.steps=26")
+    resolved = (run / "config.yaml").read_bytes()
     changed = pretrain("train", config, *keep, "optimizer.learning_rate=1e-3")
     assert changed.returncode == 2
     assert "optimizer.learning_rate=0.002" in one_sentence(changed.stderr)
@@ -111,9 +114,46 @@ def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(c
     moved = pretrain("train", config, *keep, f"data.path={other}")
     assert moved.returncode == 2
     assert "order of samples" in one_sentence(moved.stderr)
+    assert (run / "config.yaml").read_bytes() == resolved, "a refused start leaves the run as it was"
     victim = next((run / "checkpoints" / "step-00000024").glob("*.distcp"))
     victim.write_bytes(victim.read_bytes()[:-1])
     done = pretrain("train", config, *keep)
     assert done.returncode == 0, done.stderr
     assert victim.name in done.stdout + done.stderr
-    assert (run / "checkpoints" / "step-00000026").is_dir()
+    kept = {path.name for path in (run / "checkpoints").iterdir()}
+    assert kept == {"step-00000024", "step-00000026", "step-00000024.damaged"}
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "resumed"] == [16]
+
+
+def test_a_second_run_on_one_directory_is_refused(config: Path) -> None:
+    first = start("train", config, "train.steps=2000")
+    try:
+        deadline = time.monotonic() + 60
+        while not (config.parent / "run" / "metrics.jsonl").exists():
+            assert first.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        second = pretrain("train", config, "train.steps=2000")
+        assert second.returncode == 2
+        assert "another run is writing" in one_sentence(second.stderr)
+    finally:
+        first.kill()
+        first.wait()
+
+
+@pytest.mark.parametrize("arguments", [["--nproc", "0"], ["--nproc=-2"], ["--npro", "4"]])
+def test_launch_arguments_that_mean_nothing_are_refused(arguments: list[str], config: Path) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main(["train", str(config), *arguments])
+    assert leaving.value.code == 2
+
+
+def test_srun_without_a_place_to_meet_is_refused(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert main(["train", str(config)]) == 2
+    assert "MASTER_ADDR" in capsys.readouterr().err

@@ -141,10 +141,40 @@ def test_torchrun_on_two_nodes_is_the_same_run(config: Path, uninterrupted: Path
 
 
 def test_a_finished_run_started_again_says_so_and_changes_nothing(uninterrupted: Path) -> None:
-    before = metrics(uninterrupted)
+    before = _contents(uninterrupted)
     done = pretrain("train", uninterrupted / "config.yaml", "--nproc", "2")
     assert done.returncode == 0
-    assert metrics(uninterrupted) == before
+    assert "is finished" in done.stdout
+    assert _contents(uninterrupted) == before
+
+
+def test_a_stop_at_once_is_not_lost(config: Path) -> None:
+    """SIGTERM while Python and its libraries are still being loaded: nothing is left running, status 75."""
+    process = start("train", config, "train.steps=100000", *TENSOR_2)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75, process.stdout and process.stdout.read()
+
+
+def test_srun_tasks_join_one_run(config: Path, uninterrupted: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    tasks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "pretrain", "train", str(config), "parallel.tensor=2"],
+            env=environment()
+            | meeting
+            | {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)},
+        )
+        for task in range(2)
+    ]
+    assert [task.wait(120) for task in tasks] == [0, 0]
+    assert_same_run(config.parent / "run", uninterrupted, tolerance=0)
+
+
+def _contents(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 def _alive(pid: int) -> bool:

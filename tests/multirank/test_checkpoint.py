@@ -32,7 +32,7 @@ READERS: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def _record(step: int) -> Record:
-    return Record(step, step * 256, {"samples": step * 8, "fingerprint": "f"}, tiny_config().model_dump(), "", {})
+    return Record(step, step, step * 256, {"samples": step * 8, "fingerprint": "f"}, tiny_config().model_dump(), "", {})
 
 
 def _write(parallel: dict[str, Any], precision: str, directory: Path) -> Any:

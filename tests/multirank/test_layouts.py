@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
@@ -89,6 +90,7 @@ def test_untied_head_follows_one_rank_through_a_pipeline() -> None:
 
 def _deterministic_run() -> list[tuple[float, float]]:
     engine = build_engine(tiny_config(run={"dir": "unused", "seed": 7, "deterministic": True}, parallel={"tensor": 2}))
+    assert torch.are_deterministic_algorithms_enabled()
     return train(engine, range(4))
 
 

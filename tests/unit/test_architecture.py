@@ -12,6 +12,7 @@ PACKAGES = ("data_pipeline", "pretrain", "launch")
 LEVELS = {
     "errors": 0,
     "stop": 0,
+    "ranks": 1,
     "config": 1,
     "plan": 2,
     "attention": 3,

@@ -68,6 +68,9 @@ class FakeEngine:
             answers.append(answer)
         return answers
 
+    def any(self, flag: bool) -> bool:
+        return bool(self.sum_over_data(np.array([float(flag)]))[0])
+
     def sum_over_data(self, values: np.ndarray) -> np.ndarray:
         assert values.dtype == np.float64
         return self._exchange(self.data_rank, values) if self._exchange else values

@@ -31,7 +31,9 @@ def run_dir(tmp_path: Path) -> Path:
     lines.insert(10, '{"step": 11, "tok')
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"step": 21, "tokens": 9, "loss": NaN}\n')
     events = [{"event": "heldout", "step": n, "tokens": n * 2048, "loss": 9 - n / 6, "perplexity": 1} for n in (10, 20)]
-    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, [{"event": "saved", "step": 1}, *events])))
+    (tmp_path / "events.jsonl").write_text(
+        "".join(json.dumps(e) + "\n" for e in [{"event": "saved", "step": 1}, *events])
+    )
     return tmp_path
 
 

@@ -185,7 +185,7 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
         (["reversed_words"], {"shots": (-1,)}, "numbers of examples"),
         (["reversed_words"], {"shots": ()}, "numbers of examples"),
         (["reversed_words"], {"limit": 0}, "nothing to score"),
-        (["reversed_words"], {"sequence_length": 4}, "no room for a prompt|doesn't fit"),
+        (["reversed_words"], {"sequence_length": 4}, "no room for a prompt|an answer is longer"),
     ],
 )
 def test_mistakes_are_one_sentence(
