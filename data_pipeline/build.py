@@ -20,6 +20,7 @@ import numpy as np
 import sentencepiece
 
 from data_pipeline.config import BuildConfig
+from data_pipeline.durable import sync
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import (
     FORMAT,
@@ -247,15 +248,7 @@ def _batches(config: BuildConfig, inputs: list[Path]) -> Iterator[list[Document]
 def _publish(directory: Path, output: Path) -> None:
     """Make all of `directory` durable, then give it its name. The lock goes last: so long no other build begins."""
     for path in [*directory.iterdir(), directory]:
-        _sync(path)
+        sync(path)
     directory.rename(output)
     (output / _LOCK).unlink()
-    _sync(output.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(output.parent)

@@ -9,7 +9,6 @@ read, and the newest checkpoint is the newest *valid* one.
 import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
+from data_pipeline.durable import sync
 from pretrain.checkpoint.state import RECORD, TOKENIZER, Record, complete
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
@@ -43,7 +43,7 @@ def save(directory: Path, state: dict[str, GlobalPart], record: Record, tokenize
         if leader:
             attempt(lambda: _start(directory, temporary, size_bytes))
     with _together(f"saving {final} (run.dir must be on storage that all nodes share)") as attempt:
-        attempt(lambda: os.stat(temporary))  # or each node would write its part where no other sees it
+        attempt(lambda: temporary.stat())  # or each node would write its part where no other sees it
     with _together(f"saving {final}") as attempt:
         writer = dcp.FileSystemWriter(temporary, thread_count=1)
         attempt(lambda: dcp.save(tensors, storage_writer=writer, planner=_SavePlanner()))
@@ -170,12 +170,12 @@ def _finish(
         if path.name not in files:
             files[path.name] = _sealed(path)
     (temporary / _MANIFEST).write_text(_manifest(files), encoding="utf-8")
-    _sync(temporary / _MANIFEST)
-    _sync(temporary)
+    sync(temporary / _MANIFEST)
+    sync(temporary)
     if final.exists():  # the same step saved again, after a damaged one was passed over
         shutil.rmtree(final)
     temporary.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
 
 
 def _verify_share(checkpoint: Path, rank: int, world: int) -> str | None:
@@ -204,21 +204,13 @@ def _manifest(files: dict[str, Any]) -> str:
 
 def _sealed(path: Path) -> dict[str, Any]:
     """The file's digest, once it is on the disk."""
-    _sync(path)
+    sync(path)
     return _digest(path)
 
 
 def _digest(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

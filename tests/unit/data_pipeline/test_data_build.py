@@ -136,7 +136,7 @@ def dies(*arguments):
     if seen[0] == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments)
-owner, name = {"add": (shards.ShardWriter, "add"), "publish": (build, "_sync")}[sys.argv[4]]
+owner, name = {"add": (shards.ShardWriter, "add"), "publish": (build, "sync")}[sys.argv[4]]
 real = getattr(owner, name)
 setattr(owner, name, dies)
 build.build(settings(input=sys.argv[1], output=sys.argv[2]), Silent)
