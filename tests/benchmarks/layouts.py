@@ -1,6 +1,6 @@
 """How far each layout departs from one rank, measured: the figures behind tests/multirank/test_layouts.py.
 
-    python -m tests.benchmarks.layouts
+python -m tests.benchmarks.layouts
 """
 
 import numpy as np
