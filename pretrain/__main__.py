@@ -3,6 +3,7 @@
     pretrain data build configs/data/text.yaml input=book.txt output=datasets/book
     pretrain train configs/debug/gpt.yaml data.path=datasets/book --nproc 4
     pretrain eval runs/debug-gpt --tasks last_word,arithmetic_2da --shots 0,1,8 --out reports/debug-gpt
+    pretrain verify configs/debug/gpt.yaml --layouts tp2,pp2,tp2pp2dp2+sp+vp2
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
@@ -21,11 +22,13 @@ from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.stop import StopRequest, unblock
 
+_AUTO_RANKS = 4  # that `verify --layouts auto` fills when nobody says how many
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status. A user's mistake is one sentence on stderr, without a traceback."""
     arguments = sys.argv[1:] if argv is None else argv
-    verbs = {"data": _data, "train": _train, "eval": _eval, "export": _export}
+    verbs = {"data": _data, "train": _train, "eval": _eval, "verify": _verify, "export": _export}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
@@ -123,6 +126,55 @@ def _eval(argv: list[str]) -> int:
     return 0
 
 
+def _verify(argv: list[str]) -> int:
+    unblock()
+    parser = argparse.ArgumentParser(
+        prog="pretrain verify", allow_abbrev=False, description="The same few steps on one rank and on each layout."
+    )
+    parser.add_argument("config", help="YAML file; its data is used if it has some")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as data.path=datasets/book")
+    parser.add_argument("--layouts", required=True, help="tp2,pp2,tp2pp2dp2+sp+vp2+zero1,... or auto: every kind")
+    parser.add_argument("--nproc", type=_count, help="local ranks: what auto fills; without it, what the layouts need")
+    parser.add_argument("--steps", type=_count, default=4, help="optimizer steps (default 4)")
+    parser.add_argument("--full", action="store_true", help="keep the config's sizes, which must fit one rank in fp32")
+    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="default verify.json")
+    options = parser.parse_intermixed_args(argv)
+    from pretrain.config.load import load
+    from pretrain.config.resolve import resolve
+    from pretrain.plan.kinds import every_kind, parse
+    from pretrain.verify.jobs import fits, plan, shrink
+
+    config = load(RunConfig, options.config, options.overrides)
+    if config.data.resolved_sources:
+        config = resolve(config)
+    started = int(os.environ.get("WORLD_SIZE", "0"))
+    if options.layouts == "auto":
+        layouts = every_kind(started or options.nproc or _AUTO_RANKS)
+        if options.full:
+            layouts = [layout for layout in layouts if fits(config, layout)]
+    else:
+        layouts = [parse(text, config.parallel.zero) for text in options.layouts.split(",")]
+    if not options.full:
+        config = shrink(config, layouts)
+    reference, jobs = plan(config, layouts)
+    needed = max(job.layout.world for job in jobs)
+    if started and (started < needed or options.nproc is not None):
+        raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}; leave out --nproc")
+    if needed > 1 and not started:
+        return _local(needed, ["verify", *argv], None)
+    _quiet()
+    from pretrain.engine import device
+    from pretrain.verify.report import Table
+    from pretrain.verify.run import Verification
+
+    store, rank = device.meet()
+    table = Table(config, options.steps, jobs) if rank == 0 else None
+    same = Verification(store, rank, max(1, started), options.steps).run(reference, jobs, table and table.add)
+    if table is not None:
+        table.write(options.out, config, options.steps)
+    return 0 if same else 1
+
+
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -177,8 +229,11 @@ def _local(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Starts the same command, less its --nproc, as local ranks."""
     from launch.local import start
 
-    at = next(i for i, argument in enumerate(arguments) if argument.split("=")[0] == "--nproc")
-    return start(ranks, arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :], stop)
+    for at, argument in enumerate(arguments):
+        if argument.split("=")[0] == "--nproc":
+            arguments = arguments[:at] + arguments[at + (1 if "=" in argument else 2) :]
+            break
+    return start(ranks, arguments, stop)
 
 
 def _rank() -> int:

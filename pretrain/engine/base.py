@@ -77,6 +77,10 @@ class Engine(Protocol):
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""
 
+    def gradients(self) -> dict[str, GlobalPart]:
+        """The gradient that the last step applied (of the mean token loss, clipped), as `gradient/...` by global name:
+        live views of the ranges that this rank updates."""
+
     def state_loaded(self, updates: int) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it."""
 

@@ -6,6 +6,8 @@ engine runs over gloo. It is called once, before the engine is built, and does n
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -60,6 +62,29 @@ def join(timeout_s: int) -> None:
     else:
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+
+
+def meet() -> tuple[torch.distributed.Store, int]:
+    """The store that the launcher describes in the environment, and this rank (alone without a launcher)."""
+    if "RANK" not in os.environ:
+        return torch.distributed.HashStore(), 0
+    store, rank, _ = next(torch.distributed.rendezvous("env://"))
+    return store, rank
+
+
+@contextmanager
+def joined(store: torch.distributed.Store, name: str, rank: int, world: int, timeout_s: int) -> Iterator[None]:
+    """Inside, ranks 0 to `world` - 1 are a process group of their own. `name` is used once on a store."""
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    meeting = torch.distributed.PrefixStore(name, store)
+    torch.distributed.init_process_group(
+        backend, store=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
+    )
+    try:
+        yield
+        torch.distributed.barrier()
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 class _NoCuda(TorchFunctionMode):

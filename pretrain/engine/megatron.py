@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from pretrain.engine.base import GlobalPart, Piece, Scores, StepResult
 from pretrain.engine.parts import pieces
 from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
-from pretrain.models.naming import mark_split, parameters
+from pretrain.models.naming import Parameter, mark_split, parameters
 from pretrain.models.registry import FAMILIES
 from pretrain.objectives.causal import Causal, MicroBatch
 from pretrain.plan.layout import Layout
@@ -155,30 +155,22 @@ class MegatronEngine:
     def state(self) -> dict[str, GlobalPart]:
         """See `base.Engine`. Names are `model/...` (fp32 weights), `exp_avg/...` and `exp_avg_sq/...`."""
         if self.optimizer is None:
-            held = [(parameter, parameter.value.detach().view(-1), 0, {}) for parameter in self.parameters]
-        else:
-            held = [
-                (
-                    self.by_value[o.parameter],
-                    o.main.detach().view(-1),
-                    o.start,
-                    {"exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq},
-                )
-                for o in optimizers.owned(self.optimizer)
-            ]
-        shares_data = self.optimizer is None or self.config.parallel.zero == 0
-        state = {}
-        for parameter, main, start, moments in held:
-            saves = not (shares_data and self.data_rank) and not parameter.copy
-            saves = saves and (parameter.split_dim is not None or self.groups.tensor_rank == 0)
-            shape = parameter.global_shape(self.layout.tensor)
-            local, offset = tuple(parameter.value.shape), parameter.offset(self.groups.tensor_rank)
-            for kind, tensor in {"model": main, **moments}.items():
-                boxes = pieces(tensor.view(-1), start, local, offset)
-                name = f"{kind}/{parameter.name}"
-                assert name not in state, "one rank never holds a tied embedding and its copy"
-                state[name] = GlobalPart(shape, boxes, saves)
-        return state
+            return self._parts((parameter, 0, {"model": parameter.value.detach()}) for parameter in self.parameters)
+        return self._parts(
+            (
+                self.by_value[o.parameter],
+                o.start,
+                {"model": o.main.detach(), "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq},
+            )
+            for o in optimizers.owned(self.optimizer)
+        )
+
+    def gradients(self) -> dict[str, GlobalPart]:
+        """See `base.Engine`."""
+        assert self.optimizer is not None, "built for evaluation"
+        return self._parts(
+            (self.by_value[o.parameter], o.start, {"gradient": o.main.grad}) for o in optimizers.owned(self.optimizer)
+        )
 
     def state_loaded(self, updates: int) -> None:
         """See `base.Engine`."""
@@ -202,6 +194,21 @@ class MegatronEngine:
         module = build(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
         mark_split(module)
         return module
+
+    def _parts(self, held: Iterable[tuple[Parameter, int, dict[str, Tensor]]]) -> dict[str, GlobalPart]:
+        """`held`: parameter, where this rank's flat range of its local values begins, and the tensors of that range."""
+        shares_data = self.optimizer is None or self.config.parallel.zero == 0
+        parts = {}
+        for parameter, start, tensors in held:
+            saves = not (shares_data and self.data_rank) and not parameter.copy
+            saves = saves and (parameter.split_dim is not None or self.groups.tensor_rank == 0)
+            shape = parameter.global_shape(self.layout.tensor)
+            local, offset = tuple(parameter.value.shape), parameter.offset(self.groups.tensor_rank)
+            for kind, tensor in tensors.items():
+                name = f"{kind}/{parameter.name}"
+                assert name not in parts, "one rank never holds a tied embedding and its copy"
+                parts[name] = GlobalPart(shape, pieces(tensor.view(-1), start, local, offset), saves)
+        return parts
 
     def _micro_batches(
         self, tokens: np.ndarray, labels: np.ndarray, loss_mask: np.ndarray, micro: int

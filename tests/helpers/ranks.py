@@ -77,7 +77,8 @@ def _rank(
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
         sender.send((True, function(*arguments)))
-        dist.barrier()
+        if dist.is_initialized():  # the function may have left the group
+            dist.barrier()
     except BaseException:
         sender.send((False, traceback.format_exc()))
     finally:

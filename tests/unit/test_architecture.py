@@ -25,6 +25,7 @@ LEVELS = {
     "build": 8,
     "loop": 9,
     "evaluation": 9,
+    "verify": 9,
     "__main__": 10,
 }
 

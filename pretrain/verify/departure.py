@@ -1,0 +1,190 @@
+"""How far a layout departs from the one-rank fp32 run, against what rounding explains."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.plan.layout import Layout
+from pretrain.verify.probe import Held, Observation
+
+QUANTITIES = ("initial weights", "samples", "token count", "loss", "gradient norm", "gradient", "update")
+EXACT = QUANTITIES[:3]
+_FP32_RESOLUTION = 2.0**-23
+
+# What summing in another order does in fp32, with room. docs/exactness.md has what was measured.
+FP32 = {"loss": 1e-5, "gradient norm": 1e-5, "gradient": 1e-4, "update": 1e-3}
+# How far from fp32 half precision may lead one rank.
+HALF = {"loss": 2e-2, "gradient norm": 5e-2, "gradient": 2e-1, "update": 5e-1}
+# How many times as far as one rank a layout may depart. Training amplifies rounding, more at a higher learning rate, so
+# it is measured: one rank departs in fp32 only because its micro-batches are of another size, in half by all rounding.
+_FP32_MARGIN, _HALF_MARGIN = 10.0, 4.0
+
+
+@dataclass(frozen=True)
+class Departure:
+    """One quantity of one step that is further from the reference than rounding explains."""
+
+    step: int
+    quantity: str
+    by: float
+    """loss: nats; samples, token count: how many; the rest relative to the size of the reference's"""
+    bound: float
+    parameter: str | None
+    """the one that departs furthest"""
+    parameters: int
+    """how many depart"""
+    stages: tuple[int, ...]
+    """pipeline stages where it was seen"""
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        what = self.quantity if self.parameter is None else f"{self.quantity} of {self.parameter}"
+        what += f" (and of {self.parameters - 1} more)" if self.parameters > 1 else ""
+        where = f" on stage {_numbers(self.stages)} (rank {_numbers(self.ranks)})" if self.ranks else ""
+        if self.quantity in EXACT:
+            return f"step {self.step}: {what} differs{where}"
+        return f"step {self.step}: {what} departs by {self.by:.1e}{where}; rounding explains {self.bound:.1e}"
+
+
+@dataclass
+class Verdict:
+    """The comparison of one layout with the reference."""
+
+    largest: dict[str, float]
+    """of each quantity, over steps and parameters"""
+    departures: list[Departure]
+    """of the first step that departs, in the order of QUANTITIES"""
+
+    @property
+    def same(self) -> bool:
+        return not self.departures
+
+
+class Reference:
+    """The one-rank fp32 run, whole: observations to compare others with, step by step."""
+
+    def __init__(self, observations: Iterable[Observation]) -> None:
+        self.steps = list(observations)
+        self.weights = [{held.name: held.value for held in seen.weights} for seen in self.steps]
+        self.gradients = [{held.name: held.value for held in seen.gradients} for seen in self.steps]
+
+    def compare(self, found: Iterable[Observation], layout: Layout, bounds: dict[str, float]) -> Verdict:
+        """`bounds` for the quantities that need not be equal."""
+        verdict = Verdict(dict.fromkeys(QUANTITIES, 0.0), [])
+        before: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
+        for seen in found:
+            departures = []
+            for quantity, measured in self._measure(seen, before, bounds).items():
+                by = max((amount for amount, _, _ in measured), key=_size, default=0.0)
+                verdict.largest[quantity] = max(verdict.largest[quantity], by, key=_size)
+                bound = bounds.get(quantity, 0.0)
+                if not by <= bound:  # also when it is not a number
+                    departures.append(_departure(seen.step, quantity, bound, measured, layout))
+            before = {(held.rank, held.name, held.offset): held.value for held in seen.weights}
+            if not verdict.departures:
+                verdict.departures = departures
+        return verdict
+
+    def _measure(
+        self, seen: Observation, before: dict[tuple[int, str, tuple[int, ...]], np.ndarray], bounds: dict[str, float]
+    ) -> dict[str, list[tuple[float, str | None, int | None]]]:
+        """(by how much, parameter, rank) of each quantity in each place it was seen."""
+        expected = self.steps[seen.step]
+        if seen.step == 0:
+            return {
+                "initial weights": [
+                    (_different(h.value, _box(self.weights[0][h.name], h)), h.name, h.rank) for h in seen.weights
+                ]
+            }
+        (reference_fed,) = expected.fed
+        samples: list[tuple[float, str | None, int | None]] = [
+            (_unlike(fed.rows, reference_fed.rows[fed.first : fed.first + len(fed.rows)]), None, fed.rank)
+            for fed in seen.fed
+        ]
+        samples.append((float(seen.data_hash != expected.data_hash), None, None))
+        return {
+            "samples": samples,
+            "token count": [(float(abs(seen.token_count - expected.token_count)), None, None)],
+            "loss": [(abs(seen.loss - expected.loss), None, None)],
+            "gradient norm": [(abs(seen.grad_norm / expected.grad_norm - 1), None, None)],
+            "gradient": [(self._gradient(seen.step, held), held.name, held.rank) for held in seen.gradients],
+            "update": [
+                (self._update(seen.step, held, before[held.rank, held.name, held.offset], bounds), held.name, held.rank)
+                for held in seen.weights
+            ],
+        }
+
+    def _gradient(self, step: int, held: Held) -> float:
+        whole = self.gradients[step][held.name]
+        wanted = _box(whole, held)
+        return _relative(held.value - wanted, wanted, _rms(whole))
+
+    def _update(self, step: int, held: Held, before: np.ndarray, bounds: dict[str, float]) -> float:
+        """Where the gradient is within rounding of zero, Adam makes a step of full size out of it whose sign is chance:
+        such elements are left out. So is what fp32 weights can't hold."""
+        old, new = self.weights[step - 1][held.name], self.weights[step][held.name]
+        update = _box(new, held) - _box(old, held)
+        clear = np.ones(held.value.shape, bool)
+        for earlier in self.gradients[1 : step + 1]:
+            whole = earlier[held.name]
+            clear &= np.abs(_box(whole, held)) > min(1.0, 100 * bounds["gradient"]) * _rms(whole)
+        if not clear.any():
+            return 0.0
+        off = np.abs((held.value - before) - update) - 2 * _FP32_RESOLUTION * np.abs(held.value)
+        return _relative(np.maximum(off, 0)[clear], update[clear], _rms(new - old))
+
+
+def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
+    """What rounding explains in `precision`, given what it did on one rank (None: that is what is to be found out)."""
+    half = precision != "fp32"
+    if one_rank is None:
+        return HALF if half else FP32
+    margin = _HALF_MARGIN if half else _FP32_MARGIN
+    return {quantity: max(floor, margin * one_rank.largest[quantity]) for quantity, floor in FP32.items()}
+
+
+def _departure(
+    step: int, quantity: str, bound: float, measured: list[tuple[float, str | None, int | None]], layout: Layout
+) -> Departure:
+    by, parameter, _ = max(measured, key=lambda one: _size(one[0]))
+    beyond = [(name, rank) for amount, name, rank in measured if not amount <= bound]
+    ranks = {rank for name, rank in beyond if name == parameter and rank is not None}
+    stages = {layout.coordinates(rank)[2] for rank in ranks}
+    parameters = len({name for name, _ in beyond if name is not None})
+    return Departure(
+        step, quantity, float(by), bound, parameter, parameters, tuple(sorted(stages)), tuple(sorted(ranks))
+    )
+
+
+def _box(whole: np.ndarray, held: Held) -> np.ndarray:
+    return whole[tuple(slice(o, o + n) for o, n in zip(held.offset, held.value.shape, strict=True))]
+
+
+def _relative(difference: np.ndarray, reference: np.ndarray, typical: float) -> float:
+    """Norm of the difference against the reference's, or, where a piece happens to be small, against a piece of
+    typical size."""
+    size = max(float(np.linalg.norm(reference)), typical * np.sqrt(reference.size))
+    off = float(np.linalg.norm(difference))
+    return off / size if size else off
+
+
+def _size(amount: float) -> float:
+    """For comparing: what is not a number is worst."""
+    return np.inf if np.isnan(amount) else amount
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.linalg.norm(values) / np.sqrt(values.size))
+
+
+def _different(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float((found.view(np.int32) != np.ascontiguousarray(wanted).view(np.int32)).sum())
+
+
+def _unlike(found: tuple[str, ...], wanted: tuple[str, ...]) -> float:
+    return float(sum(a != b for a, b in zip(found, wanted, strict=True)))
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,135 @@
+"""A few training steps of an engine, watched: what went in, what came out, every gradient and every weight."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch.distributed as dist
+
+from data_pipeline.batch import Batch, Cursor
+from pretrain.config.schema import RunConfig
+from pretrain.engine.base import Engine, GlobalPart
+
+_MASKED = 0.5  # largest part of a row's labels that bear no loss
+
+
+class Source(Protocol):
+    """Where batches come from: data_pipeline's Stream, or text made up here."""
+
+    def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Held:
+    """What one rank holds of a global tensor."""
+
+    rank: int
+    name: str
+    offset: tuple[int, ...]
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
+class Fed:
+    """The rows that one rank was given: digests of tokens, labels and loss mask, from row `first` of the batch on."""
+
+    rank: int
+    first: int
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """After `step` steps, seen from all ranks (on rank 0; elsewhere the lists are empty). Step 0 is the beginning:
+    only weights."""
+
+    step: int
+    weights: list[Held]
+    data_hash: str = ""
+    fed: list[Fed] = field(default_factory=list)
+    loss: float = 0.0
+    """mean over loss-bearing tokens, nats"""
+    token_count: int = 0
+    grad_norm: float = 0.0
+    gradients: list[Held] = field(default_factory=list)
+    """as the optimizer applied them: of the mean token loss, clipped"""
+
+
+def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> Iterator[Observation]:
+    """Trains `steps` steps from the initial weights. Collective.
+
+    A part of the labels, other in each row, bears no loss: a mask that is lost, or a mean of means, then shows.
+    """
+    yield Observation(0, _gather(_held(engine.state(), "model")))
+    rows = config.batch.sequences
+    for step in range(1, steps + 1):
+        start = (step - 1) * rows
+        batch = source.batch(start, rows, engine.data_rank, engine.data_world)
+        count = len(batch.tokens)
+        first = engine.data_rank * count
+        masks = [_loss_mask(config.run.seed, start + first + row, batch.tokens.shape[1]) for row in range(count)]
+        batch = replace(batch, loss_mask=batch.loss_mask * np.stack(masks))
+        result = engine.train_step(batch, config.optimizer.learning_rate, step)
+        digests = tuple(map(_digest, batch.tokens, batch.labels, batch.loss_mask))
+        yield Observation(
+            step=step,
+            weights=_gather(_held(engine.state(), "model")),
+            data_hash=batch.data_hash,
+            fed=_gather([Fed(dist.get_rank(), first, digests)]),
+            loss=result.loss_sum / result.token_count,
+            token_count=result.token_count,
+            grad_norm=result.grad_norm,
+            gradients=_gather(_held(engine.gradients(), "gradient")),
+        )
+
+
+class MadeUp:
+    """Rows for a config without data: each token follows from the one before it, nearly."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._seed, self._length = config.run.seed, config.model.sequence_length
+        self._vocabulary = config.model.vocabulary or 0
+
+    def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
+        """As Stream.batch."""
+        share = count // data_world
+        mine = range(start + data_rank * share, start + (data_rank + 1) * share)
+        stretches = np.stack([self._row(sample) for sample in mine])
+        ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
+        mask = np.ones((share, self._length), np.float32)
+        return Batch(stretches[:, :-1].copy(), stretches[:, 1:].copy(), mask, ids, Cursor(start + count, "made up"))
+
+    def _row(self, sample: int) -> np.ndarray:
+        random = np.random.default_rng([self._seed, sample])
+        steps = random.integers(1, 4, self._length + 1)
+        return (random.integers(self._vocabulary) + np.cumsum(steps)) % self._vocabulary
+
+
+def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:
+    random = np.random.default_rng([seed, sample, 1])
+    return (random.random(length) >= _MASKED * random.random()).astype(np.float32)
+
+
+def _held(parts: dict[str, GlobalPart], kind: str) -> list[Held]:
+    return [
+        Held(dist.get_rank(), name.removeprefix(f"{kind}/"), piece.offset, piece.value.float().cpu().numpy().copy())
+        for name, part in parts.items()
+        if name.startswith(f"{kind}/")
+        for piece in part.pieces
+    ]
+
+
+def _gather(mine: list[Any]) -> list[Any]:
+    """Everyone's, on rank 0."""
+    everyone: list[list[Any]] | None = [[] for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+    dist.gather_object(mine, everyone)
+    return [item for items in everyone or [] for item in items]
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

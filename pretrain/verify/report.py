@@ -1,0 +1,76 @@
+"""The outcome of `pretrain verify`: a table on the terminal that grows row by row, and verify.json."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pretrain.build import versions
+from pretrain.config.schema import RunConfig
+from pretrain.observe.files import write_whole
+from pretrain.verify.departure import EXACT, QUANTITIES
+from pretrain.verify.jobs import Job
+from pretrain.verify.run import Row
+
+_COLUMNS = {"initial weights": "weights", "token count": "tokens", "gradient norm": "grad norm"}
+_WIDTH = 10
+
+
+class Table:
+    """Prints a row when it is added. `config` is what ran."""
+
+    def __init__(self, config: RunConfig, steps: int, jobs: Sequence[Job]) -> None:
+        model, batch = config.model, config.batch
+        self._title_width = max(len(job.title) for job in jobs)
+        self.rows: list[Row] = []
+        names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in QUANTITIES)
+        print(
+            f"{model.family}, {model.layers} layers of width {model.hidden}, {batch.sequences} sequences of "
+            f"{model.sequence_length} tokens, {steps} steps: largest departure from one rank in fp32\n"
+            f"{'layout'.ljust(self._title_width)}  precision{names}",
+            flush=True,
+        )
+
+    def add(self, row: Row) -> None:
+        """One line, and another for each quantity that departs."""
+        self.rows.append(row)
+        start = f"{row.job.title.ljust(self._title_width)}  {row.job.config.precision.ljust(len('precision'))}"
+        if row.verdict is None:
+            print(f"{start}  FAILED\n    {row.error}", flush=True)
+            return
+        cells = (_cell(name, row.verdict.largest[name]).rjust(_WIDTH) for name in QUANTITIES)
+        print(f"{start}{''.join(cells)}  {'same run' if row.same else 'DEPARTS'}", flush=True)
+        for departure in row.verdict.departures:
+            print(f"    {departure}", flush=True)
+
+    def write(self, path: Path, config: RunConfig, steps: int) -> None:
+        """Everything that was found, as JSON."""
+        content = {
+            "same": all(row.same for row in self.rows),
+            "steps": steps,
+            "config": config.model_dump(mode="json"),
+            "versions": versions(),
+            "layouts": [_plain(row) for row in self.rows],
+        }
+        write_whole(path, json.dumps(content, indent=1).encode() + b"\n")
+
+
+def _cell(quantity: str, by: float) -> str:
+    if quantity in EXACT:
+        return "equal" if by == 0 else f"{by:g} differ"
+    return f"{by:.1e}"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    verdict = row.verdict
+    return {
+        "layout": str(row.job.layout),
+        "ranks": row.job.layout.world,
+        "precision": row.job.config.precision,
+        "micro_sequences": row.job.config.batch.micro_sequences,
+        "same": row.same,
+        "error": row.error,
+        "largest": verdict and verdict.largest,
+        "rounding_explains": row.bounds,
+        "departures": [{**vars(departure)} for departure in verdict.departures] if verdict else [],
+    }

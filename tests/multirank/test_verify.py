@@ -1,0 +1,222 @@
+"""`pretrain verify` against planted faults: each is found, at its first step, with the parameter and stage it is in."""
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+from pretrain.engine import optimizer as optimizers
+from pretrain.engine.megatron import MegatronEngine
+from pretrain.plan.kinds import parse
+from pretrain.verify.departure import QUANTITIES
+from pretrain.verify.jobs import plan, shrink
+from pretrain.verify.probe import MadeUp
+from pretrain.verify.run import Row, Verification
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import tiny_config
+
+FINALIZE = importlib.import_module("megatron.core.distributed.finalize_model_grads")  # hidden by its function
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+def _verify(layouts: str, sections: dict[str, Any], fault: Fault | None, meeting: Path) -> tuple[bool, list[Row]]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.barrier()  # a peer may still be connecting
+    dist.destroy_process_group()
+    kinds = [parse(text, zero=1) for text in layouts.split(",")]
+    reference, jobs = plan(shrink(tiny_config(**sections), kinds), kinds)
+    rows: list[Row] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if fault is not None:
+            fault(patch)
+        same = Verification(dist.FileStore(str(meeting), world), rank, world, 3).run(reference, jobs, rows.append)
+    return same, rows
+
+
+def _rows(layouts: str, meeting: Path, fault: Fault | None = None, **sections: Any) -> dict[str, Row]:
+    """Rows of the table by title and precision; checks that every rank came to the same verdict."""
+    world = max(parse(text, 1).world for text in layouts.split(","))
+    found = run_ranks(world, _verify, layouts, sections, fault, meeting / "store")
+    rows = found[0][1]
+    assert {same for same, _ in found} == {all(row.same for row in rows)}
+    return {f"{row.job.title} {row.job.config.precision}": row for row in rows}
+
+
+def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
+    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1", tmp_path, precision="bf16")
+    titles = ["one rank", "tp2pp2+sp+vp2", "pp2dp2", "dp4+zero1"]
+    assert list(rows) == [f"{title} {precision}" for precision in ("fp32", "bf16") for title in titles]
+    for name, row in rows.items():
+        assert row.same, (name, row)
+        assert row.verdict is not None
+        assert list(row.verdict.largest) == list(QUANTITIES)
+        assert [row.verdict.largest[exact] for exact in QUANTITIES[:3]] == [0, 0, 0]
+        assert 0 < row.verdict.largest["gradient"] < (1e-4 if "fp32" in name else 0.3)
+
+
+def _norms_not_summed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FINALIZE, "_allreduce_non_tensor_model_parallel_grads", lambda *_, **__: None)
+
+
+def _tied_embedding_not_exchanged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FINALIZE, "_allreduce_word_embedding_grads", lambda *_, **__: None)
+
+
+def _loss_divided_per_micro_batch(patch: pytest.MonkeyPatch) -> None:
+    sums = MegatronEngine._train_loss
+
+    def mean(self: MegatronEngine, batch: Any, logits: Any) -> Any:
+        loss_sum, token_count, shown = sums(self, batch, logits)
+        return loss_sum / token_count, (token_count > 0).int(), shown
+
+    patch.setattr(MegatronEngine, "_train_loss", mean)
+
+
+def _virtual_chunks_alike(patch: pytest.MonkeyPatch) -> None:
+    initialise = MegatronEngine.initialise
+
+    def alike(self: MegatronEngine) -> None:
+        initialise(self)
+        for chunk in self.bare[1:]:
+            for first, later in zip(self.bare[0].decoder.parameters(), chunk.decoder.parameters(), strict=False):
+                later.data.copy_(first.data)
+
+    patch.setattr(MegatronEngine, "initialise", alike)
+
+
+def _rows_of_another_rank(patch: pytest.MonkeyPatch) -> None:
+    """The loader gives data rank 1 the rows of data rank 0."""
+    batch = MadeUp.batch
+
+    def wrong(self: MadeUp, start: int, count: int, data_rank: int, data_world: int) -> Any:
+        return batch(self, start, count, 0 if data_rank == 1 else data_rank, data_world)
+
+    patch.setattr(MadeUp, "batch", wrong)
+
+
+def _rows_cut_wrong(patch: pytest.MonkeyPatch) -> None:
+    """The engine, on data rank 1, trains the first of its micro-batches twice and the second never."""
+    cut = MegatronEngine._micro_batches
+
+    def wrong(self: MegatronEngine, *arrays: Any) -> Any:
+        first, second, *rest = cut(self, *arrays)
+        return [first, first if self.data_rank == 1 else second, *rest]
+
+    patch.setattr(MegatronEngine, "_micro_batches", wrong)
+
+
+def _mask_lost(patch: pytest.MonkeyPatch) -> None:
+    cut = MegatronEngine._micro_batches
+
+    def unmasked(self: MegatronEngine, tokens: Any, labels: Any, loss_mask: Any, micro: int) -> Any:
+        lost = self.layout.pipeline > 1
+        return cut(self, tokens, labels, np.ones_like(loss_mask) if lost else loss_mask, micro)
+
+    patch.setattr(MegatronEngine, "_micro_batches", unmasked)
+
+
+def _zero_divides_again(patch: pytest.MonkeyPatch) -> None:
+    clip = optimizers.clip
+
+    def divided(optimizer: Any, grad_norm: float, limit: float) -> None:
+        if isinstance(optimizer, DistributedOptimizer):
+            for part in optimizers.owned(optimizer):
+                part.main.grad /= dist.get_world_size()
+        clip(optimizer, grad_norm, limit)
+
+    patch.setattr(optimizers, "clip", divided)
+
+
+def _decay_on_norms(patch: pytest.MonkeyPatch) -> None:
+    """Only on tensor rank 1: Adam hides a factor, but not another rule."""
+    build = optimizers.build
+
+    def everywhere(config: Any, *rest: Any) -> Any:
+        optimizer = build(config, *rest)
+        if config.parallel.tensor > 1 and dist.get_rank() % config.parallel.tensor:
+            for group in optimizer.param_groups:
+                group["weight_decay"] = config.optimizer.weight_decay
+        return optimizer
+
+    patch.setattr(optimizers, "build", everywhere)
+
+
+# fault, layouts, the row that shows it, the first step it shows at, and there: quantity, parameter, stages
+FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
+    "norm gradients not summed over tensor ranks": (
+        *(_norms_not_summed, "tp2+sp,pp2", "tp2+sp fp32", 1),
+        *("gradient", "layernorm", (0,)),
+    ),
+    "tied embedding not exchanged between stages": (
+        *(_tied_embedding_not_exchanged, "tp2,pp2", "pp2 fp32", 1),
+        *("gradient", "^embedding.word_embeddings.weight$", (0, 1)),
+    ),
+    "loss divided per micro-batch": (
+        *(_loss_divided_per_micro_batch, "dp2", "dp2+zero1 fp32", 1),
+        *("gradient norm", "", ()),
+    ),
+    "virtual chunks initialised alike": (
+        *(_virtual_chunks_alike, "pp2,pp2+vp2", "pp2+vp2 fp32", 0),
+        *("initial weights", "layers.[23].*weight", (0,)),
+    ),
+    "another rank's batch slice": (
+        *(_rows_of_another_rank, "tp2,dp2", "dp2+zero1 fp32", 1),
+        *("samples", "", (0,)),
+    ),
+    "micro-batches cut wrong on one data rank": (
+        *(_rows_cut_wrong, "tp2,dp2", "dp2+zero1 fp32", 1),
+        *("loss", "", ()),
+    ),
+    "mask lost": (
+        *(_mask_lost, "tp2,pp2", "pp2 fp32", 1),
+        *("token count", "", ()),
+    ),
+    "ZeRO divides twice": (
+        *(_zero_divides_again, "dp2+zero0,dp2+zero1", "dp2+zero1 fp32", 1),
+        *("gradient", "", (0,)),
+    ),
+    "weight decay on norms on one tensor rank": (
+        *(_decay_on_norms, "tp2,pp2", "tp2 fp32", 1),
+        *("update", "layernorm.weight", (0,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found_where_it_is_and_nowhere_else(name: str, tmp_path: Path) -> None:
+    fault, layouts, shown_by, step, quantity, parameter, stages = FAULTS[name]
+    rows = _rows(layouts, tmp_path, fault)
+    verdict = rows[shown_by].verdict
+    assert verdict is not None, rows[shown_by].error
+    found = {departure.quantity: departure for departure in verdict.departures}
+    assert quantity in found, list(map(str, found.values()))
+    assert (found[quantity].step, found[quantity].stages) == (step, stages)
+    assert re.search(parameter, found[quantity].parameter or "")
+    # One rank cuts its rows into micro-batches too, of another size than the reference.
+    alone = ["one rank fp32"] if name == "loss divided per micro-batch" else []
+    assert [title for title, row in rows.items() if not row.same] == [*alone, shown_by]
+
+
+def _fails_on_rank_1(patch: pytest.MonkeyPatch) -> None:
+    initialise = MegatronEngine.initialise
+
+    def broken(self: MegatronEngine) -> None:
+        if self.groups.rank == 1:
+            raise ValueError("no such weights")
+        initialise(self)
+
+    patch.setattr(MegatronEngine, "initialise", broken)
+
+
+def test_layout_that_fails_says_why_and_the_next_goes_on(tmp_path: Path) -> None:
+    rows = _rows("tp2,pp2", tmp_path, _fails_on_rank_1)
+    assert rows["one rank fp32"].same
+    for title in ("tp2 fp32", "pp2 fp32"):
+        assert rows[title].error == "ValueError: no such weights (rank 1)"
+        assert not rows[title].same
