@@ -1,0 +1,39 @@
+"""Layouts by name."""
+
+import pytest
+
+from pretrain.errors import ConfigError
+from pretrain.plan.kinds import every_kind, parse, short
+from pretrain.plan.layout import Layout
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 6, 8, 16])
+def test_reading_is_the_inverse_of_writing(world: int) -> None:
+    for layout in every_kind(world):
+        assert parse(str(layout), zero=0) == layout
+
+
+def test_sizes_left_out_are_one_and_zero_follows_the_config() -> None:
+    assert parse("tp2", zero=1) == Layout(2, 2, 1, 1, False, 0), "one data rank shares nothing"
+    assert parse("dp4", zero=1) == Layout(4, 1, 1, 1, False, 1)
+    assert parse("dp4+zero0", zero=1) == Layout(4, 1, 1, 1, False, 0)
+    assert parse(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(8, 2, 2, 2, True, 3)
+
+
+@pytest.mark.parametrize("text", ["", "tp", "tp0", "2", "sp", "tp2tp2", "tp2+sp+sp", "tp2+vp", "tp2,pp2", "tp2+zero11"])
+def test_what_is_no_layout_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a layout: write"):
+        parse(text, zero=1)
+
+
+def test_every_kind_of_four_ranks_is_there_once() -> None:
+    names = list(map(short, every_kind(4)))
+    assert len(set(names)) == len(names)
+    assert set(names) == {
+        *("tp4", "tp4+sp", "pp4", "pp4+vp2", "dp4", "dp4+zero1"),
+        *("tp2pp2", "tp2pp2+sp", "tp2pp2+vp2", "tp2pp2+sp+vp2"),
+        *("tp2dp2", "tp2dp2+sp", "tp2dp2+zero1", "tp2dp2+sp+zero1"),
+        *("pp2dp2", "pp2dp2+vp2", "pp2dp2+zero1", "pp2dp2+vp2+zero1"),
+    }
+    assert every_kind(1) == [Layout(1, 1, 1, 1, False, 0)]
+    assert short(every_kind(1)[0]) == "one rank"
