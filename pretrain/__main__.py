@@ -101,7 +101,7 @@ def _eval(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pretrain eval", allow_abbrev=False, description="Zero-, one- and few-shot report."
     )
-    parser.add_argument("checkpoint", type=Path, help="a run (its newest checkpoint), or a checkpoint")
+    parser.add_argument("checkpoint", type=Path, help="a run (its newest valid checkpoint), or a checkpoint")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as parallel.tensor=2")
     parser.add_argument("--tasks", required=True, type=_names, help=f"comma-separated: {', '.join(NAMES)}")
     parser.add_argument("--shots", default=[0], type=_numbers, help="numbers of solved examples, such as 0,1,8")
@@ -112,16 +112,18 @@ def _eval(argv: list[str]) -> int:
     parser.add_argument("--nproc", type=_count, help="local ranks, laid out as trained; without it: one rank")
     options = parser.parse_intermixed_args(argv)
     check_names(options.tasks)
-    from pretrain.checkpoint.state import locate, scoring_config
+    from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.state import expected_config
 
-    checkpoint = locate(options.checkpoint)
+    candidates = locate(options.checkpoint)
     one_rank = options.nproc is None and "WORLD_SIZE" not in os.environ
-    config = scoring_config(checkpoint, options.overrides, one_rank)
-    if _spreads(config, options.nproc, trains=False):
+    if _spreads(expected_config(candidates, options.overrides, one_rank), options.nproc, trains=False):
         return _local(options.nproc, ["eval", *argv], None)
     _quiet()
+    from pretrain.build import open_checkpoint
     from pretrain.evaluation import report
 
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank)
     report(config, checkpoint, options.tasks, options.shots, options.limit, options.seed, options.data, options.out)
     return 0
 
@@ -194,19 +196,19 @@ def _export(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="pretrain export", allow_abbrev=False, description="Weights for other libraries, after a gate."
     )
-    parser.add_argument("checkpoint", help="a run (its newest checkpoint), or a checkpoint")
+    parser.add_argument("checkpoint", help="a run (its newest valid checkpoint), or a checkpoint")
     parser.add_argument("--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf DIR")
     options = parser.parse_args(argv)
     kind, directory = options.to
     if kind != "hf":
         raise ConfigError(f"--to {kind}: the one known format is hf")
     _quiet()
-    from pretrain.build import build_scorer
+    from pretrain.build import build_scorer, open_checkpoint
+    from pretrain.checkpoint.directory import locate
     from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.state import TOKENIZER, locate, scoring_config
+    from pretrain.checkpoint.state import TOKENIZER
 
-    checkpoint = locate(Path(options.checkpoint))
-    config = scoring_config(checkpoint, ["precision=fp32"], one_rank=True)
+    config, checkpoint = open_checkpoint(locate(Path(options.checkpoint)), ["precision=fp32"], one_rank=True)
     difference = export(build_scorer(config, checkpoint), config, checkpoint / TOKENIZER, Path(directory))
     print(f"{directory}: largest logit difference from transformers {difference:.2e}")
     return 0

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,10 +13,10 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
 from data_pipeline.shards import Dataset
 from pretrain.checkpoint import store
+from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
-from pretrain.errors import RunError
 from pretrain.plan.layout import Layout, plan_layout
 
 
@@ -50,19 +51,27 @@ def build_training(config: RunConfig) -> Training:
     return Training(config, layout, engine, stream, heldout, tokenizer)
 
 
+def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:
+    """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
+    the process group; every rank calls this."""
+    device.install()
+    device.join(expected_config(candidates, overrides, one_rank).health.timeout_s)
+
+    def report(sentence: str) -> None:
+        if dist.get_rank() == 0:
+            print(f"warning: {sentence}", file=sys.stderr)
+
+    checkpoint = store.first_valid(candidates, report)
+    return scoring_config(checkpoint, overrides, one_rank), checkpoint
+
+
 def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
-    """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`."""
+    """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`. Both come
+    from `open_checkpoint`."""
     place = device.install()
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     engine = MegatronEngine(config, layout, place, train=False)
-    if len(set(store.gather(str(checkpoint)))) > 1:
-        raise RunError(
-            f"a checkpoint was added while ranks looked for the newest ({checkpoint}): name one, or try again"
-        )
-    problem = store.verify(checkpoint)
-    if problem is not None:
-        raise RunError(f"{problem}: this checkpoint is damaged, choose another")
     store.load(checkpoint, engine.state())
     return engine
 

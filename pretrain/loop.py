@@ -7,6 +7,7 @@ from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
 from pretrain.build import Training, versions
 from pretrain.checkpoint import store
+from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.engine.schedule import learning_rate
 from pretrain.errors import RunError
@@ -43,28 +44,38 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     log.begin(step, tokens)  # from here on the run's files change
     if step:
         log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
-    stopping = False
-    while tokens < end_tokens and not stopping:
-        started = time.perf_counter()
-        batch = next(batches)
-        step += 1
-        tokens = batch.cursor.samples * length
-        rate = learning_rate(config, tokens, end_tokens)
-        result = engine.train_step(batch, rate, step)
-        log.step(step, tokens, batch, result, rate, time.perf_counter() - started)
-        if result.skipped and config.health.stop_on_nan:
-            raise RunError(
-                f"step {step}: the loss or gradient is not finite (loss sum {result.loss_sum}, gradient norm "
-                f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
-                "rate, or set health.stop_on_nan=false to skip such steps"
-            )
-        stopping = engine.any(stop.requested)
-        finished = tokens >= end_tokens
-        if finished or _due(step, config.evaluate.every_steps):
-            heldout = heldout_loss(engine, run.heldout, length, config.evaluate.sequences)
-            log.heldout(step, tokens, heldout)
-        if finished or stopping or _due(step, config.checkpoint.every_steps):
-            _save(run, log, checkpoints, _record(run, step, tokens, batch.cursor))
+    stopping, save_seconds = False, 0.0
+    with Saver(
+        checkpoints,
+        config.checkpoint.keep,
+        config.checkpoint.in_flight,
+        saved=lambda saved: log.event("saved", **vars(saved)),
+        warn=log.warn,
+    ) as saver:
+        while tokens < end_tokens and not stopping:
+            started = time.perf_counter()
+            batch = next(batches)
+            step += 1
+            tokens = batch.cursor.samples * length
+            rate = learning_rate(config, tokens, end_tokens)
+            result = engine.train_step(batch, rate, step)
+            log.step(step, tokens, batch, result, rate, time.perf_counter() - started, save_seconds)
+            if result.skipped and config.health.stop_on_nan:
+                raise RunError(
+                    f"step {step}: the loss or gradient is not finite (loss sum {result.loss_sum}, gradient norm "
+                    f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
+                    "rate, or set health.stop_on_nan=false to skip such steps"
+                )
+            stopping = engine.any(stop.requested or saver.failed)
+            if stopping:
+                saver.wait()  # raises on every rank if a save failed on one
+            finished = tokens >= end_tokens
+            if finished or _due(step, config.evaluate.every_steps):
+                heldout = heldout_loss(engine, run.heldout, length, config.evaluate.sequences)
+                log.heldout(step, tokens, heldout)
+            save_seconds = 0.0
+            if finished or stopping or _due(step, config.checkpoint.every_steps):
+                save_seconds = saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
     if tokens < end_tokens:
         log.event("stopped", step=step, tokens=tokens)
         return STOPPED
@@ -83,12 +94,6 @@ def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
     store.load(checkpoint, run.engine.state())
     run.engine.state_loaded(record.updates)
     return record
-
-
-def _save(run: Training, log: RunLog, checkpoints: Path, record: Record) -> None:
-    started = time.perf_counter()
-    store.save(checkpoints, run.engine.state(), record, run.tokenizer, run.config.checkpoint.keep)
-    log.event("saved", step=record.step, tokens=record.tokens, seconds=round(time.perf_counter() - started, 3))
 
 
 def _record(run: Training, step: int, tokens: int, cursor: Cursor) -> Record:

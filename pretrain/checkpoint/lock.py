@@ -4,7 +4,7 @@ import fcntl
 from pathlib import Path
 from typing import IO
 
-from pretrain.checkpoint.store import gather
+from pretrain.checkpoint.collective import gather
 from pretrain.errors import ConfigError
 
 

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
@@ -33,40 +35,45 @@ class Record:
     """for information: a checkpoint is read by any layout"""
     versions: dict[str, str]
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+    def encode(self) -> bytes:
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
 
     @classmethod
     def read(cls, path: Path) -> "Record":
+        """Raises RunError for a file that is none."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise RunError(f"{path} is not a checkpoint's record ({error})") from None
+            return _RECORD.validate_json(path.read_bytes(), strict=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read ({error.strerror})") from None
+        except ValidationError as error:
+            raise RunError(f"{path} is not a checkpoint's record ({error.errors()[0]['msg']})") from None
 
 
-def complete(directory: Path) -> list[Path]:
-    """The finished checkpoints in a run's `checkpoints/`, oldest first. Temporary names were never finished."""
-    return sorted(p for p in directory.glob("step-*") if p.is_dir() and p.name.removeprefix("step-").isdigit())
-
-
-def locate(path: Path) -> Path:
-    """A checkpoint, from its own path or from that of a run (its newest). Raises ConfigError if there is none."""
-    if (path / RECORD).exists():
-        return path
-    found = complete(path / "checkpoints")
-    if not found:
-        raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
-    return found[-1]
+_RECORD = TypeAdapter(Record)
 
 
 def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> RunConfig:
     """The config a checkpoint was trained with, for scoring: without interleaving and sequence parallelism, which
     change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
     tree = Record.read(checkpoint / RECORD).config
-    tree["parallel"] |= {"virtual": 1, "sequence": False, "recompute": "none"}
-    if one_rank:
-        tree["parallel"] |= {"tensor": 1, "pipeline": 1}
+    same_numbers = {"virtual": 1, "sequence": False, "recompute": "none"}
+    tree["parallel"] = {
+        **tree.get("parallel", {}),
+        **same_numbers,
+        **({"tensor": 1, "pipeline": 1} if one_rank else {}),
+    }
     return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
+
+
+def expected_config(candidates: list[Path], overrides: list[str], one_rank: bool) -> RunConfig:
+    """The `scoring_config` of the first candidate that has one. Which of them is valid is known only once the ranks
+    have read them; how many ranks there should be has to be known before."""
+    for checkpoint in candidates[:-1]:
+        try:
+            return scoring_config(checkpoint, overrides, one_rank)
+        except (ConfigError, RunError):
+            continue
+    return scoring_config(candidates[-1], overrides, one_rank)
 
 
 def check_same_run(record: Record, config: RunConfig) -> None:

@@ -1,239 +1,193 @@
-"""Checkpoints on disk: `step-NNNNNNNN/`, complete or absent.
+"""Reading checkpoints: which one is valid, and its tensors into any layout.
 
-A directory holds named global tensors (torch.distributed.checkpoint, one file per rank), `record.json`, the tokenizer,
-and `manifest.json` with the size and sha256 of every file. It is written under a temporary name, synced, and renamed;
-whatever carries another name was never finished. Every file is checked against the manifest before anything in it is
-read, and the newest checkpoint is the newest *valid* one.
+Every file is checked against the manifest before a checkpoint is used (`verify`), and what the manifest says of tensors
+against the engine's own state before anything is read (`load`). Files are safetensors and JSON: nothing is executed.
 """
 
-import errno
-import hashlib
-import json
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch import Tensor
 
-from data_pipeline.durable import sync
-from pretrain.checkpoint.state import RECORD, TOKENIZER, Record, complete
-from pretrain.engine.base import GlobalPart
+from pretrain.checkpoint import directory as directories
+from pretrain.checkpoint import files
+from pretrain.checkpoint.collective import gather, on_leader, together
+from pretrain.checkpoint.files import ITEM_BYTES, MANIFEST, Box, Manifest, Stored
+from pretrain.checkpoint.state import RECORD
+from pretrain.engine.base import GlobalPart, Piece
 from pretrain.errors import RunError
 
-_MANIFEST = "manifest.json"
+Bounds = list[tuple[int, int]]
+Slices = tuple[slice, ...]
 
-
-def save(directory: Path, state: dict[str, GlobalPart], record: Record, tokenizer: bytes, keep: int) -> Path:
-    """Writes `directory/step-NNNNNNNN` and removes the oldest beyond `keep`. Collective.
-
-    Raises RunError on every rank when one cannot write; the checkpoints that were there stay as they were.
-    """
-    final = directory / f"step-{record.step:08d}"
-    temporary = directory / f"{final.name}.tmp"
-    leader = dist.get_rank() == 0
-    tensors = {name: _Boxes(part) for name, part in state.items() if part.saves}
-    size_bytes = sum(gather(sum(p.value.nbytes for boxes in tensors.values() for p in boxes.part.pieces)))
-    with _together(f"saving {final}") as attempt:
-        if leader:
-            attempt(lambda: _start(directory, temporary, size_bytes))
-    with _together(f"saving {final} (run.dir must be on storage that all nodes share)") as attempt:
-        attempt(lambda: temporary.stat())  # or each node would write its part where no other sees it
-    with _together(f"saving {final}") as attempt:
-        writer = dcp.FileSystemWriter(temporary, thread_count=1)
-        attempt(lambda: dcp.save(tensors, storage_writer=writer, planner=_SavePlanner()))
-    mine = temporary.glob(f"__{dist.get_rank()}_*")  # torch names a file after the rank that writes it
-    digests: dict[str, Any] = {}
-    with _together(f"saving {final}") as attempt:
-        attempt(lambda: digests.update((path.name, _sealed(path)) for path in mine))
-    everyone = gather(digests)
-    with _together(f"saving {final}") as attempt:
-        if leader:
-            attempt(lambda: _finish(temporary, final, record, tokenizer, everyone))
-    if leader:
-        for old in complete(directory)[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
-    return final
-
-
-def load(checkpoint: Path, state: dict[str, GlobalPart]) -> None:
-    """Reads the tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Collective."""
-    tensors = {name: _Boxes(part) for name, part in state.items()}
-    with _together(f"loading {checkpoint}") as attempt:
-        reader = dcp.FileSystemReader(checkpoint)
-        attempt(lambda: dcp.load(tensors, storage_reader=reader, planner=_LoadPlanner()))
+__all__ = ["RECORD", "first_valid", "gather", "load", "newest_valid", "verify"]
 
 
 def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint whose every file agrees with its manifest; None if there is none at all. Collective.
+    """The checkpoint to go on from: the newest whose every file agrees with its manifest; None if there is none at
+    all. Collective; for the one run that writes to `directory`.
 
     Damaged ones are reported and set aside under another name, so that they are not counted among those to keep.
-    Raises RunError if there are checkpoints and none is valid.
+    Raises RunError if there are checkpoints and none is valid, and where files can't be accessed: going on from an
+    older one would lose work.
     """
-    candidates = gather(complete(directory))[0]  # one rank's view: shared storage may show others an older one
-    for checkpoint in reversed(candidates):
-        problem = verify(checkpoint)
-        if problem is None:
-            return checkpoint
-        aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
-        if dist.get_rank() == 0:
-            shutil.rmtree(aside, ignore_errors=True)
-            checkpoint.rename(aside)
+
+    def passed_over(checkpoint: Path, problem: str) -> None:
+        aside = on_leader(f"setting aside {checkpoint}", lambda: directories.set_aside(checkpoint))
         report(f"{problem}; set aside as {aside.name}, trying an older checkpoint")
-    if gather(bool(candidates) or any(directory.glob("*.damaged")))[0]:
+
+    def look() -> tuple[list[Path], bool]:
+        directories.tidy(directory)
+        return directories.complete(directory), any(directory.glob("*.damaged"))
+
+    # One rank's view: shared storage may show others an older one.
+    candidates, damaged = on_leader(f"looking for checkpoints in {directory}", look)
+    found = _first_valid(candidates[::-1], passed_over)
+    if found is None and (candidates or damaged):
         raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
-    return None
+    return found
+
+
+def first_valid(candidates: list[Path], report: Callable[[str], None]) -> Path:
+    """The first valid checkpoint of `candidates`, nothing being renamed; those passed over are reported. Collective.
+    Raises RunError if there is none, and where files can't be accessed."""
+    problems: list[str] = []
+    candidates = gather(candidates)[0]  # a run that goes on may have added one while ranks looked
+
+    def passed_over(checkpoint: Path, problem: str) -> None:
+        problems.append(problem)
+        if checkpoint != candidates[-1]:
+            report(f"{problem}; trying an older checkpoint")
+
+    found = _first_valid(candidates, passed_over)
+    if found is None:
+        raise RunError(f"{problems[-1]}: this checkpoint is damaged, choose another")
+    return found
 
 
 def verify(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files."""
-    problems = gather(_verify_share(checkpoint, dist.get_rank(), dist.get_world_size()))
+    """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files.
+    Raises RunError where files can't be accessed."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    problems = together(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world))
     return next((problem for problem in problems if problem is not None), None)
 
 
-def gather(value: Any) -> list[Any]:
-    """Each rank's value, on every rank."""
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+def load(checkpoint: Path, state: dict[str, GlobalPart]) -> int:
+    """Reads the tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Returns the bytes
+    that this rank read: just those its pieces hold, each once. Collective.
+
+    Raises RunError if the checkpoint's tensors are not those of `state`, over all ranks: other names, other shapes,
+    boxes that leave a gap, overlap or reach beyond their file. A `state` of weights only passes over the optimizer's.
+    """
+    shapes = {
+        name: shape for own in gather({name: part.shape for name, part in state.items()}) for name, shape in own.items()
+    }
+    return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes))[dist.get_rank()]
 
 
-class _Boxes:
-    """A GlobalPart as torch.distributed.checkpoint wants it: what to write, and where to put what is read."""
-
-    def __init__(self, part: GlobalPart) -> None:
-        self.part = part
-
-    def size(self) -> torch.Size:
-        return torch.Size(self.part.shape)
-
-    def __create_write_items__(self, name: str, _: Any) -> list[WriteItem]:
-        return [
-            WriteItem(
-                index=MetadataIndex(name, chunk.offsets),
-                type=WriteItemType.SHARD,
-                tensor_data=TensorWriteData(
-                    chunk=chunk,
-                    properties=TensorProperties.create_from_tensor(piece.value),
-                    size=self.size(),
-                ),
-            )
-            for piece, chunk in zip(self.part.pieces, self.__create_chunk_list__(), strict=True)
-        ]
-
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(torch.Size(p.offset), p.value.shape) for p in self.part.pieces]
-
-    def at(self, index: MetadataIndex) -> torch.Tensor:
-        return next(p.value for p in self.part.pieces if torch.Size(p.offset) == index.offset)
-
-
-class _SavePlanner(dcp.DefaultSavePlanner):
-    def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
-        return self.state_dict[index.fqn].at(index)
-
-
-class _LoadPlanner(dcp.DefaultLoadPlanner):
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False)
-
-    def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
-        # The default goes through the values first and would replace those that are not plain tensors.
-        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
-
-    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
-        return self.state_dict[index.fqn].at(index)
-
-
-def _start(directory: Path, temporary: Path, size_bytes: int) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    for leftover in directory.glob("step-*.tmp"):
-        shutil.rmtree(leftover)
-    # torch's writer reports a full disk as an inconsistent file, so it is asked about before.
-    if shutil.disk_usage(directory).free < size_bytes:
-        raise OSError(errno.ENOSPC, "", str(directory))
-    temporary.mkdir()
-
-
-def _finish(
-    temporary: Path, final: Path, record: Record, tokenizer: bytes, digests: list[dict[str, dict[str, Any]]]
-) -> None:
-    record.write(temporary / RECORD)
-    (temporary / TOKENIZER).write_bytes(tokenizer)
-    files = {name: digest for own in digests for name, digest in own.items()}
-    for path in temporary.iterdir():
-        if path.name not in files:
-            files[path.name] = _sealed(path)
-    (temporary / _MANIFEST).write_text(_manifest(files), encoding="utf-8")
-    sync(temporary / _MANIFEST)
-    sync(temporary)
-    if final.exists():  # the same step saved again, after a damaged one was passed over
-        shutil.rmtree(final)
-    temporary.rename(final)
-    sync(final.parent)
-
-
-def _verify_share(checkpoint: Path, rank: int, world: int) -> str | None:
-    try:
-        text = (checkpoint / _MANIFEST).read_text(encoding="utf-8")
-        files = json.loads(text)["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{checkpoint / _MANIFEST} cannot be read ({error})"
-    if text != _manifest(files):
-        return f"{checkpoint / _MANIFEST} has changed since it was written"
-    for name, expected in sorted(files.items())[rank::world]:
-        path = checkpoint / name
-        try:
-            if path.stat().st_size != expected["bytes"]:
-                return f"{path} has {path.stat().st_size} bytes and should have {expected['bytes']}"
-            if _digest(path)["sha256"] != expected["sha256"]:
-                return f"{path} has changed since it was written: its sha256 is not the manifest's"
-        except OSError as error:
-            return f"{path} cannot be read ({error.strerror})"
+def _first_valid(candidates: Iterable[Path], passed_over: Callable[[Path, str], None]) -> Path | None:
+    for checkpoint in candidates:
+        problem = verify(checkpoint)
+        if problem is None:
+            return checkpoint
+        passed_over(checkpoint, problem)
     return None
 
 
-def _manifest(files: dict[str, Any]) -> str:
-    return json.dumps({"files": files}, indent=1, sort_keys=True)
+def _load(checkpoint: Path, state: dict[str, GlobalPart], shapes: dict[str, tuple[int, ...]]) -> int:
+    path, manifest = checkpoint / MANIFEST, Manifest.read(checkpoint)
+    _check_names(path, manifest, shapes)
+    plan: dict[str, list[tuple[Box, Tensor, Slices]]] = {}
+    for name, part in state.items():
+        for piece in part.pieces:
+            for box, inside, there in _sources(path, name, manifest.tensors[name], piece):
+                plan.setdefault(box.file, []).append((box, piece.value[inside], there))
+    for name, sources in plan.items():
+        with files.open_plain(checkpoint / name) as file:
+            if max(box.end for box, *_ in sources) > os.fstat(file.fileno()).st_size:
+                raise RunError(f"{path} places values beyond the end of {name}")
+    read_bytes = 0
+    for name, sources in plan.items():
+        with files.open_plain(checkpoint / name) as file:
+            for box, target, there in sources:
+                # Copy-on-write, only because torch wants arrays that it could write to.
+                values = np.memmap(file, "<f4", "c", box.position, box.shape)[there]
+                target.copy_(torch.from_numpy(values))
+                read_bytes += values.nbytes
+    return read_bytes
 
 
-def _sealed(path: Path) -> dict[str, Any]:
-    """The file's digest, once it is on the disk."""
-    sync(path)
-    return _digest(path)
+def _check_names(path: Path, manifest: Manifest, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Every tensor of the config is there, in its shape and cut into boxes that lie in it; no other is."""
+    weights_only = all(name.startswith("model/") for name in shapes)
+    for name in sorted(shapes.keys() | manifest.tensors.keys()):
+        if name not in manifest.tensors:
+            raise RunError(f"{path} has no tensor {name}, which this config needs")
+        if name not in shapes:
+            if weights_only and not name.startswith("model/"):
+                continue
+            raise RunError(f"{path} has a tensor {name}, which this config does not know")
+        stored = manifest.tensors[name]
+        if stored.shape != shapes[name]:
+            raise RunError(f"{path}: {name} has shape {stored.shape}, and {shapes[name]} with this config")
+        for box in stored.boxes:
+            _check_box(path, name, stored, box, manifest)
+        if _overlap(stored.boxes):
+            raise RunError(f"{path} has values of {name} twice")
 
 
-def _digest(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+def _check_box(path: Path, name: str, stored: Stored, box: Box, manifest: Manifest) -> None:
+    fits = len(box.offset) == len(box.shape) == len(stored.shape) and all(
+        offset >= 0 and size > 0 and offset + size <= whole
+        for offset, size, whole in zip(box.offset, box.shape, stored.shape, strict=True)
+    )
+    if not fits:
+        raise RunError(f"{path} has a box of {name} that does not lie in it")
+    if box.file not in manifest.files or box.position < 0 or box.position % ITEM_BYTES:
+        raise RunError(f"{path} places values of {name} where no file has any")
 
 
-@contextmanager
-def _together(action: str) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Runs `attempt(work)` on this rank and, at the end, raises one RunError on all ranks if any failed."""
-    problem: list[str] = []
-
-    def attempt(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except OSError as error:
-            problem.append(_disk_problem(error))
-        except dcp.api.CheckpointException as error:
-            first, _ = next(iter(error.failures.values()))
-            problem.append(_disk_problem(first) if isinstance(first, OSError) else f"{type(first).__name__}: {first}")
-
-    yield attempt
-    found = next((p for p in gather(problem[0] if problem else None) if p is not None), None)
-    if found is not None:
-        raise RunError(f"{action} failed: {found}")
+def _sources(path: Path, name: str, stored: Stored, piece: Piece) -> Iterator[tuple[Box, Slices, Slices]]:
+    """The boxes that `piece` comes from, each with the part they share: within the piece, and within the box."""
+    shape = tuple(piece.value.shape)
+    covered = 0
+    for box in stored.boxes:
+        shared = _shared(piece.offset, shape, box.offset, box.shape)
+        if shared is not None:
+            covered += math.prod(high - low for low, high in shared)
+            yield box, _within(shared, piece.offset), _within(shared, box.offset)
+    if covered != math.prod(shape):  # boxes do not overlap
+        raise RunError(f"{path} lacks some values of {name}")
 
 
-def _disk_problem(error: OSError) -> str:
-    if error.errno == errno.ENOSPC:
-        return f"no space left on the disk of {error.filename or 'the checkpoint'}: free some and start again"
-    return f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+def _overlap(boxes: Iterable[Box]) -> bool:
+    ordered = sorted(boxes, key=lambda box: box.offset)
+    for index, box in enumerate(ordered):
+        for other in islice(ordered, index + 1, None):
+            if other.offset[0] >= box.offset[0] + box.shape[0]:
+                break  # as do all that follow
+            if _shared(box.offset, box.shape, other.offset, other.shape) is not None:
+                return True
+    return False
+
+
+def _shared(
+    offset: tuple[int, ...], shape: tuple[int, ...], other: tuple[int, ...], other_shape: tuple[int, ...]
+) -> Bounds | None:
+    """[low, high) of what two boxes share in each dimension; None if they share nothing."""
+    bounds = [
+        (max(a, b), min(a + size, b + other_size))
+        for a, size, b, other_size in zip(offset, shape, other, other_shape, strict=True)
+    ]
+    return bounds if all(low < high for low, high in bounds) else None
+
+
+def _within(bounds: Bounds, offset: tuple[int, ...]) -> Slices:
+    return tuple(slice(low - start, high - start) for (low, high), start in zip(bounds, offset, strict=True))

@@ -54,8 +54,12 @@ class RunLog:
         if self._reports is not None:
             self._reports.begin(step, tokens)
 
-    def step(self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float) -> None:
-        """One optimizer step, which took `seconds` and brought the run to `tokens` tokens."""
+    def step(
+        self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float,
+        save_seconds: float,
+    ) -> None:  # fmt: skip
+        """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had stood
+        still for `save_seconds`."""
         if self._reports is None:
             return
         tokens_per_second = len(batch.sample_ids) * self._config.model.sequence_length / seconds
@@ -70,6 +74,7 @@ class RunLog:
             step_seconds=seconds,
             tokens_per_second=tokens_per_second,
             mfu=tokens_per_second * self._reports.mfu_per_speed if self._reports.mfu_per_speed is not None else None,
+            save_seconds=save_seconds,
         )
         self._reports.step(metrics)
 

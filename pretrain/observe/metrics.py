@@ -36,6 +36,8 @@ class StepMetrics:
     """of the whole run, in this step"""
     mfu: float | None
     """model FLOPs utilization, 0 to 1; None: the device's peak is not known"""
+    save_seconds: float
+    """that training stood still for saving between the line before and this step; no part of step_seconds"""
 
 
 class MetricsLog:

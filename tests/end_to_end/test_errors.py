@@ -1,14 +1,17 @@
 """A user's mistake is one sentence on stderr with what to do, exit status 2 (or 1), and no traceback."""
 
 import json
+import resource
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from pretrain.__main__ import main
-from tests.end_to_end.conftest import pretrain, start
+from tests.end_to_end.conftest import environment, pretrain, start
 
 
 @pytest.mark.parametrize(
@@ -115,7 +118,7 @@ def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(c
     assert moved.returncode == 2
     assert "order of samples" in one_sentence(moved.stderr)
     assert (run / "config.yaml").read_bytes() == resolved, "a refused start leaves the run as it was"
-    victim = next((run / "checkpoints" / "step-00000024").glob("*.distcp"))
+    victim = next((run / "checkpoints" / "step-00000024").glob("tensors-*.safetensors"))
     victim.write_bytes(victim.read_bytes()[:-1])
     done = pretrain("train", config, *keep)
     assert done.returncode == 0, done.stderr
@@ -124,6 +127,29 @@ def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(c
     assert kept == {"step-00000024", "step-00000026", "step-00000024.damaged"}
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "resumed"] == [16]
+
+
+def test_a_save_that_fails_ends_the_run_with_one_sentence_and_a_checkpoint_to_go_on_from(config: Path) -> None:
+    first = pretrain(
+        "train", config, "parallel.tensor=2", "train.steps=8", "schedule.decay_tokens=10000", "--nproc", "2"
+    )
+    assert first.returncode == 0, first.stderr
+    command = [sys.executable, "-m", "pretrain", "train", config, "parallel.tensor=2", "train.steps=1000"]
+    limited = subprocess.run(
+        [*command, "schedule.decay_tokens=10000", "--nproc", "2"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY)),
+    )
+    assert limited.returncode == 1, limited.stdout + limited.stderr
+    assert "step-00000016 failed: File too large" in one_sentence(limited.stderr)
+    assert "tensors-0000" in limited.stderr
+    steps = len((config.parent / "run" / "metrics.jsonl").read_bytes().splitlines())
+    assert 16 <= steps < 1000, "it ends at the next step, not at the end"
+    names = [path.name for path in (config.parent / "run" / "checkpoints").glob("*")]
+    assert [name for name in names if not name.endswith(".tmp")] == ["step-00000008"]
 
 
 def test_a_second_run_on_one_directory_is_refused(config: Path) -> None:

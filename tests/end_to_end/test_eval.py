@@ -1,6 +1,7 @@
 """`pretrain eval` and `pretrain export` on a run that `pretrain train` made."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,24 @@ def test_export_passes_its_gate_and_loads_in_transformers(run: Path, tmp_path: P
     again = pretrain("export", run, "--to", "hf", tmp_path / "hf")
     assert again.returncode == 2
     assert "is there already" in again.stderr
+
+
+def test_scoring_a_run_passes_over_damage_and_changes_nothing(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    newest = copy / "checkpoints" / "step-00000024"
+    (newest / "tensors-00001.safetensors").write_bytes(b"")
+    names = sorted(path.name for path in newest.parent.iterdir())
+    out = tmp_path / "out"
+    done = pretrain("eval", copy, "--tasks", "heldout", "--limit", "2", "--out", out, "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("step-00000024/tensors-00001.safetensors has 0 bytes") == 1
+    assert json.loads((out / "report.json").read_text())["facts"]["step"] == 16
+    assert sorted(path.name for path in newest.parent.iterdir()) == names
+    named = pretrain("export", newest, "--to", "hf", tmp_path / "hf")
+    assert named.returncode == 1
+    assert "tensors-00001.safetensors has 0 bytes" in named.stderr
+    assert "Traceback" not in named.stderr
 
 
 def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pretrain.attention.patterns import PATTERNS, banded, dense
 from pretrain.checkpoint import store
-from pretrain.checkpoint.state import Record
+from pretrain.checkpoint.saver import Saver
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config, train, whole_state
+from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
 from tests.unit.attention.test_patterns import oracle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -102,9 +102,9 @@ def _write(precision: str, directory: Path) -> Any:
     config = tiny_config(precision=precision, run={"dir": "unused", "seed": 7, "deterministic": True})
     engine = build_engine(config)
     train(engine, range(HALF))
-    record = Record(HALF, HALF * 256, {"samples": HALF * 8, "fingerprint": "f"}, config.model_dump(), "", {})
-    store.save(directory, engine.state(), record, b"tokenizer", keep=2)
-    return whole_state(engine), train(engine, range(HALF, STEPS))
+    with Saver(directory, keep=2, in_flight=1) as saver:
+        saver.save(engine.state(), record(HALF), b"tokenizer")
+        return whole_state(engine), train(engine, range(HALF, STEPS))  # while the copy is being written
 
 
 def _continue(precision: str, directory: Path) -> Any:

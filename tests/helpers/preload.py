@@ -4,7 +4,6 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
-import torch._dynamo  # noqa: E402
-import torch.distributed.checkpoint  # noqa: E402, F401
+import torch._dynamo  # noqa: E402, F401
 
 import pretrain.engine.megatron  # noqa: E402, F401

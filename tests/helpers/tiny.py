@@ -1,11 +1,14 @@
 """A GPT small enough for a test, batches for it, and an engine on any layout."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch.distributed as dist
 
+from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
@@ -70,6 +73,19 @@ def train(engine: MegatronEngine, steps: range, masked: bool = False) -> list[tu
     rate = engine.config.optimizer.learning_rate
     results = [engine.train_step(rows(engine, step, masked), rate, step) for step in steps]
     return [(result.loss_sum / result.token_count, result.grad_norm) for result in results]
+
+
+def record(step: int) -> Record:
+    """What a checkpoint after `step` steps says of itself."""
+    cursor = {"samples": step * ROWS, "fingerprint": "f"}
+    return Record(step, step, step * ROWS * LENGTH, cursor, tiny_config().model_dump(mode="json"), "", {})
+
+
+def save(directory: Path, engine: MegatronEngine, *steps: int, keep: int = 2) -> None:
+    """Saves the engine's state as that after each of `steps`, waiting for each."""
+    with Saver(directory, keep, in_flight=0) as saver:
+        for step in steps:
+            saver.save(engine.state(), record(step), b"tokenizer")
 
 
 def whole_state(engine: MegatronEngine) -> dict[str, np.ndarray]:

@@ -1,18 +1,22 @@
 """A checkpoint written on one layout is read by any other, and the run goes on as if it had not stopped."""
 
-import resource
-import shutil
+import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import load_file
 
 from pretrain.checkpoint import store
+from pretrain.checkpoint.files import Box, Manifest, Stored, seal
 from pretrain.checkpoint.state import Record
 from pretrain.errors import RunError
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
+from tests.helpers.tiny import build_engine, save, tiny_config, train, whole_state
 
 HALF, STEPS = 4, 8
 WRITERS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -31,15 +35,11 @@ READERS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-def _record(step: int) -> Record:
-    return Record(step, step, step * 256, {"samples": step * 8, "fingerprint": "f"}, tiny_config().model_dump(), "", {})
-
-
 def _write(parallel: dict[str, Any], precision: str, directory: Path) -> Any:
     """Trains half way, saves, and trains on: (state at the save, curve of the second half)."""
     engine = build_engine(tiny_config(parallel=parallel, precision=precision))
     train(engine, range(HALF))
-    store.save(directory, engine.state(), _record(HALF), b"tokenizer", keep=2)
+    save(directory, engine, HALF)
     return whole_state(engine), train(engine, range(HALF, STEPS))
 
 
@@ -78,95 +78,173 @@ def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, tm
     assert np.abs(difference[:, 0]).max() <= 1e-5
 
 
-def _save_steps(directory: Path, steps: list[int], keep: int) -> None:
+@pytest.mark.parametrize("writer", WRITERS)
+def test_files_are_plain_safetensors(writer: str, tmp_path: Path) -> None:
+    world, parallel = WRITERS[writer]
+    state, _ = run_ranks(world, _write, parallel, "fp32", tmp_path)[0]
+    found = {name: np.full(value.shape, np.nan, np.float32) for name, value in state.items()}
+    for path in (tmp_path / f"step-{HALF:08d}").glob("tensors-*.safetensors"):
+        for key, values in load_file(path).items():
+            name, offset = re.fullmatch(r"(.+)\[([0-9,]+)\]", key).groups()  # type: ignore[union-attr]
+            starts = map(int, offset.split(","))
+            found[name][tuple(slice(o, o + n) for o, n in zip(starts, values.shape, strict=True))] = values
+    for name in state:
+        np.testing.assert_array_equal(found[name], state[name], err_msg=name)
+
+
+def _read(parallel: dict[str, Any], precision: str, trains: bool, directory: Path) -> Any:
+    """(bytes read, bytes that the pieces of this rank are, weights as this rank holds them)."""
+    engine = build_engine(tiny_config(parallel=parallel, precision=precision), trains)
+    state = engine.state()
+    read_bytes = store.load(directory / f"step-{HALF:08d}", state)
+    needed_bytes = sum(4 * piece.value.numel() for part in state.values() for piece in part.pieces)
+    held = [
+        (name, piece.offset, piece.value.detach().float().cpu().numpy())
+        for name, part in state.items()
+        for piece in part.pieces
+    ]
+    return read_bytes, needed_bytes, held
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_each_rank_reads_just_the_bytes_it_needs(reader: str, tmp_path: Path) -> None:
+    writer_world, writer = WRITERS["tensor 2 x pipeline 2"]
+    run_ranks(writer_world, _write, writer, "fp32", tmp_path)
+    world, parallel = READERS[reader]
+    for read_bytes, needed_bytes, _ in run_ranks(world, _read, parallel, "fp32", True, tmp_path):
+        assert read_bytes == needed_bytes > 0
+
+
+@pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=str)
+def test_an_engine_that_scores_reads_the_weights_only_and_rounds_them(parallel: dict[str, Any], tmp_path: Path) -> None:
+    state, _ = run_ranks(4, _write, {}, "fp32", tmp_path)[0]
+    for read_bytes, needed_bytes, held in run_ranks(2, _read, parallel, "bf16", False, tmp_path):
+        assert read_bytes == needed_bytes > 0
+        for name, offset, values in held:
+            box = tuple(slice(o, o + n) for o, n in zip(offset, values.shape, strict=True))
+            rounded = torch.from_numpy(state[name][box]).bfloat16().float().numpy()
+            np.testing.assert_array_equal(values, rounded, err_msg=name)
+
+
+# A manifest that somebody else wrote: consistent in itself, so only what it says can be held against it.
+
+WEIGHT = "model/decoder.layers.0.mlp.linear_fc1.weight"  # [256, 64] on one rank: one box
+
+
+def _with(manifest: Manifest, name: str, **changes: Any) -> None:
+    """Changes the one box of a tensor."""
+    stored = manifest.tensors[name]
+    manifest.tensors[name] = Stored(stored.shape, (Box(**{**vars(stored.boxes[0]), **changes}),))
+
+
+def _with_boxes(manifest: Manifest, *boxes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    file, position = manifest.tensors[WEIGHT].boxes[0].file, manifest.tensors[WEIGHT].boxes[0].position
+    manifest.tensors[WEIGHT] = Stored((256, 64), tuple(Box(file, position, offset, shape) for offset, shape in boxes))
+
+
+def _with_file(manifest: Manifest, name: str) -> None:
+    manifest.files[name] = manifest.files[manifest.tensors[WEIGHT].boxes[0].file]
+
+
+HOSTILE: dict[str, tuple[Callable[[Manifest], Any], str]] = {
+    "a tensor is missing": (lambda m: m.tensors.pop(WEIGHT), f"has no tensor {WEIGHT}"),
+    "moments are missing": (lambda m: m.tensors.pop("exp_avg/" + WEIGHT[6:]), "has no tensor exp_avg/decoder"),
+    "a tensor too many": (lambda m: m.tensors.update({"model/more": m.tensors[WEIGHT]}), "has a tensor model/more"),
+    "an optimizer too many": (lambda m: m.tensors.update({"momentum/x": m.tensors[WEIGHT]}), "a tensor momentum/x"),
+    "another shape": (lambda m: m.tensors.update({WEIGHT: Stored((1 << 40, 64), ())}), f"{WEIGHT} has shape"),
+    "no boxes": (lambda m: _with_boxes(m), f"lacks some values of {WEIGHT}"),
+    "a gap": (lambda m: _with_boxes(m, ((0, 0), (256, 63))), f"lacks some values of {WEIGHT}"),
+    "a gap behind an overlap": (
+        lambda m: _with_boxes(m, ((0, 0), (128, 64)), ((64, 0), (128, 64))),
+        f"has values of {WEIGHT} twice",
+    ),
+    "columns that overlap": (
+        lambda m: _with_boxes(m, ((0, 0), (256, 33)), ((0, 32), (256, 32))),
+        f"has values of {WEIGHT} twice",
+    ),
+    "a box beyond the tensor": (lambda m: _with_boxes(m, ((0, 0), (257, 64))), f"a box of {WEIGHT}"),
+    "a box before the tensor": (lambda m: _with_boxes(m, ((-1, 0), (257, 64))), f"a box of {WEIGHT}"),
+    "an empty box": (lambda m: _with_boxes(m, ((0, 0), (0, 64))), f"a box of {WEIGHT}"),
+    "a box of another dimension": (lambda m: _with(m, WEIGHT, offset=(0,), shape=(16384,)), f"a box of {WEIGHT}"),
+    "a box of no known file": (lambda m: _with(m, WEIGHT, file="tensors-00009.safetensors"), "where no file has any"),
+    "a box before its file": (lambda m: _with(m, WEIGHT, position=-8), "where no file has any"),
+    "a box across values": (lambda m: _with(m, WEIGHT, position=2), "where no file has any"),
+    "a box beyond its file": (lambda m: _with(m, WEIGHT, position=1 << 50), "beyond the end of tensors-00000"),
+    "a file in another place": (lambda m: _with_file(m, "../tensors-00000.safetensors"), "no file of a checkpoint"),
+    "an absolute file": (lambda m: _with_file(m, "/etc/passwd"), "no file of a checkpoint"),
+    "a directory": (lambda m: _with_file(m, ".."), "no file of a checkpoint"),
+    "no record": (lambda m: m.files.pop("record.json"), "not that of a whole checkpoint"),
+}
+
+
+def _load_hostile(directory: Path) -> dict[str, str]:
+    """What `load` says of each hostile manifest."""
     engine = build_engine(tiny_config())
-    for step in steps:
-        store.save(directory, engine.state(), _record(step), b"tokenizer", keep)
+    save(directory, engine, HALF)
+    checkpoint = directory / f"step-{HALF:08d}"
+    said = {}
+    for name, (change, _) in HOSTILE.items():
+        manifest = Manifest.read(checkpoint)
+        whole = manifest.encode()
+        change(manifest)
+        (checkpoint / "manifest.json").write_bytes(manifest.encode())
+        with pytest.raises(RunError) as error:
+            store.load(checkpoint, engine.state())
+        said[name] = str(error.value)
+        (checkpoint / "manifest.json").write_bytes(whole)
+    store.load(checkpoint, engine.state())
+    return said
 
 
-def _newest(directory: Path) -> tuple[str | None, list[str]]:
-    warnings: list[str] = []
-    checkpoint = store.newest_valid(directory, warnings.append)
-    return checkpoint.name if checkpoint else None, warnings
+def test_a_hostile_manifest_is_one_sentence_before_anything_is_read(tmp_path: Path) -> None:
+    for name, sentence in run_ranks(1, _load_hostile, tmp_path)[0].items():
+        assert sentence.startswith("loading "), name
+        assert HOSTILE[name][1] in sentence, name
 
 
-def test_only_the_newest_are_kept(tmp_path: Path) -> None:
-    run_ranks(2, _save_steps, tmp_path, [1, 2, 3], 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
-
-
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_damage_to_any_file_is_found_and_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
-    run_ranks(2, _save_steps, tmp_path / "whole", [1, 2], 2)
-    files = sorted(path.name for path in (tmp_path / "whole" / "step-00000002").iterdir())
-    assert {"record.json", "manifest.json", "tokenizer.model", ".metadata"} < set(files)
-    for name in files:
-        directory = tmp_path / f"{damage}-{name}"
-        shutil.copytree(tmp_path / "whole", directory)
-        victim = directory / "step-00000002" / name
-        data = bytearray(victim.read_bytes())
-        if damage == "flip":
-            data[len(data) // 2] ^= 1
-            victim.write_bytes(data)
-        elif damage == "truncate":
-            victim.write_bytes(data[:-1])
+def _load_replaced(directory: Path, outside: Path) -> list[str]:
+    """What `load` says where the file of tensors is a link, a pipe, and a directory."""
+    engine = build_engine(tiny_config())
+    save(directory, engine, HALF)
+    file = directory / f"step-{HALF:08d}" / "tensors-00000.safetensors"
+    file.rename(outside)
+    said = []
+    for make in (lambda: file.symlink_to(outside), lambda: os.mkfifo(file), file.mkdir):
+        make()
+        with pytest.raises(RunError) as error:
+            store.load(file.parent, engine.state())
+        said.append(str(error.value))
+        assert file.name in (store.verify(file.parent) or "")
+        if file.is_dir():
+            file.rmdir()
         else:
-            victim.unlink()
-        checkpoint, warnings = run_ranks(2, _newest, directory)[0]
-        assert checkpoint == "step-00000001", name
-        assert name in warnings[0] or name == "manifest.json"  # a digit of a digest flipped blames the file it is of
+            file.unlink()
+    return said
 
 
-def test_unfinished_directory_is_not_a_checkpoint(tmp_path: Path) -> None:
-    run_ranks(1, _save_steps, tmp_path, [1, 2], 2)
-    (tmp_path / "step-00000002").rename(tmp_path / "step-00000002.tmp")
-    assert run_ranks(1, _newest, tmp_path)[0] == ("step-00000001", [])
+def test_only_plain_files_are_read(tmp_path: Path) -> None:
+    for sentence in run_ranks(1, _load_replaced, tmp_path / "checkpoints", tmp_path / "outside")[0]:
+        assert "tensors-00000.safetensors" in sentence
 
 
-def _newest_error(directory: Path) -> str:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b"\x80\x04N.", b"[" * 100_000, b'{"files": {}, "tensors": {}}', b'{"files": 1' + b"0" * 10_000],
+    ids=range(7),
+)
+def test_a_manifest_that_is_none_is_damage(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(seal(content) if content else b"")
+    with pytest.raises(RunError, match=r"manifest\.json"):
+        Manifest.read(tmp_path)
+
+
+def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
+    run_ranks(2, _write, {}, "fp32", tmp_path)
+    assert "has shape" in run_ranks(1, _load_other, tmp_path)[0]
+
+
+def _load_other(directory: Path) -> str:
+    engine = build_engine(tiny_config(model={"hidden": 32}))
     with pytest.raises(RunError) as error:
-        store.newest_valid(directory, lambda _: None)
+        store.load(directory / f"step-{HALF:08d}", engine.state())
     return str(error.value)
-
-
-def test_nothing_valid_is_an_error_and_nothing_at_all_is_a_beginning(tmp_path: Path) -> None:
-    assert run_ranks(1, _newest, tmp_path)[0] == (None, [])
-    run_ranks(1, _save_steps, tmp_path, [1], 2)
-    (tmp_path / "step-00000001" / "record.json").unlink()
-    assert "no checkpoint" in run_ranks(1, _newest_error, tmp_path)[0]
-
-
-def _save_error(directory: Path) -> str:
-    engine = build_engine(tiny_config())
-    with pytest.raises(RunError) as error:
-        store.save(directory, engine.state(), _record(1), b"tokenizer", keep=2)
-    return str(error.value)
-
-
-def test_a_save_that_cannot_write_is_one_sentence_on_every_rank(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").write_text("a file where the directory should be")
-    for message in run_ranks(2, _save_error, tmp_path / "checkpoints"):
-        assert message.startswith("saving ")
-        assert "checkpoints" in message
-
-
-def _save_without_room(directory: Path) -> tuple[str, str]:
-    """Saves step 1; then step 2 with files limited to 20 kB, and with no room on the disk: (what each says)."""
-    engine = build_engine(tiny_config())
-    store.save(directory, engine.state(), _record(1), b"tokenizer", keep=2)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-    with pytest.raises(RunError) as cut_off:
-        store.save(directory, engine.state(), _record(2), b"tokenizer", keep=2)
-    usage = shutil.disk_usage(directory)._replace(free=100_000)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(RunError) as full:
-            store.save(directory, engine.state(), _record(2), b"tokenizer", keep=2)
-    return str(cut_off.value), str(full.value)
-
-
-def test_a_save_that_runs_out_of_room_leaves_the_one_before(tmp_path: Path) -> None:
-    for cut_off, full in run_ranks(2, _save_without_room, tmp_path):
-        assert cut_off.startswith("saving ")
-        assert "no space left on the disk of" in full
-    assert run_ranks(1, _newest, tmp_path)[0] == ("step-00000001", [])

@@ -38,7 +38,7 @@ def run(directory: Path, first: int, last: int, reports: bool = True, ends: str 
             log.event("resumed", step=first - 1)
         log.begin(first - 1, (first - 1) * ROWS * LENGTH)
         for step in range(first, last + 1):
-            log.step(step, step * ROWS * LENGTH, batch(step), StepResult(3000.0, 1000, 1.5, False), 0.5, 0.25)
+            log.step(step, step * ROWS * LENGTH, batch(step), StepResult(3000.0, 1000, 1.5, False), 0.5, 0.25, 0.125)
         log.heldout(last, last * ROWS * LENGTH, HeldOut(500.0, 200, None, None))
         log.event(ends, step=last)
 
@@ -57,6 +57,7 @@ def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:
         "step_seconds": 0.25,
         "tokens_per_second": ROWS * LENGTH / 0.25,  # of the global batch, not of one rank's rows
         "mfu": None,
+        "save_seconds": 0.125,
     }
 
 

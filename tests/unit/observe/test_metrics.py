@@ -12,7 +12,7 @@ import pytest
 from pretrain.errors import RunError
 from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events, read_metrics
 
-STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 4096, 2, "0123456789abcdef", 0.5, 8192.0, 0.41)
+STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 4096, 2, "0123456789abcdef", 0.5, 8192.0, 0.41, 0.25)
 
 
 def write_steps(run_dir: Path, first: int, last: int) -> None:
@@ -29,7 +29,7 @@ def steps(run_dir: Path) -> list[int]:
 def test_a_line_has_exactly_the_keys_of_the_contract_in_order(tmp_path: Path) -> None:
     write_steps(tmp_path, 1, 1)
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    keys = "step loss grad_norm learning_rate tokens samples data_hash step_seconds tokens_per_second mfu"
+    keys = "step loss grad_norm learning_rate tokens samples data_hash step_seconds tokens_per_second mfu save_seconds"
     assert list(json.loads(line)) == keys.split()
     assert json.loads(line) == vars(STEP)
 

@@ -9,7 +9,7 @@ import pytest
 from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.progress import Progress, _duration
 
-STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None)
+STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
 
 
 class Terminal(io.StringIO):

@@ -17,7 +17,7 @@ from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.track import Tracker
 from tests.unit.plan.configs import config
 
-STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None)
+STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
 
 
 def run_config(directory: Path, **track: Any) -> RunConfig:

@@ -1,0 +1,54 @@
+"""What ranks do together around files: each tells the others what it found, and all raise the same error."""
+
+import errno
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from pretrain.errors import RunError
+
+T = TypeVar("T")
+
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
+
+
+def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Each rank's value, on every rank."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group=group)
+    return values
+
+
+def together(action: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> list[T]:
+    """Runs `work` on this rank and returns what it gave on each. Raises one RunError, that `action` failed and why, on
+    all ranks if it raised on any. Collective."""
+    result, problem = None, None
+    try:
+        result = work()
+    except RunError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = _sentence(error)
+    except Exception as error:  # whatever it is, the others are waiting to hear of it
+        problem = f"{type(error).__name__}: {error}"
+    everyone: list[Any] = gather((result, problem), group)
+    found = next((problem for _, problem in everyone if problem is not None), None)
+    if found is not None:
+        raise RunError(f"{action} failed: {found}")
+    return [result for result, _ in everyone]
+
+
+def on_leader(action: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Runs `work` on the first rank only and returns what it gave, on every rank. Otherwise as `together`."""
+    leader = dist.get_rank() == 0
+    return together(action, lambda: work() if leader else None, group)[0]  # type: ignore[return-value]
+
+
+def _sentence(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no space left on the disk of {error.filename or 'the checkpoint'}: free some and start again"
+    said = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
+    if error.errno in _DENIED:
+        return f"{said}: restore access to it (owner, permissions, mount) and start again"
+    return said

@@ -1,0 +1,83 @@
+"""A run's `checkpoints/`: what the names in it mean.
+
+`step-NNNNNNNN` is complete. `step-*.tmp` is not: being written, or being removed. `step-*.damaged` was set aside.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from pretrain.checkpoint.files import MANIFEST
+from pretrain.checkpoint.state import RECORD
+from pretrain.errors import ConfigError, RunError
+
+_COMPLETE = re.compile("step-[0-9]+")
+_REPLACED = ".replaced.tmp"
+
+
+def name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def complete(directory: Path) -> list[Path]:
+    """The finished checkpoints in a run's `checkpoints/`, oldest first. Raises OSError if it cannot be read: a
+    directory that this user may not list is not an empty one."""
+    try:
+        found = [path for path in directory.iterdir() if _COMPLETE.fullmatch(path.name) and path.is_dir()]
+    except FileNotFoundError:
+        return []
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def locate(path: Path) -> list[Path]:
+    """The checkpoints that a path may mean: itself, or those of a run, newest first. Raises ConfigError if there is
+    none, RunError if it cannot be looked at."""
+    try:
+        if (path / RECORD).exists() or (path / MANIFEST).exists():
+            return [path]
+        found = complete(path / "checkpoints")
+    except OSError as error:
+        raise RunError(f"{error.filename} cannot be read ({error.strerror}): restore access to it") from None
+    if not found:
+        raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
+    return found[::-1]
+
+
+def tidy(directory: Path) -> None:
+    """Removes what was left half written or half removed. Call when nothing is being saved."""
+    for leftover in directory.glob("step-*.tmp"):
+        replaced = leftover.with_name(leftover.name.removesuffix(_REPLACED))
+        if leftover.name.endswith(_REPLACED) and not replaced.exists():
+            leftover.rename(replaced)  # ended just before the new one took its name
+        else:
+            _delete(leftover)
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Gives a finished checkpoint its name, in place of one that has it already."""
+    if not final.exists():
+        temporary.rename(final)
+        return
+    old = final.with_name(final.name + _REPLACED)
+    final.rename(old)
+    temporary.rename(final)
+    _delete(old)
+
+
+def remove(checkpoint: Path) -> None:
+    """Removes a checkpoint. It loses its name first, so that the name never means half of one."""
+    unnamed = checkpoint.with_name(f"{checkpoint.name}.removed.tmp")
+    checkpoint.rename(unnamed)
+    _delete(unnamed)
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Renames a damaged checkpoint, so that it is not counted among those to keep."""
+    aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
+    _delete(aside)
+    return checkpoint.rename(aside)
+
+
+def _delete(path: Path) -> None:
+    # A network file system keeps files that someone still reads; the next `tidy` tries again.
+    shutil.rmtree(path, ignore_errors=True)
