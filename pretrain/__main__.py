@@ -4,6 +4,7 @@
     pretrain train configs/debug/gpt.yaml data.path=datasets/book --nproc 4
     pretrain eval runs/debug-gpt --tasks last_word,arithmetic_2da --shots 0,1,8 --out reports/debug-gpt
     pretrain verify configs/debug/gpt.yaml --layouts tp2,pp2,tp2pp2dp2+sp+vp2
+    pretrain compare runs/debug-gpt runs/debug-gpt-again
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
@@ -28,7 +29,7 @@ _AUTO_RANKS = 4  # that `verify --layouts auto` fills when nobody says how many
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status. A user's mistake is one sentence on stderr, without a traceback."""
     arguments = sys.argv[1:] if argv is None else argv
-    verbs = {"data": _data, "train": _train, "eval": _eval, "verify": _verify, "export": _export}
+    verbs = {"data": _data, "train": _train, "eval": _eval, "verify": _verify, "compare": _compare, "export": _export}
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
@@ -175,6 +176,21 @@ def _verify(argv: list[str]) -> int:
     if table is not None:
         table.write(options.out, config, options.steps)
     return 0 if same else 1
+
+
+def _compare(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pretrain compare", allow_abbrev=False, description="Whether two runs are the same run."
+    )
+    parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--out", type=Path, help="also write what was found as JSON")
+    options = parser.parse_args(argv)
+    _quiet()
+    from pretrain.verify.compare import Run, compare
+    from pretrain.verify.compare_report import show
+
+    a, b = map(Run.read, options.runs)
+    return 0 if show(a, b, compare(a, b), options.out) else 1
 
 
 def _count(text: str) -> int:

@@ -76,15 +76,24 @@ def expected_config(candidates: list[Path], overrides: list[str], one_rank: bool
     return scoring_config(candidates[-1], overrides, one_rank)
 
 
+def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What makes two resolved configs other runs: the keys that differ, with both values. Layout, micro-batch, logging
+    and the like may differ in one run."""
+    keys = [(section,) for section in _DEFINING] + [("run", "seed"), ("batch", "sequences"), ("batch", "ramp")]
+    return [
+        difference for key in keys for difference in _differences(".".join(key), *(_at(x, key) for x in (then, now)))
+    ]
+
+
 def check_same_run(record: Record, config: RunConfig) -> None:
     """Raises ConfigError if `config` would not continue the run of `record`, naming the first key that differs."""
     now = config.model_dump(mode="json")
     then = record.config
-    for section in _DEFINING:
-        _compare(section, then.get(section), now[section])
-    _compare("run.seed", then["run"]["seed"], now["run"]["seed"])
-    for key in ("sequences", "ramp"):
-        _compare(f"batch.{key}", then["batch"][key], now["batch"][key])
+    for key, before, after in differences(then, now):
+        raise ConfigError(
+            f"this run was started with {key}={before}, and the config now says {after}: "
+            "set it back, or use another run.dir for a new run"
+        )
     decays = config.schedule.name != "constant" and config.schedule.decay_tokens is None
     if decays and then["train"] != now["train"]:
         raise ConfigError(
@@ -93,12 +102,13 @@ def check_same_run(record: Record, config: RunConfig) -> None:
         )
 
 
-def _compare(key: str, then: Any, now: Any) -> None:
+def _at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:
+    for name in key:
+        tree = tree.get(name, {})
+    return tree
+
+
+def _differences(key: str, then: Any, now: Any) -> list[tuple[str, Any, Any]]:
     if isinstance(then, dict) and isinstance(now, dict):
-        for name in now:
-            _compare(f"{key}.{name}", then.get(name), now[name])
-    elif then != now:
-        raise ConfigError(
-            f"this run was started with {key}={then}, and the config now says {now}: "
-            "set it back, or use another run.dir for a new run"
-        )
+        return [found for name in now for found in _differences(f"{key}.{name}", then.get(name), now[name])]
+    return [] if then == now else [(key, then, now)]

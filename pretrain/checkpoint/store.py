@@ -26,7 +26,7 @@ from pretrain.errors import RunError
 Bounds = list[tuple[int, int]]
 Slices = tuple[slice, ...]
 
-__all__ = ["RECORD", "first_valid", "gather", "load", "newest_valid", "verify"]
+__all__ = ["RECORD", "first_valid", "gather", "load", "newest_valid", "verify", "whole"]
 
 
 def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
@@ -92,6 +92,16 @@ def load(checkpoint: Path, state: dict[str, GlobalPart]) -> int:
     return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes))[dist.get_rank()]
 
 
+def whole(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
+    """A global tensor of a verified checkpoint, on one process and without an engine: fp32, in its whole shape. Raises
+    RunError if it is not all there."""
+    stored = manifest.tensors[name]
+    _check_boxes(checkpoint / MANIFEST, name, manifest)
+    value = torch.empty(stored.shape)
+    _read(checkpoint, manifest, {name: GlobalPart(stored.shape, (Piece((0,) * value.dim(), value),), saves=False)})
+    return value.numpy()
+
+
 def _first_valid(candidates: Iterable[Path], passed_over: Callable[[Path, str], None]) -> Path | None:
     for checkpoint in candidates:
         problem = verify(checkpoint)
@@ -102,8 +112,13 @@ def _first_valid(candidates: Iterable[Path], passed_over: Callable[[Path, str], 
 
 
 def _load(checkpoint: Path, state: dict[str, GlobalPart], shapes: dict[str, tuple[int, ...]]) -> int:
-    path, manifest = checkpoint / MANIFEST, Manifest.read(checkpoint)
-    _check_names(path, manifest, shapes)
+    manifest = Manifest.read(checkpoint)
+    _check_names(checkpoint / MANIFEST, manifest, shapes)
+    return _read(checkpoint, manifest, state)
+
+
+def _read(checkpoint: Path, manifest: Manifest, state: dict[str, GlobalPart]) -> int:
+    path = checkpoint / MANIFEST
     plan: dict[str, list[tuple[Box, Tensor, Slices]]] = {}
     for name, part in state.items():
         for piece in part.pieces:
@@ -137,10 +152,15 @@ def _check_names(path: Path, manifest: Manifest, shapes: dict[str, tuple[int, ..
         stored = manifest.tensors[name]
         if stored.shape != shapes[name]:
             raise RunError(f"{path}: {name} has shape {stored.shape}, and {shapes[name]} with this config")
-        for box in stored.boxes:
-            _check_box(path, name, stored, box, manifest)
-        if _overlap(stored.boxes):
-            raise RunError(f"{path} has values of {name} twice")
+        _check_boxes(path, name, manifest)
+
+
+def _check_boxes(path: Path, name: str, manifest: Manifest) -> None:
+    stored = manifest.tensors[name]
+    for box in stored.boxes:
+        _check_box(path, name, stored, box, manifest)
+    if _overlap(stored.boxes):
+        raise RunError(f"{path} has values of {name} twice")
 
 
 def _check_box(path: Path, name: str, stored: Stored, box: Box, manifest: Manifest) -> None:

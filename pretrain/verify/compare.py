@@ -1,39 +1,31 @@
 """`pretrain compare RUN_A RUN_B`: whether two runs are the same run, from what they left behind.
 
-Steps that both have are compared line by line, checkpoints that both have parameter by parameter. Training amplifies
-rounding, so what rounding explains grows with the steps; where it was all equal, the table says so.
+Steps that both have are compared line by line, checkpoints that both have tensor by tensor. Training amplifies what
+rounding began, so what rounding explains grows with the steps; docs/exactness.md says how it was measured.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from pretrain.checkpoint import directory as directories
+from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.models.init import initial_values
 from pretrain.observe.metrics import read_events, read_metrics
-from pretrain.verify.departure import Departure
 
 EXACT = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}
-# What summing in another order does at the first steps (docs/exactness.md), and the steps in which as much comes again.
-BOUNDS = {"fp32": {"loss": 1e-5, "gradient norm": 1e-4}, "bf16": {"loss": 1e-3, "gradient norm": 1e-2}}
-GROWTH_STEPS = 50
-
-
-@dataclass(frozen=True)
-class Line:
-    """One quantity over all the steps that both runs have."""
-
-    quantity: str
-    compared: int
-    """steps"""
-    largest: float
-    at: int
-    """the step of the largest"""
-    first: Departure | None
-    """the first step where it is more than rounding explains"""
+BOUNDS = {
+    "fp32": {"loss": 1e-5, "gradient norm": 1e-4, "weights": 1e-3},
+    "bf16": {"loss": 1e-3, "gradient norm": 1e-2, "weights": 1e-1},
+}
+GROWTH_STEPS = 50  # after as many steps rounding explains twice as much, and so on
 
 
 @dataclass(frozen=True)
@@ -43,8 +35,9 @@ class Run:
     path: Path
     config: RunConfig
     metrics: dict[int, dict[str, Any]]
+    """lines of metrics.jsonl by step"""
     layouts: tuple[str, ...]
-    """every layout that it was started or continued on"""
+    """on which it was started or continued"""
 
     @classmethod
     def read(cls, path: Path) -> "Run":
@@ -54,34 +47,102 @@ class Run:
         metrics = {line["step"]: line for line in read_metrics(path)}
         if not metrics:
             raise ConfigError(f"{path} has no step in its metrics.jsonl")
-        events = read_events(path)
-        layouts = [event.get("layout") or event.get("continued_on") for event in events]
+        layouts = [event.get("layout") or event.get("continued_on") for event in read_events(path)]
         return cls(path, load(RunConfig, path / "config.yaml"), metrics, tuple(dict.fromkeys(filter(None, layouts))))
 
+    @property
+    def checkpoints(self) -> dict[str, Path]:
+        """By name, which holds the step."""
+        return {path.name: path for path in directories.complete(self.path / "checkpoints")}
 
-def compare(a: Run, b: Run) -> list[Line]:
-    """Each quantity of the metrics. Raises ConfigError for runs that have no step in common."""
+
+@dataclass(frozen=True)
+class Measured:
+    """How far apart the runs are in one quantity at one step."""
+
+    step: int
+    by: float
+    parameter: str | None = None
+    """the tensor that is furthest apart"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity over the steps that both runs have."""
+
+    quantity: str
+    measured: list[Measured]
+    bound: Callable[[int], float]
+    """what rounding explains after so many steps; 0: equality is asked for"""
+
+    @property
+    def largest(self) -> Measured:
+        return max(self.measured, key=lambda one: np.inf if np.isnan(one.by) else one.by)
+
+    @property
+    def first(self) -> Measured | None:
+        """Where the runs first differ by more than rounding explains."""
+        return next((one for one in self.measured if not one.by <= self.bound(one.step)), None)
+
+
+def other_runs(a: Run, b: Run) -> list[tuple[str, Any, Any]]:
+    """Config keys that make them two different runs, with both values."""
+    return differences(a.config.model_dump(mode="json"), b.config.model_dump(mode="json"))
+
+
+def compare(a: Run, b: Run) -> Iterator[Line]:
+    """Each quantity. Raises ConfigError for runs that have no step in common, RunError for a damaged checkpoint."""
     steps = sorted(a.metrics.keys() & b.metrics.keys())
     if not steps:
         raise ConfigError(f"{a.path} and {b.path} have no step in common")
-    precision = "bf16" if "bf16" in (a.config.precision, b.config.precision) else "fp32"
+    bounds = BOUNDS["fp32" if a.config.precision == b.config.precision == "fp32" else "bf16"]
 
-    def line(quantity: str, measure: Callable[[dict[str, Any], dict[str, Any]], float], base: float) -> Line:
-        found = [(measure(a.metrics[step], b.metrics[step]), step) for step in steps]
-        largest, at = max(found)
-        beyond = ((by, step) for by, step in found if not by <= base * (1 + step / GROWTH_STEPS))
-        first = next(beyond, None)
-        departure = first and Departure(first[1], quantity, first[0], base * (1 + first[1] / GROWTH_STEPS), None, 0, (), ())
-        return Line(quantity, len(steps), largest, at, departure or None)
+    def over_steps(measure: Callable[[dict[str, Any], dict[str, Any]], float]) -> list[Measured]:
+        return [Measured(step, measure(a.metrics[step], b.metrics[step])) for step in steps]
 
-    exact = [line(name, lambda x, y, k=key: float(x[k] != y[k]), 0.0) for name, key in EXACT.items()]
-    bounds = BOUNDS[precision]
-    return [
-        *exact,
-        line("loss", lambda x, y: _difference(x["loss"], y["loss"], 1.0), bounds["loss"]),
-        line(
-            "gradient norm",
-            lambda x, y: _difference(x["grad_norm"], y["grad_norm"], y["grad_norm"] or 1.0),
-            bounds["gradient norm"],
-        ),
-    ]
+    for quantity, key in EXACT.items():
+        yield Line(quantity, over_steps(lambda x, y, k=key: float(x[k] != y[k])), lambda step: 0.0)
+    yield Line("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), _growing(bounds["loss"]))
+    norms = over_steps(lambda x, y: _apart(x["grad_norm"], y["grad_norm"]) / (y["grad_norm"] or 1.0))
+    yield Line("gradient norm", norms, _growing(bounds["gradient norm"]))
+    shared = sorted(a.checkpoints.keys() & b.checkpoints.keys())
+    if shared:
+        weights = [_weights(a, b, name) for name in shared]
+        yield Line("weights", weights, _growing(bounds["weights"]))
+
+
+def _weights(a: Run, b: Run, name: str) -> Measured:
+    """How far apart the weights are, as a part of the way that training has moved them."""
+    first, second = a.checkpoints[name], b.checkpoints[name]
+    for checkpoint in (first, second):
+        problem = files.damage(checkpoint)
+        if problem is not None:
+            raise files.Damaged(problem)
+    manifest, other = files.Manifest.read(first), files.Manifest.read(second)
+    step = int(name.removeprefix("step-"))
+    apart = moved = 0.0
+    furthest: tuple[float, str | None] = (0.0, None)
+    for tensor in sorted(manifest.tensors):
+        kind, _, parameter = tensor.partition("/")
+        if kind != "model":
+            continue
+        if tensor not in other.tensors or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
+            return Measured(step, float("inf"), parameter)
+        one, two = store.whole(first, manifest, tensor), store.whole(second, other, tensor)
+        initial = initial_values(a.config.model, a.config.run.seed, parameter, one.shape, 0, one.size).numpy()
+        distance = float(np.square(one - two, dtype=np.float64).sum())
+        apart += distance
+        moved += float(np.square(two.reshape(-1) - initial, dtype=np.float64).sum())
+        furthest = max(furthest, (distance, parameter), key=lambda pair: pair[0])
+    return Measured(step, (apart / moved) ** 0.5 if moved else apart**0.5, furthest[1])
+
+
+def _apart(x: float | None, y: float | None) -> float:
+    """Values that were not finite are null in metrics.jsonl."""
+    if x is None or y is None:
+        return 0.0 if x == y else float("inf")
+    return abs(x - y)
+
+
+def _growing(base: float) -> Callable[[int], float]:
+    return lambda step: base * (1 + step / GROWTH_STEPS)

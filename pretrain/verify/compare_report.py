@@ -1,0 +1,56 @@
+"""The outcome of `pretrain compare`: a table on the terminal, and JSON."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from pretrain.observe.files import write_whole
+from pretrain.verify.compare import EXACT, Line, Measured, Run, other_runs
+
+
+def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
+    """Prints what two runs differ in, line by line, and writes it to `out` as JSON. Whether they are the same run."""
+    for run in (a, b):
+        print(f"{run.path}: {len(run.metrics):,} steps in {run.config.precision} on {', '.join(run.layouts)}")
+    others = other_runs(a, b)
+    for key, one, two in others:
+        print(f"another run by its config: {key} is {one} and {two}")
+    print(f"{'quantity':15}{'compared':>10}{'largest':>10}{'at step':>10}", flush=True)
+    found = []
+    for line in lines:
+        found.append(line)
+        largest, first = line.largest, line.first
+        by = "equal" if largest.by == 0 else "differ" if line.quantity in EXACT else f"{largest.by:.1e}"
+        at = "" if largest.by == 0 else f"{largest.step:,}"
+        print(
+            f"{line.quantity:15}{len(line.measured):>10,}{by:>10}{at:>10}  {'same' if first is None else 'DEPARTS'}",
+            flush=True,
+        )
+        if first is not None:
+            print(f"    {_first(line, first)}", flush=True)
+    same = not others and all(line.first is None for line in found)
+    print("the same run" if same else "not the same run")
+    if out is not None:
+        content = {
+            "same": same,
+            "runs": [str(a.path), str(b.path)],
+            "configs_differ_in": [{"key": key, "values": values} for key, *values in others],
+            "quantities": [
+                {
+                    "quantity": line.quantity,
+                    "compared": len(line.measured),
+                    "largest": vars(line.largest),
+                    "departs_first": line.first and {**vars(line.first), "bound": line.bound(line.first.step)},
+                }
+                for line in found
+            ],
+        }
+        write_whole(out, json.dumps(content, indent=1).encode() + b"\n")
+    return same
+
+
+def _first(line: Line, first: Measured) -> str:
+    what = line.quantity if first.parameter is None else f"{line.quantity}, most of all {first.parameter},"
+    if line.quantity in EXACT:
+        return f"step {first.step:,}: {what} differ for the first time"
+    return f"step {first.step:,}: {what} differ by {first.by:.1e}; rounding explains {line.bound(first.step):.1e}"
