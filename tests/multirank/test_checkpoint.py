@@ -78,9 +78,9 @@ def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, tm
     assert np.abs(difference[:, 0]).max() <= 1e-5
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", [*WRITERS, "data 2, zero 0"])
 def test_files_are_plain_safetensors(writer: str, tmp_path: Path) -> None:
-    world, parallel = WRITERS[writer]
+    world, parallel = READERS[writer]
     state, _ = run_ranks(world, _write, parallel, "fp32", tmp_path)[0]
     found = {name: np.full(value.shape, np.nan, np.float32) for name, value in state.items()}
     for path in (tmp_path / f"step-{HALF:08d}").glob("tensors-*.safetensors"):
@@ -236,6 +236,14 @@ def test_a_manifest_that_is_none_is_damage(content: bytes, tmp_path: Path) -> No
     (tmp_path / "manifest.json").write_bytes(seal(content) if content else b"")
     with pytest.raises(RunError, match=r"manifest\.json"):
         Manifest.read(tmp_path)
+
+
+def test_a_manifest_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifest.json")
+    writer = os.open(tmp_path / "manifest.json", os.O_RDWR)
+    with pytest.raises(RunError, match="not a plain file"):
+        Manifest.read(tmp_path)
+    os.close(writer)
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:

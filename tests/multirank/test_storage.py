@@ -357,6 +357,25 @@ def test_training_goes_on_while_a_slow_disk_takes_the_state_of_the_saves_own_ste
     assert "saver" not in threads
 
 
+def _end_by_an_error(directory: Path) -> tuple[str, list[str]]:
+    """A loss that is not a number, while the disk is slow with an earlier save: (the error, what is there then)."""
+    engine = build_engine(tiny_config())
+    with pytest.MonkeyPatch.context() as patch:
+        disk = _SlowDisk(patch)
+        threading.Timer(0.5, disk.fast.set).start()
+        try:
+            with Saver(directory, keep=2, in_flight=1) as saver:
+                saver.save(engine.state(), record(1), b"tokenizer")
+                raise RunError("the loss is not finite")
+        except RunError as error:
+            return str(error), _names(directory)
+
+
+def test_a_run_that_ends_by_an_error_finishes_its_save(tmp_path: Path) -> None:
+    expected = ("the loss is not finite", ["step-00000001"])
+    assert run_ranks(2, _end_by_an_error, tmp_path) == [expected, expected]
+
+
 def _save_three_in_flight(directory: Path) -> Any:
     engine = build_engine(tiny_config())
     events: list[Saved] = []
