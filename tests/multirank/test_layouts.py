@@ -88,6 +88,35 @@ def test_untied_head_follows_one_rank_through_a_pipeline() -> None:
     assert "model/output_layer.weight" in found[1]
 
 
+Placed = tuple[int, dict[str, Any]]
+# Pairs that do the same sums in the same order. Only the gradient norm is summed in another, and only clipping uses it.
+EQUAL_UNCLIPPED: dict[str, tuple[Placed, Placed, bool]] = {
+    "zero 1 and 0": ((2, {"zero": 1}), (2, {"zero": 0}), False),
+    "zero 1 and 0 in a pipeline": ((4, {"pipeline": 2, "zero": 1}), (4, {"pipeline": 2, "zero": 0}), False),
+    "virtual 2 and 1": ((2, {"pipeline": 2, "virtual": 2}), (2, {"pipeline": 2}), False),
+    "pipeline 2 and one rank, untied head": ((2, {"pipeline": 2}), (1, {}), True),
+}
+
+
+def _unclipped_run(parallel: dict[str, Any], precision: str, untied: bool) -> Any:
+    config = tiny_config(parallel=parallel, precision=precision, model=_model(untied), optimizer={"clip_norm": 0.0})
+    engine = build_engine(config)
+    return [loss for loss, _ in train(engine, STEPS)], whole_state(engine)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("pair", EQUAL_UNCLIPPED)
+def test_layouts_that_do_the_same_sums_are_bit_equal_without_clipping(pair: str, precision: str) -> None:
+    *layouts, untied = EQUAL_UNCLIPPED[pair]
+    (losses, state), (other_losses, other_state) = (
+        run_ranks(world, _unclipped_run, parallel, precision, untied)[0] for world, parallel in layouts
+    )
+    assert losses == other_losses
+    assert state.keys() == other_state.keys()
+    for name in state:
+        np.testing.assert_array_equal(state[name], other_state[name], err_msg=name)
+
+
 def _deterministic_run() -> list[tuple[float, float]]:
     engine = build_engine(tiny_config(run={"dir": "unused", "seed": 7, "deterministic": True}, parallel={"tensor": 2}))
     assert torch.are_deterministic_algorithms_enabled()
