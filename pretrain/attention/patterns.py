@@ -1,8 +1,9 @@
 """Which keys a query sees: one function and one row of PATTERNS per pattern.
 
 Shapes: B batch, H heads, Q queries, K keys, D head width. Queries are the last Q of the K positions, so Q = K in
-training and Q < K when keys come from a cache. All go through torch's scaled-dot-product kernels; none holds a
-Q x K score matrix on the training path.
+training and Q < K when keys come from a cache. All go through torch's scaled-dot-product kernels, and none holds a
+Q x K score matrix on the training path; but with dropout, whose elements those kernels choose themselves, the
+probabilities are written out: Q x K of them if dense, Q x 2 windows if banded.
 """
 
 from collections.abc import Callable
@@ -11,19 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Pattern = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+Drop = Callable[[Tensor], Tensor] | None  # of probabilities [B, H, Q, keys]
+Pattern = Callable[[Tensor, Tensor, Tensor, int, Drop], Tensor]
 
 
-def dense(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout: float) -> Tensor:
+def dense(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout: Drop) -> Tensor:
     """Causal attention over every earlier position. Returns [B, H, Q, D]. `window` is not used."""
     queries, keys = q_BHQD.shape[2], k_BHKD.shape[2]
+    if dropout is not None:
+        visible_QK = _visible(queries, keys, keys, q_BHQD.device)
+        return dropout(_probabilities(q_BHQD, k_BHKD, visible_QK)) @ v_BHKD
     if queries == keys:
-        return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, dropout_p=dropout, is_causal=True)
+        return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, is_causal=True)
     mask = None if queries == 1 else _visible(queries, keys, keys, q_BHQD.device)
-    return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=mask, dropout_p=dropout)
+    return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=mask)
 
 
-def banded(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout: float) -> Tensor:
+def banded(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout: Drop) -> Tensor:
     """Causal attention over the last `window` positions, the query's own included. Returns [B, H, Q, D].
 
     Exact, in time and memory linear in the length: each chunk of `window` queries meets only its own chunk of keys
@@ -33,10 +38,11 @@ def banded(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout:
     if keys <= window:
         return dense(q_BHQD, k_BHKD, v_BHKD, window, dropout)
     if queries < keys:
+        assert dropout is None, "nothing drops out while keys come from a cache"
         seen = min(keys, window + queries - 1)
         k_BHKD, v_BHKD = k_BHKD[:, :, keys - seen :], v_BHKD[:, :, keys - seen :]
         mask = None if queries == 1 else _visible(queries, seen, window, q_BHQD.device)
-        return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=mask, dropout_p=dropout)
+        return F.scaled_dot_product_attention(q_BHQD, k_BHKD, v_BHKD, attn_mask=mask)
     batch, heads, _, width = q_BHQD.shape
     chunks = -(-queries // window)
     padding = chunks * window - queries
@@ -46,7 +52,11 @@ def banded(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout:
     band_W2W = _visible(window, 2 * window, window, q_BHQD.device)
     mask_C12W = band_W2W.expand(chunks, window, 2 * window).clone()
     mask_C12W[0, :, :window] = False  # nothing comes before the first chunk
-    out_NCWD = F.scaled_dot_product_attention(q_NCWD, k_NC2WD, v_NC2WD, attn_mask=mask_C12W, dropout_p=dropout)
+    if dropout is None:
+        out_NCWD = F.scaled_dot_product_attention(q_NCWD, k_NC2WD, v_NC2WD, attn_mask=mask_C12W)
+    else:
+        p_NCW2W = _probabilities(q_NCWD, k_NC2WD, mask_C12W)
+        out_NCWD = dropout(p_NCW2W.view(batch, heads, -1, 2 * window)).view_as(p_NCW2W) @ v_NC2WD
     return out_NCWD.reshape(batch, heads, chunks * window, width)[:, :, :queries]
 
 
@@ -55,6 +65,12 @@ def _with_previous(x_BHKD: Tensor, window: int, padding: int) -> Tensor:
     batch, heads, _, width = x_BHKD.shape
     padded = F.pad(x_BHKD, (0, 0, window, padding)).reshape(batch * heads, -1, window, width)
     return torch.cat([padded[:, :-1], padded[:, 1:]], dim=2)
+
+
+def _probabilities(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(D)) over the visible keys: [..., queries, keys], the softmax in fp32."""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    return scores.masked_fill_(~visible, -torch.inf).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
 
 
 def _visible(queries: int, keys: int, window: int, device: torch.device) -> Tensor:

@@ -42,7 +42,6 @@ def install() -> torch.device:
     torch.cuda.current_device = lambda: cpu  # type: ignore[assignment, return-value]
     torch.cuda.set_device = lambda device: None
     torch.cuda.synchronize = lambda device=None: None
-    torch.cuda.manual_seed = lambda seed: generator.manual_seed(seed)  # type: ignore[assignment, return-value]
     torch.cuda.get_rng_state = lambda device="cuda": generator.get_state()
     megatron_random._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: generator.get_state()
     megatron_random._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: generator.set_state(state)

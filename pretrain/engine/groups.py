@@ -1,11 +1,8 @@
 """Process groups. The only file that touches megatron-core's parallel_state."""
 
-import hashlib
-
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
 
 from pretrain.plan.layout import Layout
@@ -37,15 +34,6 @@ class Groups:
     @property
     def tensor_group(self) -> dist.ProcessGroup:
         return parallel_state.get_tensor_model_parallel_group()
-
-    def seed(self, seed: int) -> None:
-        """Random state of dropout: differs between data ranks and stages, and between tensor ranks where a layer is
-        split over them (megatron-core adds the tensor rank). The caller derives `seed` from the step, so no random
-        state needs saving."""
-        digest = hashlib.sha256(f"{seed}/{self.data_rank}/{self.pipeline_rank}".encode()).digest()
-        mine = int.from_bytes(digest[:7], "little")
-        torch.manual_seed(mine)
-        model_parallel_cuda_manual_seed(mine)
 
     def sum_over_data(self, value: Tensor) -> Tensor:
         dist.all_reduce(value, group=parallel_state.get_data_parallel_group())

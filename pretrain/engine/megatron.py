@@ -19,6 +19,7 @@ from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
 from data_pipeline.batch import Batch
+from pretrain import dropout
 from pretrain.config.schema import RunConfig
 from pretrain.engine import groups
 from pretrain.engine import optimizer as optimizers
@@ -26,7 +27,7 @@ from pretrain.engine.base import GlobalPart, Piece, Scores, StepResult
 from pretrain.engine.parts import pieces
 from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
-from pretrain.models.naming import Parameter, mark_split, parameters
+from pretrain.models.naming import Parameter, mark_split, parameters, place_dropout
 from pretrain.models.registry import FAMILIES
 from pretrain.objectives.causal import Causal, MicroBatch
 from pretrain.plan.layout import Layout
@@ -41,7 +42,6 @@ class MegatronEngine:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which torch refuses cuBLAS
             torch.use_deterministic_algorithms(True)
         self.groups = groups.Groups(layout, config.health.timeout_s)
-        self.groups.seed(config.run.seed)  # megatron-core wants its random states to exist, dropout or not
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
         self.updates = 0
@@ -74,11 +74,12 @@ class MegatronEngine:
         """See `base.Engine`. megatron-core sums gradients over micro-batches and data ranks and divides once by the
         global token count (`finalize_model_grads`)."""
         assert self.optimizer is not None, "built for evaluation"
-        self.groups.seed(self.config.run.seed * 1_000_003 + step)
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
-        rows = self._micro_batches(batch.tokens, batch.labels, batch.loss_mask, self.config.batch.micro_sequences)
+        first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
+        micro = self.config.batch.micro_sequences
+        rows = self._micro_batches(batch.tokens, batch.labels, batch.loss_mask, micro, first_row)
         results = self._run(rows, self.objective.forward, self._train_loss, forward_only=False)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for loss_sum, token_count in results:
@@ -193,6 +194,7 @@ class MegatronEngine:
         first, last = groups.is_first(chunk), groups.is_last(chunk)
         module = build(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
         mark_split(module)
+        place_dropout(module, self.groups.tensor_rank)
         return module
 
     def _parts(self, held: Iterable[tuple[Parameter, int, dict[str, Tensor]]]) -> dict[str, GlobalPart]:
@@ -211,13 +213,16 @@ class MegatronEngine:
         return parts
 
     def _micro_batches(
-        self, tokens: np.ndarray, labels: np.ndarray, loss_mask: np.ndarray, micro: int
+        self, tokens: np.ndarray, labels: np.ndarray, loss_mask: np.ndarray, micro: int, first_row: int = 0
     ) -> list[MicroBatch]:
-        """Cuts this rank's rows into micro-batches on the device."""
+        """Cuts this rank's rows, which dropout numbers from `first_row`, into micro-batches on the device."""
         move = partial(torch.as_tensor, device=self.device)
         positions = torch.arange(tokens.shape[1], device=self.device).expand(micro, -1)
         cuts = [slice(start, start + micro) for start in range(0, tokens.shape[0], micro)]
-        return [MicroBatch(move(tokens[c]), move(labels[c]), move(loss_mask[c]), positions) for c in cuts]
+        return [
+            MicroBatch(move(tokens[c]), move(labels[c]), move(loss_mask[c]), positions, first_row + c.start)
+            for c in cuts
+        ]
 
     def _run(
         self,
@@ -230,6 +235,7 @@ class MegatronEngine:
 
         def step(iterator: Iterator[MicroBatch], model: nn.Module) -> tuple[Tensor, Callable[[Tensor], Any]]:
             batch = next(iterator)
+            dropout.begin(batch.first_row)
             return forward(model, batch), partial(loss, batch)
 
         schedule = get_forward_backward_func()

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.core import CoreAttention
 from pretrain.config.schema import Model, RunConfig
+from pretrain.dropout import Dropout
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -33,16 +33,41 @@ class LayerNorm(nn.LayerNorm):
             parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
-class ResidualThenNorm(nn.Module):
-    """Post-norm: norm(residual + dropout(x + bias)), in the place megatron-core has for bias-dropout-add."""
+class HiddenDropout(Dropout):
+    """Dropout of hidden states [S, B, H], whose positions tensor ranks share under sequence parallelism."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config.hidden_dropout, split=config.sequence_parallel)
+
+    def mask(self, shape: torch.Size, device: torch.device) -> Tensor:
+        positions, rows, width = shape
+        return super().mask(torch.Size([rows, positions, width]), device).transpose(0, 1)
+
+
+class BiasDropoutAdd(nn.Module):
+    """Pre-norm: residual + dropout(x + bias), called as megatron-core calls its own."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = LayerNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.dropout = HiddenDropout(config)
 
     def forward(self, training: bool, fused: bool) -> Callable[..., Tensor]:
-        add = get_bias_dropout_add(training, fused)
-        return lambda x_with_bias, residual, prob: self.norm(add(x_with_bias, residual, prob))
+        return self.add
+
+    def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
+        x, bias = x_with_bias
+        return residual + self.dropout(x if bias is None else x + bias)
+
+
+class ResidualThenNorm(BiasDropoutAdd):
+    """Post-norm: norm(residual + dropout(x + bias))."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.norm = LayerNorm(config, config.hidden_size, config.layernorm_epsilon)
+
+    def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
+        return self.norm(super().add(x_with_bias, residual, probability))
 
 
 def transformer_config(config: RunConfig) -> TransformerConfig:
@@ -88,7 +113,7 @@ def transformer_config(config: RunConfig) -> TransformerConfig:
 def decoder_spec(model: Model, megatron: TransformerConfig, chunk: int | None) -> TransformerBlockSubmodules:
     """The causal self-attention layers of one pipeline chunk, pre- or post-norm, with a final norm if pre-norm."""
     pre = model.norm == "pre"
-    residual: Any = get_bias_dropout_add if pre else ModuleSpec(ResidualThenNorm, params={"config": megatron})
+    residual = ModuleSpec(BiasDropoutAdd if pre else ResidualThenNorm, params={"config": megatron})
     attention = ModuleSpec(
         module=SelfAttention,
         params={"attn_mask_type": AttnMaskType.causal},

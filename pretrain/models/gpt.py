@@ -5,7 +5,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from pretrain.config.schema import Model
-from pretrain.models.blocks import decoder_spec
+from pretrain.models.blocks import HiddenDropout, decoder_spec
 
 
 class GPT(GPTModel):
@@ -18,7 +18,7 @@ class GPT(GPTModel):
 
 def build(model: Model, megatron: TransformerConfig, first: bool, last: bool, chunk: int | None) -> GPT:
     """The model from our layer specs. `chunk` numbers the model chunks of one stage (interleaving)."""
-    return GPT(
+    gpt = GPT(
         config=megatron,
         transformer_layer_spec=decoder_spec(model, megatron, chunk),
         vocab_size=model.padded_vocabulary,
@@ -29,3 +29,6 @@ def build(model: Model, megatron: TransformerConfig, first: bool, last: bool, ch
         position_embedding_type="learned_absolute",
         vp_stage=chunk,
     )
+    if first:
+        gpt.embedding.embedding_dropout = HiddenDropout(megatron)
+    return gpt

@@ -15,6 +15,8 @@ from megatron.core.tensor_parallel.layers import (
 )
 from torch import Tensor, nn
 
+from pretrain.dropout import Dropout
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -56,6 +58,13 @@ def mark_split(chunk: nn.Module) -> None:
         if parameter.split_dim is not None:
             _clear_marks(parameter.value)
             set_tensor_model_parallel_attributes(parameter.value, True, parameter.split_dim, 1)
+
+
+def place_dropout(chunk: nn.Module, tensor_rank: int) -> None:
+    """Tells each dropout site its name in the whole model."""
+    for name, module in chunk.named_modules():
+        if isinstance(module, Dropout):
+            module.place(_global_name(chunk, name), tensor_rank)
 
 
 def _global_name(chunk: nn.Module, name: str) -> str:

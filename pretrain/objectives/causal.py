@@ -21,6 +21,8 @@ class MicroBatch:
     labels_BS: Tensor
     loss_mask_BS: Tensor
     positions_BS: Tensor
+    first_row: int = 0
+    """the number that dropout knows it by: see pretrain/dropout.py"""
 
 
 class Causal:

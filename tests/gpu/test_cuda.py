@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pretrain.attention.patterns import PATTERNS, banded, dense
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
+from pretrain.dropout import Dropout
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
 from tests.unit.attention.test_patterns import oracle
@@ -21,8 +22,10 @@ STEPS, HALF = 12, 6
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
-def _curve(precision: str, recompute: str = "none") -> list[tuple[float, float]]:
+def _curve(precision: str, recompute: str = "none", dropout: float = 0.0) -> list[tuple[float, float]]:
+    model = {**tiny_config().model.model_dump(), "dropout": dropout, "attention_dropout": dropout}
     config = tiny_config(
+        model=model,
         precision=precision,
         parallel={"recompute": recompute},
         run={"dir": "unused", "seed": 7, "deterministic": True},
@@ -52,6 +55,20 @@ def test_deterministic_run_repeats_bit_for_bit(precision: str, recompute: str) -
     assert run_ranks(1, _curve, precision, recompute)[0] == run_ranks(1, _curve, precision, recompute)[0]
 
 
+@pytest.mark.parametrize("recompute", ["selective", "full"])
+def test_recomputation_drops_out_what_forward_did(recompute: str) -> None:
+    """Rounding may differ, as recomputed products need not run in the same kernels; another mask would show."""
+    plain, again = (np.array(run_ranks(1, _curve, "fp32", how, 0.1)[0]) for how in ("none", recompute))
+    np.testing.assert_allclose(again, plain, rtol=1e-4)
+
+
+def test_dropout_masks_are_those_of_the_cpu() -> None:
+    dropout, shape = Dropout(0.1, split=True), torch.Size([3, 4, 65, 130])
+    dropout.place("layer", tensor_rank=1)
+    torch.default_generator.manual_seed(2**64 - 2)
+    assert torch.equal(dropout.mask(shape, torch.device("cuda")).cpu(), dropout.mask(shape, torch.device("cpu")))
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("length", [7, 32, 33, 96, 100])
 @pytest.mark.parametrize("name", PATTERNS)
@@ -62,7 +79,7 @@ def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.d
     expected = oracle(*inputs, window=window if PATTERNS[name] is banded else None)
     expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
     on_device = [x.detach().to("cuda", dtype).requires_grad_() for x in inputs]
-    found = PATTERNS[name](*on_device, window, 0.0)
+    found = PATTERNS[name](*on_device, window, None)
     gradients = torch.autograd.grad(found.float().square().sum(), on_device)
     _assert_near(found, expected, TOLERANCE[dtype])
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
@@ -80,7 +97,7 @@ def test_dense_bf16_attention_runs_in_a_fused_kernel() -> None:
     shape = (256, 2, 4, 64)  # as the engine hands them over: positions first
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).permute(1, 2, 0, 3) for _ in range(3))
     with _Names() as seen:
-        dense(q, k, v, 0, 0.0)
+        dense(q, k, v, 0, None)
     kernels = {name for name in seen.names if "scaled_dot_product" in name}
     assert kernels
     assert all("flash" in name or "cudnn" in name for name in kernels), kernels

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.attention.patterns import PATTERNS, Pattern, banded, dense
+from pretrain.attention.patterns import PATTERNS, Drop, Pattern, banded, dense
 
 FORWARD, GRADIENT = 2e-6, 4e-6
 WINDOW = 8
 LENGTHS = [1, 2, 7, 8, 9, 15, 16, 17, 24, 31, 64, 65]  # around one window and its multiples
 
 
-def oracle(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
-    """Queries are the last of the keys' positions; `window` counts the query's own position."""
+def oracle(q: Tensor, k: Tensor, v: Tensor, window: int | None, kept: Tensor | float = 1.0) -> Tensor:
+    """Queries are the last of the keys' positions; `window` counts the query's own position; `kept` is what dropout
+    multiplies probabilities [B, H, Q, K] by."""
     queries, keys = q.shape[2], k.shape[2]
     mask = torch.zeros(queries, keys, dtype=torch.bool)
     for row in range(queries):
@@ -27,7 +28,7 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
         first = 0 if window is None else max(0, position - window + 1)
         mask[row, first : position + 1] = True
     scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~mask, -torch.inf)
-    return scores.softmax(dim=-1) @ v
+    return (scores.softmax(dim=-1) * kept) @ v
 
 
 def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, width: int = 16) -> list[Tensor]:
@@ -40,7 +41,7 @@ def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, width: 
 def assert_equal_to_oracle(pattern: Pattern, queries: int, keys: int, window: int) -> None:
     inputs = tensors(queries, keys)
     expected = oracle(*inputs, window=window if pattern is banded else None)
-    found = pattern(*inputs, window, 0.0)
+    found = pattern(*inputs, window, None)
     weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
     assert found.shape == expected.shape
     torch.testing.assert_close(found, expected, atol=FORWARD, rtol=0)
@@ -68,39 +69,50 @@ def test_decoding_shapes(name: str, queries: int, keys: int) -> None:
 @pytest.mark.parametrize("name", PATTERNS)
 def test_decoding_one_by_one_gives_what_reading_at_once_gives(name: str) -> None:
     q, k, v = tensors(21, 21)
-    whole = PATTERNS[name](q, k, v, WINDOW, 0.0)
-    steps = [PATTERNS[name](q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n], WINDOW, 0.0) for n in range(1, 22)]
+    whole = PATTERNS[name](q, k, v, WINDOW, None)
+    steps = [PATTERNS[name](q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n], WINDOW, None) for n in range(1, 22)]
     torch.testing.assert_close(torch.cat(steps, dim=2), whole, atol=FORWARD, rtol=0)
 
 
 @pytest.mark.parametrize("length", [3, 4, 7])
 def test_banded_gradients_against_finite_differences(length: int) -> None:
     inputs = tensors(length, length, torch.float64, width=2)
-    assert torch.autograd.gradcheck(partial(banded, window=3, dropout=0.0), inputs)
+    assert torch.autograd.gradcheck(partial(banded, window=3, dropout=None), inputs)
 
 
+@pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_dropout_leaves_keys_out(name: str) -> None:
-    q, k, _ = tensors(256, 256)
-    torch.manual_seed(0)
-    out = PATTERNS[name](q, k, torch.ones_like(k), WINDOW, 0.5)
-    assert out.std() > 0.05, "without dropout each is exactly one"
-    assert abs(out.mean() - 1) < 0.1
+def test_dropout_multiplies_the_probability_of_each_key(name: str, length: int) -> None:
+    """Banded attention hands out keys by their place in the band of two windows: here it is mapped back."""
+    inputs, random = tensors(length, length), torch.Generator().manual_seed(length)
+    kept, bands = torch.randint(0, 3, (2, 3, length, length), generator=random), PATTERNS[name] is banded
+
+    def drop(probabilities: Tensor) -> Tensor:
+        queries, keys = torch.arange(probabilities.shape[2])[:, None], torch.arange(probabilities.shape[3])
+        if bands and length > WINDOW:
+            keys = keys + (queries // WINDOW - 1) * WINDOW
+        return probabilities * kept[:, :, queries.clamp(max=length - 1), keys.clamp(0, length - 1)]
+
+    expected = oracle(*inputs, window=WINDOW if bands else None, kept=kept)
+    found = PATTERNS[name](*inputs, WINDOW, drop)
+    torch.testing.assert_close(found, expected, atol=2 * FORWARD, rtol=0)
+    gradients, expected_gradients = (torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected))
+    torch.testing.assert_close(gradients, expected_gradients, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pattern", [dense, banded])
-def test_no_score_matrix_is_held_in_training(pattern: Pattern) -> None:
+@pytest.mark.parametrize(("pattern", "dropout"), [(dense, None), (banded, None), (banded, torch.clone)])
+def test_no_score_matrix_is_held_in_training(pattern: Pattern, dropout: Drop) -> None:
     """The largest tensor of forward and backward grows as the length, not as its square."""
     window, lengths = 32, (512, 2048)
-    largest = [_largest_tensor(pattern, length, window) for length in lengths]
+    largest = [_largest_tensor(pattern, length, window, dropout) for length in lengths]
     assert largest[1] <= largest[0] * lengths[1] / lengths[0]
     assert largest[1] < lengths[1] ** 2
 
 
-def _largest_tensor(pattern: Pattern, length: int, window: int) -> int:
+def _largest_tensor(pattern: Pattern, length: int, window: int, dropout: Drop) -> int:
     inputs = tensors(length, length)
     with _Largest() as seen:
-        pattern(*inputs, window, 0.0).sum().backward()
+        pattern(*inputs, window, dropout).sum().backward()
     return seen.elements
 
 

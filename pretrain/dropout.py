@@ -1,0 +1,89 @@
+"""Dropout as a function of (seed, step, row of the global batch, site, position), and of nothing else.
+
+A site is one place in the model, under its layout-free name. A counter-based hash of the coordinates gives the bits of
+any element directly, so each rank makes just its own part: every layout, micro-batch size, recomputation and device
+drops the same elements. The hash is splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
+generators"), folded over one coordinate after another.
+
+Which rows a forward pass computes travels as the seed of torch's CPU generator, from which nothing is drawn:
+megatron-core restores that generator wherever it recomputes activations, however many other micro-batches have been
+forwarded since.
+"""
+
+import hashlib
+
+import torch
+from megatron.core.tensor_parallel.random import _MODEL_PARALLEL_RNG_TRACKER_NAME, get_cuda_rng_tracker
+from torch import Tensor, nn
+
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64  # constants of splitmix64, as int64 holds them
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+_LANES, _LEVELS = 4, 1 << 16  # one 64-bit hash decides four elements, each by 16 bits
+
+
+def key(name: str) -> int:
+    """64 bits that stand for `name`."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+
+
+def begin(first_row: int) -> None:
+    """Says which rows the next forward pass computes: `first_row`, `first_row + 1`, ... (modulo 2**64). The rows of a
+    global batch are counted from the `key` of its seed and step, so that no two steps share one."""
+    torch.default_generator.manual_seed(first_row % 2**64)
+    # Under sequence parallelism megatron-core switches CUDA's generator to this state, whose place on a CPU the same
+    # generator takes.
+    get_cuda_rng_tracker().set_states({_MODEL_PARALLEL_RNG_TRACKER_NAME: torch.cuda.get_rng_state()})
+
+
+class Dropout(nn.Module):
+    """One site, for tensors [rows, ..., columns]. `probability` counts in steps of 2**-16, rounded down; `split` says
+    that tensor ranks share dimension 1, each holding an equal part."""
+
+    def __init__(self, probability: float, split: bool) -> None:
+        super().__init__()
+        self.dropped_levels, self.split = int(probability * _LEVELS), split
+        self.site = self.shard = 0
+
+    def place(self, name: str, tensor_rank: int) -> None:
+        """Where in the whole model this is: a name of its own, and this rank's part of dimension 1."""
+        self.site, self.shard = key(name), tensor_rank if self.split else 0
+
+    @property
+    def active(self) -> bool:
+        return self.training and self.dropped_levels > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.active:
+            return x
+        scale = _LEVELS / (_LEVELS - self.dropped_levels)
+        return x.masked_fill(self.mask(x.shape, x.device), 0.0) * scale
+
+    def mask(self, shape: torch.Size, device: torch.device) -> Tensor:
+        """Bool `shape`: the elements to drop."""
+        assert self.site, "a site is placed before it is used"
+        rows, shared, *inner, columns = shape
+        first = (torch.initial_seed() + self.site + 2**63) % 2**64 - 2**63  # as int64 holds it
+        hashed = _mix(torch.arange(rows, device=device) + first)
+        hashed = _fold(hashed, self.shard * shared, shared)
+        for size in inner:
+            hashed = _fold(hashed, 0, size)
+        lanes = _fold(hashed, 0, -(-columns // _LANES)).view(torch.int16)  # from -2**15
+        return lanes[..., :columns] < self.dropped_levels - _LEVELS // 2
+
+
+def _fold(hashed: Tensor, start: int, count: int) -> Tensor:
+    """[...] -> [..., count]: another hash for each of the coordinates [start, start + count)."""
+    coordinates = torch.arange(start, start + count, device=hashed.device)
+    return _mix(hashed[..., None] + coordinates * _GAMMA)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """The finaliser of splitmix64, in place: a bijection of 64 bits, each of which depends on all."""
+    x.bitwise_xor_(_shifted(x, 30)).mul_(_FIRST)
+    x.bitwise_xor_(_shifted(x, 27)).mul_(_SECOND)
+    return x.bitwise_xor_(_shifted(x, 31))
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """A logical shift to the right; that of signed integers copies the sign."""
+    return (x >> bits).bitwise_and_((1 << (64 - bits)) - 1)
