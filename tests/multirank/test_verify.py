@@ -22,6 +22,7 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import tiny_config
 
 FINALIZE = importlib.import_module("megatron.core.distributed.finalize_model_grads")  # hidden by its function
+DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
 Fault = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -49,7 +50,8 @@ def _rows(layouts: str, meeting: Path, fault: Fault | None = None, **sections: A
 
 
 def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
-    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1", tmp_path, precision="bf16")
+    model = {**tiny_config().model.model_dump(), **DROPOUT}
+    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1", tmp_path, precision="bf16", model=model)
     titles = ["one rank", "tp2pp2+sp+vp2", "pp2dp2", "dp4+zero1"]
     assert list(rows) == [f"{title} {precision}" for precision in ("fp32", "bf16") for title in titles]
     for name, row in rows.items():
@@ -104,8 +106,8 @@ def _rows_cut_wrong(patch: pytest.MonkeyPatch) -> None:
     """The engine, on data rank 1, trains the first of its micro-batches twice and the second never."""
     cut = MegatronEngine._micro_batches
 
-    def wrong(self: MegatronEngine, *arrays: Any) -> Any:
-        first, second, *rest = cut(self, *arrays)
+    def wrong(self: MegatronEngine, *arguments: Any) -> Any:
+        first, second, *rest = cut(self, *arguments)
         return [first, first if self.data_rank == 1 else second, *rest]
 
     patch.setattr(MegatronEngine, "_micro_batches", wrong)
@@ -114,9 +116,8 @@ def _rows_cut_wrong(patch: pytest.MonkeyPatch) -> None:
 def _mask_lost(patch: pytest.MonkeyPatch) -> None:
     cut = MegatronEngine._micro_batches
 
-    def unmasked(self: MegatronEngine, tokens: Any, labels: Any, loss_mask: Any, micro: int) -> Any:
-        lost = self.layout.pipeline > 1
-        return cut(self, tokens, labels, np.ones_like(loss_mask) if lost else loss_mask, micro)
+    def unmasked(self: MegatronEngine, tokens: Any, labels: Any, mask: Any, *rest: Any) -> Any:
+        return cut(self, tokens, labels, np.ones_like(mask) if self.layout.pipeline > 1 else mask, *rest)
 
     patch.setattr(MegatronEngine, "_micro_batches", unmasked)
 
@@ -145,6 +146,16 @@ def _decay_on_norms(patch: pytest.MonkeyPatch) -> None:
         return optimizer
 
     patch.setattr(optimizers, "build", everywhere)
+
+
+def _dropout_shared(patch: pytest.MonkeyPatch) -> None:
+    """Every data rank drops what data rank 0 drops."""
+    cut = MegatronEngine._micro_batches
+
+    def shared(self: MegatronEngine, tokens: Any, labels: Any, mask: Any, micro: int, first_row: int = 0) -> Any:
+        return cut(self, tokens, labels, mask, micro, first_row - self.data_rank * len(tokens))
+
+    patch.setattr(MegatronEngine, "_micro_batches", shared)
 
 
 # fault, layouts, the row that shows it, the first step it shows at, and there: quantity, parameter, stages
@@ -177,6 +188,10 @@ FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
         *(_mask_lost, "tp2,pp2", "pp2 fp32", 1),
         *("token count", "", ()),
     ),
+    "dropout shared by data ranks": (
+        *(_dropout_shared, "tp2,dp2", "dp2+zero1 fp32", 1),
+        *("gradient", "", (0,)),
+    ),
     "ZeRO divides twice": (
         *(_zero_divides_again, "dp2+zero0,dp2+zero1", "dp2+zero1 fp32", 1),
         *("gradient", "", (0,)),
@@ -191,7 +206,7 @@ FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_found_where_it_is_and_nowhere_else(name: str, tmp_path: Path) -> None:
     fault, layouts, shown_by, step, quantity, parameter, stages = FAULTS[name]
-    rows = _rows(layouts, tmp_path, fault)
+    rows = _rows(layouts, tmp_path, fault, model={**tiny_config().model.model_dump(), **DROPOUT})
     verdict = rows[shown_by].verdict
     assert verdict is not None, rows[shown_by].error
     found = {departure.quantity: departure for departure in verdict.departures}
