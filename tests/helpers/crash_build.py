@@ -1,6 +1,6 @@
 """`pretrain data build`, killed at random moments and started again: the dataset of an uninterrupted build, or none.
 
-kills = build_campaign(directory, kills=50, seed=1)
+kills = build_campaign(directory, kills=12, seed=1)
 """
 
 import time
