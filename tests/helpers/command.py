@@ -6,8 +6,10 @@ Each is what `python -m pretrain ARGUMENTS` runs on one rank: its own arguments,
 output and exit status.
 """
 
+import faulthandler
 import os
 import random
+import signal
 import socket
 import sys
 from multiprocessing.process import BaseProcess
@@ -15,6 +17,8 @@ from pathlib import Path
 
 from tests.helpers.ranks import context
 
+TRACEBACK = signal.SIGUSR2
+"""has a process print where its threads are"""
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -49,6 +53,7 @@ def _run(arguments: list[str], environment: dict[str, str], directory: Path, log
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
+    faulthandler.register(TRACEBACK, file=2)
     os.chdir(directory)
     for name in _LAUNCHER:
         os.environ.pop(name, None)

@@ -17,6 +17,8 @@ from pathlib import Path
 from random import Random
 from threading import Semaphore
 
+from tests.helpers import command
+
 KILLS = 6  # of one case
 _CASES = 12  # side by side
 _POLL_S = 0.0005
@@ -71,12 +73,15 @@ def kill(
 
 
 def statuses(processes: list[BaseProcess], limit_s: float) -> list[int | None]:
-    """The exit statuses in rank order. Raises AssertionError if ranks have not ended by themselves within the limit."""
+    """The exit statuses in rank order. Raises AssertionError if ranks have not ended by themselves within the limit:
+    where they were is in their log."""
     deadline = time.monotonic() + limit_s
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
     hanging = [rank for rank, process in enumerate(processes) if process.is_alive()]
     for rank in hanging:
+        os.kill(processes[rank].ident, command.TRACEBACK)
+        time.sleep(1.0)
         processes[rank].kill()
         processes[rank].join()
     assert not hanging, f"ranks {hanging} of {len(processes)} hung for {limit_s} s"
@@ -108,7 +113,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def explain(error: Exception, directory: Path, log: Path) -> None:
     """Adds to the error where it happened and what was printed last."""
-    printed = log.read_text(errors="replace")[-3000:] if log.exists() else ""
+    printed = log.read_text(errors="replace")[-8000:] if log.exists() else ""
     error.add_note(f"in {directory}, where last was printed:\n{printed}")
 
 
