@@ -66,6 +66,8 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
         inputs = find_inputs(config.input)
         record = _build_record(config, inputs)
         if _is_built(config.output, record.identity):
+            if (config.output / _LOCK).exists():  # a build was killed between its last two steps
+                (config.output / _LOCK).unlink(missing_ok=True)
             return False
         with _scratch(config.output) as directory:
             survey = _survey(config, inputs, progress("reading"))
@@ -250,5 +252,5 @@ def _publish(directory: Path, output: Path) -> None:
     for path in [*directory.iterdir(), directory]:
         sync(path)
     directory.rename(output)
-    (output / _LOCK).unlink()
+    (output / _LOCK).unlink(missing_ok=True)
     sync(output.parent)

@@ -17,7 +17,7 @@ class Groups:
             tensor_model_parallel_size=layout.tensor,
             pipeline_model_parallel_size=layout.pipeline,
             virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
-            distributed_timeout_minutes=max(1, -(-timeout_s // 60)),
+            distributed_timeout_minutes=timeout_s / 60,  # into a timedelta, which takes fractions
             create_gloo_process_groups=False,
         )
         self.rank = dist.get_rank()

@@ -60,3 +60,11 @@ def pretrain(*arguments: object, timeout_s: float = 120) -> subprocess.Completed
 def start(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "pretrain", *map(str, arguments)]
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What a test recorded as its summary."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "summary":
+                terminalreporter.write_line(f"\n{value}")

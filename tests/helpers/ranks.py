@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.helpers.preload"])
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["tests.helpers.preload"])
 
 
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
@@ -30,8 +30,8 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout
         store = Path(directory) / "store"
         processes, pipes = [], []
         for rank in range(world):
-            receiver, sender = _context.Pipe(duplex=False)
-            process = _context.Process(target=_rank, args=(rank, world, store, sender, function, arguments))
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_rank, args=(rank, world, store, sender, function, arguments))
             process.start()
             sender.close()
             processes.append(process)

@@ -163,6 +163,14 @@ def test_a_killed_build_is_not_taken_for_whole(text: Path, tmp_path: Path, call:
     assert Dataset(output).identity == Dataset(tmp_path / "clean").identity
 
 
+def test_a_lock_that_a_kill_left_in_the_dataset_goes(text: Path, tmp_path: Path) -> None:
+    config = settings(input=str(text), output=tmp_path / "out")
+    build(config, Silent)
+    (config.output / "lock").touch()
+    assert not build(config, Silent)
+    assert not (config.output / "lock").exists()
+
+
 def test_two_builds_of_one_output_do_not_mix(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(input=str(text), output=tmp_path / "out")
     survey = module._survey

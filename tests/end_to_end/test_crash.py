@@ -1,0 +1,32 @@
+"""The crash campaigns: real commands killed with SIGKILL at random moments, counted in the terminal summary."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import crash_build, crash_train
+from tests.helpers.crash import table
+
+pytestmark = pytest.mark.timeout(3600)  # the campaigns notice what hangs by themselves
+
+
+@pytest.mark.parametrize("kills", [48, pytest.param(300, marks=pytest.mark.slow)])
+def test_training_killed_at_random_moments_is_the_uninterrupted_run(
+    kills: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    done = crash_train.train_campaign(tmp_path, kills, seed=1)
+    record_property("summary", f"kills of training:\n{table(done, crash_train.PHASES)}")
+    assert {"training", "writing a checkpoint"} <= {kill.phase for kill in done}
+    if kills >= 300:
+        assert {kill.phase for kill in done} == set(crash_train.PHASES)
+        assert {kill.layout for kill in done} == set(crash_train.LAYOUTS)
+
+
+@pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_building_killed_at_random_moments_gives_the_uninterrupted_dataset(
+    kills: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    done = crash_build.build_campaign(tmp_path, kills, seed=1)
+    record_property("summary", f"kills of data build:\n{table(done, crash_build.PHASES)}")
+    assert "writing shards" in {kill.phase for kill in done}

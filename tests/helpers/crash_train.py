@@ -1,0 +1,233 @@
+"""`pretrain train`, killed at random moments and started again, must be the run that was never interrupted.
+
+    kills = train_campaign(directory, kills=48, seed=1)
+
+Half of the cases stay on one layout, some with dropout, and must equal their layout's uninterrupted run bit for bit;
+the others change the layout at every start and must follow the uninterrupted run on one rank. What a crash of the
+machine loses beyond this, data that was not synced to the disk, no killed process shows.
+"""
+
+import hashlib
+import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from pretrain.checkpoint import store
+from pretrain.checkpoint.state import Record, scoring_config
+from pretrain.observe.metrics import read_metrics
+from tests.helpers import command, crash
+from tests.helpers.crash import CORES, Files, Kill, Moment, changed, files, statuses
+from tests.helpers.crash_build import build
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import build_engine, whole_state
+
+PHASES = ("starting up", "loading", "training", "writing a checkpoint", "removing an old one")
+LAYOUTS: dict[str, tuple[int, list[str]]] = {
+    "one rank": (1, []),
+    "tensor 2": (2, ["parallel.tensor=2"]),
+    "pipeline 2": (2, ["parallel.pipeline=2"]),
+    "data 2, zero 1": (2, []),
+    "tensor 2 x pipeline 2": (4, ["parallel.tensor=2", "parallel.pipeline=2"]),
+}
+_WEIGHTS = (3, 3, 3, 3, 1)  # in cases that change the layout
+_RUNS = [  # (layout, dropout) of cases that stay on one layout, in turn
+    ("tensor 2", True),
+    ("data 2, zero 1", False),
+    ("pipeline 2", True),
+    ("one rank", False),
+    ("data 2, zero 1", True),
+    ("tensor 2 x pipeline 2", False),
+]
+_STEPS, _KEEP = 24, 2
+_CONFIG = f"""
+run: {{name: crash, dir: run, seed: 3}}
+train: {{steps: {_STEPS}}}
+batch: {{sequences: 4, micro_sequences: 2}}
+model: {{layers: 2, hidden: 32, heads: 2, sequence_length: 32, attention: {{pattern: [dense, banded], window: 8}}}}
+optimizer: {{learning_rate: 2e-3}}
+schedule: {{warmup_tokens: 512}}
+data: {{path: ../uninterrupted-build/dataset}}
+evaluate: {{every_steps: 8, sequences: 8}}
+checkpoint: {{every_steps: 2, keep: {_KEEP}}}
+track: {{mlflow: false}}
+health: {{timeout_s: 10}}
+"""
+_DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]
+# Survivors of a rank that is killed while they join it give up after two or three times health.timeout_s.
+_LIMIT_S = 120.0
+_CHECKPOINT = re.compile(r"run/checkpoints/step-\d+")
+_UNFINISHED = re.compile(r"run/checkpoints/step-\d+\.tmp")
+_UNNAMED = re.compile(r"run/checkpoints/step-\d+\.\w+\.tmp")  # to be removed
+
+
+def _begun(before: Files, now: Files) -> bool:
+    return before.get("run/config.yaml") != now.get("run/config.yaml")
+
+
+def _writing(before: Files, now: Files) -> bool:
+    return any(_UNFINISHED.match(path) for path in changed(before, now))
+
+
+def _removing(before: Files, now: Files) -> bool:
+    touched, finished = changed(before, now), {path for path in now if _CHECKPOINT.fullmatch(path)}
+    return any(_UNNAMED.match(path) for path in touched) or (len(finished) > _KEEP and bool(finished & touched))
+
+
+def _loading(before: Files, now: Files) -> bool:
+    return "run/lock" in changed(before, now) and any(_CHECKPOINT.fullmatch(path) for path in now)
+
+
+_MOMENTS = {  # and how often each is chosen
+    Moment(lambda before, now: True, 0.6): 3,
+    Moment(_loading, 0.03): 3,
+    Moment(_begun, 0.3): 4,
+    Moment(_writing, 0.05): 3,
+    Moment(_removing, 0.0): 3,
+}
+
+
+def train_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
+    """Kills training at least `kills` times. Raises AssertionError if a run can be told from an uninterrupted one, a
+    survivor hangs, or anything ends with a status that it should not have."""
+    build(directory / "uninterrupted-build")
+    (directory / "config.yaml").write_text(_CONFIG)
+    with ThreadPoolExecutor() as pool:
+        uninterrupted = dict(zip(_RUNS, pool.map(partial(_uninterrupted, directory), _RUNS), strict=True))
+    expected: dict[Path, tuple[Path, bool]] = {}
+
+    def case(number: int) -> list[Kill]:
+        layout, dropout = _RUNS[number // 2 % len(_RUNS)] if number % 2 else (None, False)
+        place, right = directory / f"train-{number:03d}", uninterrupted[layout or "one rank", dropout]
+        expected[place] = right, layout is not None
+        return _case(place, layout, dropout, right, Random(f"{seed}/{number}"))
+
+    kills_done = crash.run_cases(case, kills)
+    places = [*expected, *{right for right, _ in expected.values()}]
+    ends = dict(zip(places, run_ranks(1, _ends, places)[0], strict=True))
+    for place, (right, exact) in expected.items():
+        (record, tensors), (right_record, right_tensors) = ends[place], ends[right]
+        assert record == right_record, f"{place}: the last checkpoint's record"
+        assert not exact or tensors == right_tensors, f"{place}: the last checkpoint's tensors"
+    return kills_done
+
+
+def _uninterrupted(directory: Path, run: tuple[str, bool]) -> Path:
+    """The run on a layout, with or without dropout, that nothing disturbs."""
+    layout, dropout = run
+    place = directory / f"uninterrupted, {layout}, dropout {dropout}"
+    place.mkdir()
+    with CORES:
+        found = statuses(_start(place, layout, dropout), _LIMIT_S)
+    assert set(found) == {0}, (place / "log").read_text()[-3000:]
+    return place
+
+
+def _start(place: Path, layout: str, dropout: bool) -> list[BaseProcess]:
+    world, parallel = LAYOUTS[layout]
+    arguments = ["train", "../config.yaml", *parallel, *(_DROPOUT if dropout else [])]
+    return command.start(arguments, world, place, place / "log")
+
+
+def _case(place: Path, layout: str | None, dropout: bool, right: Path, random: Random) -> list[Kill]:
+    """One run, on `layout` or on a random one at each start, that ends as the run in `right`."""
+    place.mkdir()
+    kills: list[Kill] = []
+    try:
+        finished = False
+        while len(kills) < crash.KILLS and not finished:
+            killed = _start_and_kill(place, layout or _any_layout(random), dropout, random)
+            finished = killed is None
+            kills += [] if killed is None else [killed]
+            _check_checkpoints(place)
+        with CORES:
+            found = statuses(_start(place, layout or _any_layout(random), dropout), _LIMIT_S)
+        assert set(found) == {0}, f"the last start, undisturbed, ended with {found}"
+        _check_run(place, right, exact=layout is not None)
+    except Exception as error:
+        crash.explain(error, place, place / "log")
+        raise
+    return kills
+
+
+def _any_layout(random: Random) -> str:
+    return random.choices(list(LAYOUTS), _WEIGHTS)[0]
+
+
+def _start_and_kill(place: Path, layout: str, dropout: bool, random: Random) -> Kill | None:
+    """None if the run was done before the kill came."""
+    world, _ = LAYOUTS[layout]
+    victims = random.choice([list(range(world)), [random.randrange(world)]])
+    moment = random.choices(list(_MOMENTS), list(_MOMENTS.values()))[0]
+    with CORES:
+        before = files(place)
+        processes = _start(place, layout, dropout)
+        now = crash.kill(processes, victims, moment, place, before, random)
+    found = statuses(processes, _LIMIT_S)
+    if now is None:
+        assert set(found) == {0}, f"a start on {layout} that nobody killed ended with {found}"
+        return None
+    done = (place / "run" / "checkpoints" / f"step-{_STEPS:08d}").exists()
+    for rank, status in enumerate(found):
+        good = status == (-9 if rank in victims else 1) or (done and status == 0)
+        assert good, f"rank {rank} of {layout} ended with {status} when {victims} were killed"
+    return Kill(layout, "all ranks" if len(victims) == world else "one of them", _phase(before, now))
+
+
+def _phase(before: Files, now: Files) -> str:
+    if _writing(before, now):
+        return "writing a checkpoint"
+    if _removing(before, now):
+        return "removing an old one"
+    if _begun(before, now):
+        return "training"
+    return "loading" if _loading(before, now) else "starting up"
+
+
+def _check_checkpoints(place: Path) -> None:
+    """A crash leaves at most one unfinished checkpoint and never a damaged one."""
+    names = [path.name for path in (place / "run" / "checkpoints").glob("*")]
+    assert not any(name.endswith(".damaged") for name in names), names
+    assert sum(not name.removeprefix("step-").isdigit() for name in names) <= 1, names
+
+
+def _check_run(place: Path, expected: Path, exact: bool) -> None:
+    """The finished run is the expected one: its steps bit for bit if `exact`."""
+    lines, wanted = read_metrics(place / "run"), read_metrics(expected / "run")
+    assert [line["step"] for line in lines] == list(range(1, _STEPS + 1)), "metrics.jsonl: a step missing or repeated"
+    for key in ("data_hash", "tokens", "samples", "learning_rate"):
+        assert [line[key] for line in lines] == [line[key] for line in wanted], f"metrics.jsonl: {key}"
+    for key in ("loss", "grad_norm"):
+        found, right = (np.array([line[key] for line in both]) for both in (lines, wanted))
+        apart = np.abs(found - right).max()
+        assert apart <= (0 if exact else 1e-5), f"metrics.jsonl: {key} is up to {apart:.2e} apart"
+    _check_checkpoints(place)
+    for folder in ("run", "run/checkpoints"):
+        names, right_names = ({path.name for path in (p / folder).iterdir()} for p in (place, expected))
+        assert right_names <= names, f"{folder} lacks {right_names - names}"
+        assert len(names - right_names) <= 1, f"left behind in {folder}: {names - right_names}"
+
+
+def _ends(places: list[Path]) -> list[tuple[dict[str, Any], str]]:
+    """Of each run's newest checkpoint: its record, less what may differ, and a digest of its tensors. On one rank."""
+    engine = None
+    ends = []
+    for place in places:
+        warnings: list[str] = []
+        checkpoint = store.newest_valid(place / "run" / "checkpoints", warnings.append)
+        assert checkpoint is not None, place
+        assert not warnings, warnings
+        engine = engine or build_engine(scoring_config(checkpoint, [], one_rank=True))
+        store.load(checkpoint, engine.state())
+        digest = hashlib.sha256()
+        for name, value in sorted(whole_state(engine).items()):
+            digest.update(name.encode() + value.tobytes())
+        record = Record.read(checkpoint / store.RECORD)
+        facts = {"step": record.step, "updates": record.updates, "tokens": record.tokens, "cursor": record.cursor}
+        ends.append((facts, digest.hexdigest()))
+    return ends
