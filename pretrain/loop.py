@@ -39,7 +39,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         config.data.prefetch,
     )
     if tokens >= end_tokens:
-        log.say(f"{config.run.dir} is finished: {tokens:,} tokens after step {step:,}")
+        log.finished_before(step, tokens)
         return DONE
     log.begin(step, tokens)  # from here on the run's files change
     if step:
@@ -49,6 +49,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         checkpoints,
         config.checkpoint.keep,
         config.checkpoint.in_flight,
+        config.health.timeout_s,
         saved=lambda saved: log.event("saved", **vars(saved)),
         warn=log.warn,
     ) as saver:

@@ -22,6 +22,7 @@ from types import TracebackType
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from data_pipeline.durable import sync
 from pretrain.checkpoint import directory as directories
@@ -77,8 +78,9 @@ class Saver:
     """Saves into `directory` and removes the oldest beyond `keep`. Every rank makes one and calls it at the same steps.
 
     Up to `in_flight` saves are being written while training goes on, each with a copy of this rank's part in host
-    memory; with 0, training waits for each. `saved` gets each checkpoint as it becomes valid, and `warn` a sentence
-    about what the run survives, both in another thread and on one rank only.
+    memory; with 0, training waits for each. `timeout_s` is how long ranks may take to find each other; a slow disk may
+    take longer. `saved` gets each checkpoint as it becomes valid, and `warn` a sentence about what the run survives,
+    both in another thread and on one rank only.
 
     When a save fails, `failed` turns true on every rank, later saves are dropped, and `wait` raises the same RunError
     on every rank; the checkpoints that were there stay as they were.
@@ -89,12 +91,14 @@ class Saver:
         directory: Path,
         keep: int,
         in_flight: int,
+        timeout_s: float = 600.0,
         saved: Callable[[Saved], None] = lambda saved: None,
         warn: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._directory, self._keep, self._waits = directory, keep, in_flight == 0
         self._saved, self._warn = saved, warn
-        self._group = dist.new_group(backend="gloo", timeout=_LIMIT)
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        _set_pg_timeout(_LIMIT, self._group)
         self._error: RunError | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # Host memory that no save is using; None: not allocated yet. All of it is here when nothing is in flight.

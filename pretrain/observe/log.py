@@ -14,7 +14,7 @@ from data_pipeline.batch import Batch
 from pretrain.config.load import dump
 from pretrain.config.schema import RunConfig
 from pretrain.observe.files import unwritable, write_whole
-from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics
+from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
 from pretrain.observe.progress import Progress
 from pretrain.observe.track import Tracker
 from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
@@ -88,6 +88,12 @@ class RunLog:
         if self._reports is not None:
             self._reports.event(name, **facts)
 
+    def finished_before(self, step: int, tokens: int) -> None:
+        """There is nothing left to do. The event that says so is written if a crash came between it and the last
+        checkpoint."""
+        if self._reports is not None:
+            self._reports.finished_before(step, tokens)
+
     def warn(self, sentence: str) -> None:
         """Something that the user should know, and that training survives."""
         if self._reports is not None:
@@ -160,6 +166,11 @@ class _Reports:
             self._ended = "stopped"
         elif name == "finished":
             self._ended = "finished"
+
+    def finished_before(self, step: int, tokens: int) -> None:
+        if not any(event["event"] == "finished" for event in read_events(self._directory)):
+            self.event("finished", step=step, tokens=tokens)
+        self.say(f"{self._directory} is finished: {tokens:,} tokens after step {step:,}")
 
     def say(self, sentence: str) -> None:
         self._progress.say(sentence)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -164,6 +165,17 @@ def test_a_finished_run_started_again_says_so_and_changes_nothing(uninterrupted:
     assert done.returncode == 0
     assert "is finished" in done.stdout
     assert _contents(uninterrupted) == before
+
+
+def test_a_run_killed_before_it_said_finished_says_so_at_the_next_start(uninterrupted: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(uninterrupted, run)
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(lines[:-1]))
+    assert "finished" not in events(run)
+    done = pretrain("train", uninterrupted / "config.yaml", f"run.dir={run}")
+    assert done.returncode == 0
+    assert events(run) == events(uninterrupted)
 
 
 def test_a_stop_at_once_is_not_lost(config: Path) -> None:

@@ -4,7 +4,7 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
-import torch._dynamo  # noqa: E402
+import torch._dynamo  # noqa: E402, F401
 import webdataset  # noqa: E402, F401
 
 import data_pipeline.cli  # noqa: E402, F401
