@@ -173,7 +173,7 @@ def test_a_run_killed_before_it_said_finished_says_so_at_the_next_start(uninterr
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(lines[:-1]))
     assert "finished" not in events(run)
-    done = pretrain("train", uninterrupted / "config.yaml", f"run.dir={run}")
+    done = pretrain("train", uninterrupted / "config.yaml", f"run.dir={run}", "--nproc", "2")
     assert done.returncode == 0
     assert events(run) == events(uninterrupted)
 
