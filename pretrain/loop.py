@@ -53,6 +53,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         saved=lambda saved: log.event("saved", **vars(saved)),
         warn=log.warn,
     ) as saver:
+        saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
             started = time.perf_counter()
             batch = next(batches)

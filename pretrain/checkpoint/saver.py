@@ -109,6 +109,13 @@ class Saver:
         self._thread = threading.Thread(target=self._work, name="saver", daemon=True)
         self._thread.start()
 
+    def reserve(self, state: dict[str, GlobalPart]) -> None:
+        """Takes the host memory for saving `state` now: a machine that has too little says so at the start, and the
+        first save takes no longer than the others."""
+        for _ in range(self._num_buffers):
+            buffer = self._buffers.get()
+            self._buffers.put(_allocate(_pieces(state)) if buffer is None else buffer)
+
     @property
     def failed(self) -> bool:
         """Whether a save has failed, as far as this rank knows: ranks learn of it at about the same time."""
@@ -118,9 +125,12 @@ class Saver:
         """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. Returns the
         seconds that training was held up. With `in_flight` 0, raises as `wait` does."""
         started_s = time.perf_counter()
-        parts, buffer = _copy(state, self._buffers.get())
+        pieces, buffer = _pieces(state), self._buffers.get()
+        if buffer is None:
+            buffer = _allocate(pieces)
+        _copy(pieces, buffer)
         waited_s = time.perf_counter() - started_s
-        self._jobs.put(_Job(record, tokenizer, parts, buffer, started_s, waited_s))
+        self._jobs.put(_Job(record, tokenizer, [part for part, _ in pieces], buffer, started_s, waited_s))
         if not self._waits:
             return waited_s
         self.wait()
@@ -216,18 +226,29 @@ class Saver:
                 self._warn(f"{old} cannot be removed ({error.strerror}): checkpoints take up more and more of the disk")
 
 
-def _copy(state: dict[str, GlobalPart], buffer: Tensor | None) -> tuple[list[_Part], Tensor]:
-    """What this rank saves of `state`, copied to `buffer`, which is made at the first save."""
-    pieces = [(name, part, piece) for name, part in state.items() if part.saves for piece in part.pieces]
-    counts = [piece.value.numel() for _, _, piece in pieces]
-    on_gpu = any(piece.value.is_cuda for _, _, piece in pieces)
-    if buffer is None:
-        buffer = torch.empty(sum(counts), dtype=torch.float32, pin_memory=on_gpu)
-    for (_, _, piece), values in zip(pieces, buffer.split(counts), strict=True):
-        values.view(piece.value.shape).copy_(piece.value, non_blocking=True)
-    if on_gpu:
+def _pieces(state: dict[str, GlobalPart]) -> list[tuple[_Part, Tensor]]:
+    """What this rank saves of `state`."""
+    return [
+        (_Part(name, part.shape, piece.offset, tuple(piece.value.shape)), piece.value)
+        for name, part in state.items()
+        if part.saves
+        for piece in part.pieces
+    ]
+
+
+def _allocate(pieces: list[tuple[_Part, Tensor]]) -> Tensor:
+    """Host memory for all values, flat: [fp32 values]."""
+    count = sum(value.numel() for _, value in pieces)
+    on_gpu = any(value.is_cuda for _, value in pieces)
+    return torch.empty(count, dtype=torch.float32, pin_memory=on_gpu).zero_()  # which has the machine really give it
+
+
+def _copy(pieces: list[tuple[_Part, Tensor]], buffer: Tensor) -> None:
+    targets = buffer.split([value.numel() for _, value in pieces])
+    for (_, value), target in zip(pieces, targets, strict=True):
+        target.view(value.shape).copy_(value, non_blocking=True)
+    if any(value.is_cuda for _, value in pieces):
         torch.cuda.synchronize()
-    return [_Part(name, part.shape, piece.offset, tuple(piece.value.shape)) for name, part, piece in pieces], buffer
 
 
 def _write_part(job: _Job, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:

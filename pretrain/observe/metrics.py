@@ -6,6 +6,7 @@ The files belong to the one rank that reports. A reader may follow them while th
 import json
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -99,7 +100,8 @@ class _Lines:
             raise unwritable(self._path, error) from None
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of a line that `append` has complained about
+            self._file.close()
 
 
 def _cut(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:

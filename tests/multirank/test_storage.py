@@ -321,8 +321,9 @@ def _train_on_a_slow_disk(parallel: dict[str, Any], directory: Path) -> Any:
             first, first_s = whole_state(engine), saver.save(engine.state(), record(2), b"tokenizer")
             train(engine, range(2, 6))
             assert not directories.complete(directory), "four steps later nothing is written yet"
+            second = whole_state(engine)
             threading.Timer(1.0, disk.fast.set).start()
-            second, second_s = whole_state(engine), saver.save(engine.state(), record(6), b"tokenizer")
+            second_s = saver.save(engine.state(), record(6), b"tokenizer")
             assert directories.complete(directory), "the second save waits for the first"
             train(engine, range(6, 8))
     threads = [thread.name for thread in threading.enumerate()]
