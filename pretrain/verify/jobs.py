@@ -16,6 +16,7 @@ from pretrain.plan.layout import Layout, plan_layout
 
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 64, 4, 16, 500, 8
 _MICRO_SEQUENCES = 2
+_LEARNING_RATE = 1e-4
 _REFERENCE_MICRO_SEQUENCES = 1  # another size than the layouts', so that they show it changes nothing
 
 ONE_RANK = Layout(world=1, tensor=1, pipeline=1, virtual=1, sequence=False, zero=0)
@@ -84,12 +85,13 @@ def fits(config: RunConfig, layout: Layout) -> bool:
 
 
 def _place(config: RunConfig, layout: Layout, precision: str, micro_sequences: int) -> RunConfig:
-    """`config` on `layout`, at the peak learning rate throughout: during warm-up an update may be too small to see.
-    Raises ConfigError where the layout asks for what there is not."""
+    """`config` on `layout`, at one learning rate throughout: during warm-up updates may be too small to see, and at a
+    high rate training amplifies rounding. Raises ConfigError where the layout asks for what there is not."""
     tree = config.model_dump(mode="json")
     tree["precision"] = precision
     tree["batch"] |= {"micro_sequences": micro_sequences, "ramp": None}
     tree["schedule"] = {"name": "constant"}
+    tree["optimizer"]["learning_rate"] = min(_LEARNING_RATE, config.optimizer.learning_rate)
     tree["parallel"] |= {
         "tensor": layout.tensor,
         "sequence": layout.sequence,
