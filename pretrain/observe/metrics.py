@@ -128,12 +128,13 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _encode(line: dict[str, Any]) -> bytes:
-    return json.dumps(_finite(line), allow_nan=False).encode() + b"\n"
+    return json.dumps(finite(line), allow_nan=False).encode() + b"\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with null for numbers that are not finite, which JSON has no word for."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

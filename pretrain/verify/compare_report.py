@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pretrain.observe.files import write_whole
+from pretrain.observe.metrics import finite
 from pretrain.verify.compare import EXACT, Line, Measured, Run, other_runs
 
 
@@ -45,7 +46,7 @@ def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
                 for line in found
             ],
         }
-        write_whole(out, json.dumps(content, indent=1).encode() + b"\n")
+        write_whole(out, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
     return same
 
 

@@ -92,23 +92,23 @@ class Reference:
         """(by how much, parameter, rank) of each quantity in each place it was seen."""
         expected = self.steps[seen.step]
         if seen.step == 0:
-            return {
-                "initial weights": [
-                    (_different(h.value, _box(self.weights[0][h.name], h)), h.name, h.rank) for h in seen.weights
-                ]
-            }
+            different = [(_different(h.value, _box(self.weights[0][h.name], h)), h.name, h.rank) for h in seen.weights]
+            return {"initial weights": different + _unheld(self.weights[0], seen.weights)}
         (reference_fed,) = expected.fed
         samples: list[tuple[float, str | None, int | None]] = [
             (_unlike(fed.rows, reference_fed.rows[fed.first : fed.first + len(fed.rows)]), None, fed.rank)
             for fed in seen.fed
         ]
+        given = {row for fed in seen.fed for row in range(fed.first, fed.first + len(fed.rows))}
+        samples.append((float(len(reference_fed.rows) - len(given)), None, None))
         samples.append((float(seen.data_hash != expected.data_hash), None, None))
         return {
             "samples": samples,
             "token count": [(float(abs(seen.token_count - expected.token_count)), None, None)],
             "loss": [(abs(seen.loss - expected.loss), None, None)],
             "gradient norm": [(abs(seen.grad_norm / expected.grad_norm - 1), None, None)],
-            "gradient": [(self._gradient(seen.step, held), held.name, held.rank) for held in seen.gradients],
+            "gradient": [(self._gradient(seen.step, held), held.name, held.rank) for held in seen.gradients]
+            + _unheld(self.gradients[seen.step], seen.gradients),
             "update": [
                 (self._update(seen.step, held, before[held.rank, held.name, held.offset], bounds), held.name, held.rank)
                 for held in seen.weights
@@ -155,6 +155,14 @@ def _departure(
     return Departure(
         step, quantity, float(by), bound, parameter, parameters, tuple(sorted(stages)), tuple(sorted(ranks))
     )
+
+
+def _unheld(whole: dict[str, np.ndarray], held: list[Held]) -> list[tuple[float, str | None, int | None]]:
+    """Elements of each tensor that no rank holds: what nobody has can't differ, and must not pass for equal."""
+    missing = {name: np.ones(value.shape, bool) for name, value in whole.items()}
+    for part in held:
+        _box(missing[part.name], part)[...] = False
+    return [(float(elements.sum()), name, None) for name, elements in missing.items()]
 
 
 def _box(whole: np.ndarray, held: Held) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 from pretrain.build import versions
 from pretrain.config.schema import RunConfig
 from pretrain.observe.files import write_whole
+from pretrain.observe.metrics import finite
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job
 from pretrain.verify.run import Row
@@ -52,7 +53,7 @@ class Table:
             "versions": versions(),
             "layouts": [_plain(row) for row in self.rows],
         }
-        write_whole(path, json.dumps(content, indent=1).encode() + b"\n")
+        write_whole(path, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
 
 
 def _cell(quantity: str, by: float) -> str:

@@ -3,12 +3,14 @@
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch.distributed as dist
+from megatron.core import parallel_state
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from pretrain.engine import optimizer as optimizers
@@ -158,6 +160,27 @@ def _dropout_shared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MegatronEngine, "_micro_batches", shared)
 
 
+def _parameter_nobody_trains(patch: pytest.MonkeyPatch) -> None:
+    """In a pipeline, the last layer's feed-forward is left out of the optimizer."""
+    owned = optimizers.owned
+
+    def without(optimizer: Any) -> Any:
+        parts = list(owned(optimizer))
+        return parts[:-4] if parallel_state.get_pipeline_model_parallel_rank() else parts
+
+    patch.setattr(optimizers, "owned", without)
+
+
+def _loss_not_a_number(patch: pytest.MonkeyPatch) -> None:
+    step = MegatronEngine.train_step
+
+    def spoilt(self: MegatronEngine, *arguments: Any) -> Any:
+        result = step(self, *arguments)
+        return replace(result, loss_sum=float("nan")) if self.layout.tensor > 1 else result
+
+    patch.setattr(MegatronEngine, "train_step", spoilt)
+
+
 # fault, layouts, the row that shows it, the first step it shows at, and there: quantity, parameter, stages
 FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
     "norm gradients not summed over tensor ranks": (
@@ -195,6 +218,14 @@ FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
     "ZeRO divides twice": (
         *(_zero_divides_again, "dp2+zero0,dp2+zero1", "dp2+zero1 fp32", 1),
         *("gradient", "", (0,)),
+    ),
+    "parameters that nobody holds": (
+        *(_parameter_nobody_trains, "tp2,pp2", "pp2 fp32", 0),
+        *("initial weights", "", ()),
+    ),
+    "a loss that is not a number": (
+        *(_loss_not_a_number, "tp2,pp2", "tp2 fp32", 1),
+        *("loss", "", ()),
     ),
     "weight decay on norms on one tensor rank": (
         *(_decay_on_norms, "tp2,pp2", "tp2 fp32", 1),
