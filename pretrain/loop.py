@@ -77,6 +77,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                 log.heldout(step, tokens, heldout)
             save_seconds = 0.0
             if finished or stopping or _due(step, config.checkpoint.every_steps):
+                log.sync()
                 save_seconds = saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
     if tokens < end_tokens:
         log.event("stopped", step=step, tokens=tokens)

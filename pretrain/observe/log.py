@@ -78,6 +78,11 @@ class RunLog:
         )
         self._reports.step(metrics)
 
+    def sync(self) -> None:
+        """Has the disk hold the steps so far: before a checkpoint that would go on from them, should the power fail."""
+        if self._reports is not None:
+            self._reports.sync()
+
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
         """The held-out loss after `step` steps."""
         if self._reports is not None:
@@ -153,6 +158,10 @@ class _Reports:
         self._metrics.append(metrics)
         self._progress.step(metrics)
         self._tracker.step(metrics)
+
+    def sync(self) -> None:
+        assert self._metrics is not None, "the run has begun"
+        self._metrics.sync()
 
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
         assert self._tracker is not None, "the run has begun"

@@ -5,6 +5,7 @@ The files belong to the one rank that reports. A reader may follow them while th
 
 import json
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -51,6 +52,10 @@ class MetricsLog:
         """Writes one line and flushes it. Values that are not finite, which JSON has no word for, become null."""
         self._lines.append(asdict(metrics))
 
+    def sync(self) -> None:
+        """Has the disk hold every line so far."""
+        self._lines.sync()
+
     def close(self) -> None:
         self._lines.close()
 
@@ -96,6 +101,12 @@ class _Lines:
         try:
             self._file.write(_encode(line))
             self._file.flush()
+        except OSError as error:
+            raise unwritable(self._path, error) from None
+
+    def sync(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
         except OSError as error:
             raise unwritable(self._path, error) from None
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import threading
 from dataclasses import replace
 from datetime import datetime
@@ -162,3 +163,13 @@ def test_a_full_disk_says_so(tmp_path: Path) -> None:
         events._lines._file = full  # type: ignore[assignment]
         with pytest.raises(RunError, match=r"No space left.*free the disk"):
             events.event("started")
+
+
+def test_sync_has_the_disk_hold_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = MetricsLog(tmp_path)
+    metrics.append(STEP)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    metrics.sync()
+    assert synced == [(tmp_path / "metrics.jsonl").stat().st_size]
+    assert synced[0] > 0
