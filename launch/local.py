@@ -63,7 +63,7 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     failed: int | None = None
     deadline = float("inf")
-    while any(process.poll() is None for process in processes):
+    while None in [process.poll() for process in processes]:  # each is asked, or the status of a later one stays unseen
         for process in processes:
             if failed is None and process.returncode not in (None, 0, STOPPED):
                 failed = process.returncode

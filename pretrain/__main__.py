@@ -144,25 +144,33 @@ def _verify(argv: list[str]) -> int:
     options = parser.parse_intermixed_args(argv)
     from pretrain.config.load import load
     from pretrain.config.resolve import resolve
-    from pretrain.plan.kinds import every_kind, parse
+    from pretrain.plan.kinds import every_kind, parse, short
     from pretrain.verify.jobs import fits, plan, shrink
 
     config = load(RunConfig, options.config, options.overrides)
     if config.data.resolved_sources:
         config = resolve(config)
+    elif options.full and config.model.vocabulary is None:
+        raise ConfigError("--full keeps the vocabulary, and the config has none: set data.path or model.vocabulary")
     started = int(os.environ.get("WORLD_SIZE", "0"))
+    if options.nproc is not None and (started or options.layouts != "auto"):
+        raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
     if options.layouts == "auto":
-        layouts = every_kind(started or options.nproc or _AUTO_RANKS)
-        if options.full:
-            layouts = [layout for layout in layouts if fits(config, layout)]
+        every = every_kind(started or options.nproc or _AUTO_RANKS)
+        layouts = [layout for layout in every if not options.full or fits(config, layout)]
+        if not layouts:
+            raise ConfigError(f"this config runs on no layout of {every[0].world} ranks as it is: leave out --full")
+        if len(layouts) < len(every) and _rank() == 0 and (started or every[0].world == 1):
+            left_out = ", ".join(short(layout) for layout in every if layout not in layouts)
+            print(f"not run, as this config cannot: {left_out}")
     else:
         layouts = [parse(text, config.parallel.zero) for text in options.layouts.split(",")]
     if not options.full:
         config = shrink(config, layouts)
     reference, jobs = plan(config, layouts)
     needed = max(job.layout.world for job in jobs)
-    if started and (started < needed or options.nproc is not None):
-        raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}; leave out --nproc")
+    if started and started < needed:
+        raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}")
     if needed > 1 and not started:
         return _local(needed, ["verify", *argv], None)
     _quiet()
@@ -171,11 +179,8 @@ def _verify(argv: list[str]) -> int:
     from pretrain.verify.run import Verification
 
     store, rank = device.meet()
-    table = Table(config, options.steps, jobs) if rank == 0 else None
-    same = Verification(store, rank, max(1, started), options.steps).run(reference, jobs, table and table.add)
-    if table is not None:
-        table.write(options.out, config, options.steps)
-    return 0 if same else 1
+    show = Table(options.out, config, options.steps, jobs).add if rank == 0 else lambda row: None
+    return 0 if Verification(store, rank, max(1, started), options.steps).run(reference, jobs, show) else 1
 
 
 def _compare(argv: list[str]) -> int:
@@ -189,8 +194,11 @@ def _compare(argv: list[str]) -> int:
     from pretrain.verify.compare import Run, compare
     from pretrain.verify.compare_report import show
 
-    a, b = map(Run.read, options.runs)
-    return 0 if show(a, b, compare(a, b), options.out) else 1
+    try:
+        a, b = map(Run.read, options.runs)
+        return 0 if show(a, b, compare(a, b), options.out) else 1
+    except OSError as error:
+        raise RunError(f"{error.filename} cannot be read or written ({error.strerror})") from None
 
 
 def _count(text: str) -> int:

@@ -81,6 +81,10 @@ class Engine(Protocol):
         """The gradient that the last step applied (of the mean token loss, clipped), as `gradient/...` by global name:
         live views of the ranges that this rank updates."""
 
+    def weights_in_use(self) -> dict[str, GlobalPart]:
+        """The weights that this rank computes with, as `weight/...` by global name, in the precision it computes in:
+        live views. They are copies of what the optimizer holds."""
+
     def state_loaded(self, updates: int) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it."""
 

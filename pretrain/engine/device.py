@@ -25,10 +25,11 @@ def install() -> torch.device:
     global _installed
     if torch.cuda.is_available():
         index, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if index >= present:
+        wanted = max(index + 1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # so that every rank says so, not one
+        if wanted > present:
             raise ConfigError(
-                f"local rank {index} has no GPU: {present} are visible. Start at most {present} ranks per machine, or "
-                "set CUDA_VISIBLE_DEVICES= to run on the CPU"
+                f"{wanted} ranks on a machine with {present} visible GPUs: start at most {present} per machine, or set "
+                "CUDA_VISIBLE_DEVICES= to run on the CPU"
             )
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)

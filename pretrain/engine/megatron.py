@@ -173,6 +173,10 @@ class MegatronEngine:
             (self.by_value[o.parameter], o.start, {"gradient": o.main.grad}) for o in optimizers.owned(self.optimizer)
         )
 
+    def weights_in_use(self) -> dict[str, GlobalPart]:
+        """See `base.Engine`."""
+        return self._parts((parameter, 0, {"weight": parameter.value.detach()}) for parameter in self.parameters)
+
     def state_loaded(self, updates: int) -> None:
         """See `base.Engine`."""
         self.updates = updates

@@ -6,6 +6,7 @@ rounding began, so what rounding explains grows with the steps; docs/exactness.m
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,18 @@ from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
-from pretrain.errors import ConfigError
+from pretrain.errors import ConfigError, RunError
 from pretrain.models.init import initial_values
 from pretrain.observe.metrics import read_events, read_metrics
 
-EXACT = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}
+_KEYS = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}
+EXACT = ("steps", *_KEYS)
 BOUNDS = {
     "fp32": {"loss": 1e-5, "gradient norm": 1e-4, "weights": 1e-3},
     "bf16": {"loss": 1e-3, "gradient norm": 1e-2, "weights": 1e-1},
 }
-GROWTH_STEPS = 50  # after as many steps rounding explains twice as much, and so on
+GROWTH_STEPS = 50  # after as many steps rounding explains twice as much, and so on,
+MOST = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # up to here, however long the run
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Line:
 
     @property
     def largest(self) -> Measured:
+        """Raises ValueError if nothing was measured."""
         return max(self.measured, key=lambda one: np.inf if np.isnan(one.by) else one.by)
 
     @property
@@ -95,20 +99,22 @@ def compare(a: Run, b: Run) -> Iterator[Line]:
     steps = sorted(a.metrics.keys() & b.metrics.keys())
     if not steps:
         raise ConfigError(f"{a.path} and {b.path} have no step in common")
+    here = range(1, 1 + min(max(a.metrics), max(b.metrics)))
+    lacks = [Measured(step, float(step not in a.metrics or step not in b.metrics)) for step in here]
+    yield Line("steps", lacks, lambda step: 0.0)
     bounds = BOUNDS["fp32" if a.config.precision == b.config.precision == "fp32" else "bf16"]
 
     def over_steps(measure: Callable[[dict[str, Any], dict[str, Any]], float]) -> list[Measured]:
         return [Measured(step, measure(a.metrics[step], b.metrics[step])) for step in steps]
 
-    for quantity, key in EXACT.items():
+    for quantity, key in _KEYS.items():
         yield Line(quantity, over_steps(lambda x, y, k=key: float(x[k] != y[k])), lambda step: 0.0)
-    yield Line("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), _growing(bounds["loss"]))
+    growing = {name: partial(_growing, base, MOST[name]) for name, base in bounds.items()}
+    yield Line("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), growing["loss"])
     norms = over_steps(lambda x, y: _apart(x["grad_norm"], y["grad_norm"]) / (y["grad_norm"] or 1.0))
-    yield Line("gradient norm", norms, _growing(bounds["gradient norm"]))
+    yield Line("gradient norm", norms, growing["gradient norm"])
     shared = sorted(a.checkpoints.keys() & b.checkpoints.keys())
-    if shared:
-        weights = [_weights(a, b, name) for name in shared]
-        yield Line("weights", weights, _growing(bounds["weights"]))
+    yield Line("weights", [_weights(a, b, name) for name in shared], growing["weights"])
 
 
 def _weights(a: Run, b: Run, name: str) -> Measured:
@@ -122,11 +128,10 @@ def _weights(a: Run, b: Run, name: str) -> Measured:
     step = int(name.removeprefix("step-"))
     apart = moved = 0.0
     furthest: tuple[float, str | None] = (0.0, None)
-    for tensor in sorted(manifest.tensors):
-        kind, _, parameter = tensor.partition("/")
-        if kind != "model":
-            continue
-        if tensor not in other.tensors or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
+    names, other_names = ({name for name in m.tensors if name.startswith("model/")} for m in (manifest, other))
+    for tensor in sorted(names | other_names):
+        parameter = tensor.removeprefix("model/")
+        if tensor not in names & other_names or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
             return Measured(step, float("inf"), parameter)
         one, two = store.whole(first, manifest, tensor), store.whole(second, other, tensor)
         initial = initial_values(a.config.model, a.config.run.seed, parameter, one.shape, 0, one.size).numpy()
@@ -134,6 +139,8 @@ def _weights(a: Run, b: Run, name: str) -> Measured:
         apart += distance
         moved += float(np.square(two.reshape(-1) - initial, dtype=np.float64).sum())
         furthest = max(furthest, (distance, parameter), key=lambda pair: pair[0])
+    if not names:
+        raise RunError(f"{first} has no weights")
     return Measured(step, (apart / moved) ** 0.5 if moved else apart**0.5, furthest[1])
 
 
@@ -144,5 +151,5 @@ def _apart(x: float | None, y: float | None) -> float:
     return abs(x - y)
 
 
-def _growing(base: float) -> Callable[[int], float]:
-    return lambda step: base * (1 + step / GROWTH_STEPS)
+def _growing(base: float, most: float, step: int) -> float:
+    return min(most, base * (1 + step / GROWTH_STEPS))

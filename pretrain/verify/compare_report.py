@@ -12,7 +12,8 @@ from pretrain.verify.compare import EXACT, Line, Measured, Run, other_runs
 def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
     """Prints what two runs differ in, line by line, and writes it to `out` as JSON. Whether they are the same run."""
     for run in (a, b):
-        print(f"{run.path}: {len(run.metrics):,} steps in {run.config.precision} on {', '.join(run.layouts)}")
+        layouts = ", ".join(run.layouts)
+        print(f"{run.path}: steps {min(run.metrics):,} to {max(run.metrics):,} in {run.config.precision} on {layouts}")
     others = other_runs(a, b)
     for key, one, two in others:
         print(f"another run by its config: {key} is {one} and {two}")
@@ -20,15 +21,7 @@ def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
     found = []
     for line in lines:
         found.append(line)
-        largest, first = line.largest, line.first
-        by = "equal" if largest.by == 0 else "differ" if line.quantity in EXACT else f"{largest.by:.1e}"
-        at = "" if largest.by == 0 else f"{largest.step:,}"
-        print(
-            f"{line.quantity:15}{len(line.measured):>10,}{by:>10}{at:>10}  {'same' if first is None else 'DEPARTS'}",
-            flush=True,
-        )
-        if first is not None:
-            print(f"    {_first(line, first)}", flush=True)
+        print(_row(line), flush=True)
     same = not others and all(line.first is None for line in found)
     print("the same run" if same else "not the same run")
     if out is not None:
@@ -40,7 +33,7 @@ def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
                 {
                     "quantity": line.quantity,
                     "compared": len(line.measured),
-                    "largest": vars(line.largest),
+                    "largest": vars(line.largest) if line.measured else None,
                     "departs_first": line.first and {**vars(line.first), "bound": line.bound(line.first.step)},
                 }
                 for line in found
@@ -48,6 +41,15 @@ def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
         }
         write_whole(out, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
     return same
+
+
+def _row(line: Line) -> str:
+    if not line.measured:
+        return f"{line.quantity:15}{0:>10}  not compared: the runs have no checkpoint of the same step"
+    largest, first = line.largest, line.first
+    by = "equal" if largest.by == 0 else "differ" if line.quantity in EXACT else f"{largest.by:.1e}"
+    row = f"{line.quantity:15}{len(line.measured):>10,}{by:>10}{f'{largest.step:,}' if largest.by else '':>10}"
+    return f"{row}  same" if first is None else f"{row}  DEPARTS\n    {_first(line, first)}"
 
 
 def _first(line: Line, first: Measured) -> str:

@@ -4,13 +4,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from pretrain.models.blocks import DTYPES
 from pretrain.plan.layout import Layout
 from pretrain.verify.probe import Held, Observation
 
-QUANTITIES = ("initial weights", "samples", "token count", "loss", "gradient norm", "gradient", "update")
-EXACT = QUANTITIES[:3]
+QUANTITIES = ("initial weights", "samples", "token count", "copies", "loss", "gradient norm", "gradient", "update")
+EXACT = QUANTITIES[:4]
 _FP32_RESOLUTION = 2.0**-23
+_FULL_STEPS = 3.0  # two of opposite signs, and room for weight decay and for how sizes vary
 
 # What summing in another order does in fp32, with room. docs/exactness.md has what was measured.
 FP32 = {"loss": 1e-5, "gradient norm": 1e-5, "gradient": 1e-4, "update": 1e-3}
@@ -19,6 +22,8 @@ HALF = {"loss": 2e-2, "gradient norm": 5e-2, "gradient": 2e-1, "update": 5e-1}
 # How many times as far as one rank a layout may depart. Training amplifies rounding, more at a higher learning rate, so
 # it is measured: one rank departs in fp32 only because its micro-batches are of another size, in half by all rounding.
 _FP32_MARGIN, _HALF_MARGIN = 10.0, 4.0
+# One number may be near the reference's by luck, which thousands of elements are not.
+_HALF_FLOORS = {"loss": 1e-3, "gradient norm": 5e-3, "gradient": 1e-2, "update": 1e-2}
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,16 @@ class Reference:
         self.weights = [{held.name: held.value for held in seen.weights} for seen in self.steps]
         self.gradients = [{held.name: held.value for held in seen.gradients} for seen in self.steps]
 
-    def compare(self, found: Iterable[Observation], layout: Layout, bounds: dict[str, float]) -> Verdict:
+    def compare(
+        self, found: Iterable[Observation], layout: Layout, precision: str, bounds: dict[str, float]
+    ) -> Verdict:
         """`bounds` for the quantities that need not be equal."""
         verdict = Verdict(dict.fromkeys(QUANTITIES, 0.0), [])
         before: dict[tuple[int, str, tuple[int, ...]], np.ndarray] = {}
         for seen in found:
             departures = []
-            for quantity, measured in self._measure(seen, before, bounds).items():
+            everything = self._measure(seen, before, bounds) | {"copies": self._copies(seen, DTYPES[precision])}
+            for quantity, measured in sorted(everything.items(), key=lambda item: QUANTITIES.index(item[0])):
                 by = max((amount for amount, _, _ in measured), key=_size, default=0.0)
                 verdict.largest[quantity] = max(verdict.largest[quantity], by, key=_size)
                 bound = bounds.get(quantity, 0.0)
@@ -94,7 +102,7 @@ class Reference:
         if seen.step == 0:
             different = [(_different(h.value, _box(self.weights[0][h.name], h)), h.name, h.rank) for h in seen.weights]
             return {"initial weights": different + _unheld(self.weights[0], seen.weights)}
-        (reference_fed,) = expected.fed
+        (reference_fed,), (told,) = expected.fed, expected.said
         samples: list[tuple[float, str | None, int | None]] = [
             (_unlike(fed.rows, reference_fed.rows[fed.first : fed.first + len(fed.rows)]), None, fed.rank)
             for fed in seen.fed
@@ -104,9 +112,11 @@ class Reference:
         samples.append((float(seen.data_hash != expected.data_hash), None, None))
         return {
             "samples": samples,
-            "token count": [(float(abs(seen.token_count - expected.token_count)), None, None)],
-            "loss": [(abs(seen.loss - expected.loss), None, None)],
-            "gradient norm": [(abs(seen.grad_norm / expected.grad_norm - 1), None, None)],
+            "token count": [(float(abs(said.token_count - told.token_count)), None, said.rank) for said in seen.said],
+            "loss": [(abs(said.loss - told.loss), None, said.rank) for said in seen.said],
+            "gradient norm": [
+                (abs(said.grad_norm - told.grad_norm) / (told.grad_norm or 1.0), None, said.rank) for said in seen.said
+            ],
             "gradient": [(self._gradient(seen.step, held), held.name, held.rank) for held in seen.gradients]
             + _unheld(self.gradients[seen.step], seen.gradients),
             "update": [
@@ -115,24 +125,35 @@ class Reference:
             ],
         }
 
+    def _copies(self, seen: Observation, dtype: torch.dtype) -> list[tuple[float, str | None, int | None]]:
+        """Elements of the weights that ranks compute with that are not those the optimizer holds, rounded: a rank
+        that was not told of an update, or replicas that went different ways."""
+        whole = {name: np.full(value.shape, np.nan, np.float32) for name, value in self.weights[0].items()}
+        for held in seen.weights:
+            _box(whole[held.name], held)[...] = held.value
+        rounded = {name: torch.from_numpy(value).to(dtype).float().numpy() for name, value in whole.items()}
+        return [(_different(held.value, _box(rounded[held.name], held)), held.name, held.rank) for held in seen.copies]
+
     def _gradient(self, step: int, held: Held) -> float:
         whole = self.gradients[step][held.name]
         wanted = _box(whole, held)
         return _relative(held.value - wanted, wanted, _rms(whole))
 
     def _update(self, step: int, held: Held, before: np.ndarray, bounds: dict[str, float]) -> float:
-        """Where the gradient is within rounding of zero, Adam makes a step of full size out of it whose sign is chance:
-        such elements are left out. So is what fp32 weights can't hold."""
+        """Where the gradient is within rounding of zero, Adam makes a step of up to full size out of it, whose sign is
+        chance: of such elements only that is asked. What fp32 weights can't hold is left out."""
         old, new = self.weights[step - 1][held.name], self.weights[step][held.name]
         update = _box(new, held) - _box(old, held)
         clear = np.ones(held.value.shape, bool)
         for earlier in self.gradients[1 : step + 1]:
             whole = earlier[held.name]
             clear &= np.abs(_box(whole, held)) > min(1.0, 100 * bounds["gradient"]) * _rms(whole)
-        if not clear.any():
-            return 0.0
         off = np.abs((held.value - before) - update) - 2 * _FP32_RESOLUTION * np.abs(held.value)
-        return _relative(np.maximum(off, 0)[clear], update[clear], _rms(new - old))
+        full_step = float(np.abs(new - old).max())
+        astray = float(off[~clear].max(initial=0.0)) / (full_step or 1.0)
+        if astray > _FULL_STEPS or np.isnan(astray):
+            return astray
+        return _relative(np.maximum(off, 0)[clear], update[clear], _rms(new - old)) if clear.any() else 0.0
 
 
 def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
@@ -140,8 +161,8 @@ def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
     half = precision != "fp32"
     if one_rank is None:
         return HALF if half else FP32
-    margin = _HALF_MARGIN if half else _FP32_MARGIN
-    return {quantity: max(floor, margin * one_rank.largest[quantity]) for quantity, floor in FP32.items()}
+    margin, floors = (_HALF_MARGIN, _HALF_FLOORS) if half else (_FP32_MARGIN, FP32)
+    return {quantity: max(floor, margin * one_rank.largest[quantity]) for quantity, floor in floors.items()}
 
 
 def _departure(
@@ -150,6 +171,8 @@ def _departure(
     by, parameter, _ = max(measured, key=lambda one: _size(one[0]))
     beyond = [(name, rank) for amount, name, rank in measured if not amount <= bound]
     ranks = {rank for name, rank in beyond if name == parameter and rank is not None}
+    if parameter is None and len(ranks) == layout.world:
+        ranks = set()  # what all say alike is nowhere
     stages = {layout.coordinates(rank)[2] for rank in ranks}
     parameters = len({name for name, _ in beyond if name is not None})
     return Departure(

@@ -41,18 +41,29 @@ class Fed:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What one rank was told of a step."""
+
+    rank: int
+    loss: float
+    """mean over loss-bearing tokens, nats"""
+    token_count: int
+    grad_norm: float
+
+
+@dataclass(frozen=True)
 class Observation:
     """After `step` steps, seen from all ranks (on rank 0; elsewhere the lists are empty). Step 0 is the beginning:
     only weights."""
 
     step: int
     weights: list[Held]
+    """fp32, as the optimizer holds them"""
+    copies: list[Held]
+    """as they are computed with, and their type"""
     data_hash: str = ""
     fed: list[Fed] = field(default_factory=list)
-    loss: float = 0.0
-    """mean over loss-bearing tokens, nats"""
-    token_count: int = 0
-    grad_norm: float = 0.0
+    said: list[Said] = field(default_factory=list)
     gradients: list[Held] = field(default_factory=list)
     """as the optimizer applied them: of the mean token loss, clipped"""
 
@@ -62,7 +73,7 @@ def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> It
 
     A part of the labels, other in each row, bears no loss: a mask that is lost, or a mean of means, then shows.
     """
-    yield Observation(0, _gather(_held(engine.state(), "model")))
+    yield Observation(0, _gather(_held(engine.state(), "model")), _gather(_held(engine.weights_in_use(), "weight")))
     rows = config.batch.sequences
     for step in range(1, steps + 1):
         start = (step - 1) * rows
@@ -72,15 +83,15 @@ def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> It
         masks = [_loss_mask(config.run.seed, start + first + row, batch.tokens.shape[1]) for row in range(count)]
         batch = replace(batch, loss_mask=batch.loss_mask * np.stack(masks))
         result = engine.train_step(batch, config.optimizer.learning_rate, step)
+        loss = result.loss_sum / result.token_count
         digests = tuple(map(_digest, batch.tokens, batch.labels, batch.loss_mask))
         yield Observation(
             step=step,
             weights=_gather(_held(engine.state(), "model")),
+            copies=_gather(_held(engine.weights_in_use(), "weight")),
             data_hash=batch.data_hash,
             fed=_gather([Fed(dist.get_rank(), first, digests)]),
-            loss=result.loss_sum / result.token_count,
-            token_count=result.token_count,
-            grad_norm=result.grad_norm,
+            said=_gather([Said(dist.get_rank(), loss, result.token_count, result.grad_norm)]),
             gradients=_gather(_held(engine.gradients(), "gradient")),
         )
 

@@ -18,12 +18,13 @@ _WIDTH = 10
 
 
 class Table:
-    """Prints a row when it is added. `config` is what ran."""
+    """Prints each row when it is added, and writes all so far to `path`. `config` is what runs."""
 
-    def __init__(self, config: RunConfig, steps: int, jobs: Sequence[Job]) -> None:
+    def __init__(self, path: Path, config: RunConfig, steps: int, jobs: Sequence[Job]) -> None:
         model, batch = config.model, config.batch
+        self._path, self._config, self._steps, self._planned = path, config, steps, len(jobs)
         self._title_width = max(len(job.title) for job in jobs)
-        self.rows: list[Row] = []
+        self._rows: list[Row] = []
         names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in QUANTITIES)
         print(
             f"{model.family}, {model.layers} layers of width {model.hidden}, {batch.sequences} sequences of "
@@ -34,7 +35,8 @@ class Table:
 
     def add(self, row: Row) -> None:
         """One line, and another for each quantity that departs."""
-        self.rows.append(row)
+        self._rows.append(row)
+        self._write()
         start = f"{row.job.title.ljust(self._title_width)}  {row.job.config.precision.ljust(len('precision'))}"
         if row.verdict is None:
             print(f"{start}  FAILED\n    {row.error}", flush=True)
@@ -44,16 +46,17 @@ class Table:
         for departure in row.verdict.departures:
             print(f"    {departure}", flush=True)
 
-    def write(self, path: Path, config: RunConfig, steps: int) -> None:
-        """Everything that was found, as JSON."""
+    def _write(self) -> None:
+        finished = len(self._rows) == self._planned
         content = {
-            "same": all(row.same for row in self.rows),
-            "steps": steps,
-            "config": config.model_dump(mode="json"),
+            "same": finished and all(row.same for row in self._rows),
+            "finished": finished,
+            "steps": self._steps,
+            "config": self._config.model_dump(mode="json"),
             "versions": versions(),
-            "layouts": [_plain(row) for row in self.rows],
+            "layouts": [_plain(row) for row in self._rows],
         }
-        write_whole(path, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
+        write_whole(self._path, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
 
 
 def _cell(quantity: str, by: float) -> str:

@@ -59,7 +59,7 @@ def test_the_same_run_on_another_layout_is_the_same_run(runs: dict[str, Path], t
     found = _lines(tmp_path / "found.json")
     assert [found[name]["compared"] for name in ("samples", "loss", "weights")] == [24, 24, 2]
     assert all(line["departs_first"] is None for line in found.values())
-    assert found["samples"]["largest"]["by"] == 0
+    assert [found[name]["largest"]["by"] for name in ("steps", "samples", "tokens", "learning rate")] == [0] * 4
     assert 0 < found["weights"]["largest"]["by"] < 1e-3
 
 
@@ -99,6 +99,24 @@ def test_the_first_step_that_departs_is_named(
     done = _compare(capsys, runs["one rank"], tmp_path / "run")
     assert done.status == 1, done.stdout + done.stderr
     assert f"step 11: {quantity} differ" in done.stdout
+
+
+def test_steps_that_one_run_lacks_and_weights_that_were_not_compared_are_said(
+    runs: dict[str, Path], tmp_path: Path, capsys: Capture
+) -> None:
+    shutil.copytree(runs["one rank"], tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:20]))
+    done = _compare(capsys, runs["one rank"], tmp_path / "run")
+    assert done.status == 0, "it has not come as far, and that is all"
+    assert "steps 1 to 20" in done.stdout
+    assert "not compared: the runs have no checkpoint of the same step" in done.stdout
+    metrics.write_text("".join(lines[:12] + lines[15:]))
+    done = _compare(capsys, runs["one rank"], tmp_path / "run")
+    assert done.status == 1
+    assert "step 13: steps differ for the first time" in done.stdout
 
 
 def test_a_damaged_checkpoint_and_what_is_no_run_are_one_sentence(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,6 +14,8 @@ from pretrain.attention.patterns import PATTERNS, banded, dense
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
 from pretrain.dropout import Dropout
+from pretrain.verify.jobs import ONE_RANK, plan, shrink
+from pretrain.verify.run import Row, Verification
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
 from tests.unit.attention.test_patterns import oracle
@@ -160,3 +163,18 @@ def _continuations() -> tuple[list[list[int]], list[list[int]]]:
 def test_cached_generation_equals_whole_forward_passes() -> None:
     cached, whole = run_ranks(1, _continuations)[0]
     assert cached == whole
+
+
+def _verify() -> list[tuple[str, bool, dict[str, float]]]:
+    dist.destroy_process_group()
+    reference, jobs = plan(shrink(tiny_config(precision="bf16"), [ONE_RANK]), [ONE_RANK])
+    rows: list[Row] = []
+    Verification(dist.HashStore(), rank=0, world=1, steps=3).run(reference, jobs, rows.append)
+    return [(row.error or "", row.same, row.verdict.largest if row.verdict else {}) for row in rows]
+
+
+def test_verify_runs_job_after_job_on_one_gpu() -> None:
+    """Process groups over NCCL made and left again; what is gathered comes from the GPU."""
+    (found,) = run_ranks(1, _verify)
+    assert [(error, same) for error, same, _ in found] == [("", True)] * 2
+    assert all(largest["initial weights"] == largest["copies"] == 0 for _, _, largest in found)

@@ -1,6 +1,8 @@
 """`pretrain verify` against planted faults: each is found, at its first step, with the parameter and stage it is in."""
 
 import importlib
+import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,12 +13,15 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
+from pretrain.__main__ import main
+from pretrain.config.load import dump
 from pretrain.engine import optimizer as optimizers
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.plan.kinds import parse
-from pretrain.verify.departure import QUANTITIES
+from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
 from pretrain.verify.probe import MadeUp
 from pretrain.verify.run import Row, Verification
@@ -60,7 +65,7 @@ def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
         assert row.same, (name, row)
         assert row.verdict is not None
         assert list(row.verdict.largest) == list(QUANTITIES)
-        assert [row.verdict.largest[exact] for exact in QUANTITIES[:3]] == [0, 0, 0]
+        assert [row.verdict.largest[exact] for exact in EXACT] == [0, 0, 0, 0]
         assert 0 < row.verdict.largest["gradient"] < (1e-4 if "fp32" in name else 0.3)
 
 
@@ -134,6 +139,18 @@ def _zero_divides_again(patch: pytest.MonkeyPatch) -> None:
         clip(optimizer, grad_norm, limit)
 
     patch.setattr(optimizers, "clip", divided)
+
+
+def _updates_not_shared(patch: pytest.MonkeyPatch) -> None:
+    """ZeRO-1: after a step each data rank has only its own part of the new weights."""
+    step = DistributedOptimizer.step_with_ready_grads
+
+    def alone(self: DistributedOptimizer) -> bool:
+        with pytest.MonkeyPatch.context() as during:
+            during.setattr(DistributedDataParallel, "start_param_sync", lambda *_, **__: None)
+            return bool(step(self))
+
+    patch.setattr(DistributedOptimizer, "step_with_ready_grads", alone)
 
 
 def _decay_on_norms(patch: pytest.MonkeyPatch) -> None:
@@ -227,6 +244,10 @@ FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
         *(_loss_not_a_number, "tp2,pp2", "tp2 fp32", 1),
         *("loss", "", ()),
     ),
+    "updates not shared by data ranks": (
+        *(_updates_not_shared, "dp2+zero0,dp2+zero1", "dp2+zero1 fp32", 1),
+        *("copies", ".", (0,)),
+    ),
     "weight decay on norms on one tensor rank": (
         *(_decay_on_norms, "tp2,pp2", "tp2 fp32", 1),
         *("update", "layernorm.weight", (0,)),
@@ -249,6 +270,20 @@ def test_fault_is_found_where_it_is_and_nowhere_else(name: str, tmp_path: Path) 
     assert [title for title, row in rows.items() if not row.same] == [*alone, shown_by]
 
 
+@pytest.mark.parametrize(
+    ("fault", "layout"), [(_norms_not_summed, "tp2+sp"), (_tied_embedding_not_exchanged, "pp2"), (_mask_lost, "pp2")]
+)
+def test_bf16_alone_shows_it_too(fault: Fault, layout: str, tmp_path: Path) -> None:
+    rows = _rows(layout, tmp_path, fault, precision="bf16")
+    assert [title for title, row in rows.items() if not row.same] == [f"{layout} fp32", f"{layout} bf16"]
+
+
+@pytest.mark.parametrize("seed", [3, 7, 9])
+def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: int, tmp_path: Path) -> None:
+    rows = _rows("tp2,tp2+sp", tmp_path, precision="bf16", run={"dir": "unused", "seed": seed})
+    assert all(row.same for row in rows.values()), [str(row) for row in rows.values() if not row.same]
+
+
 def _fails_on_rank_1(patch: pytest.MonkeyPatch) -> None:
     initialise = MegatronEngine.initialise
 
@@ -266,3 +301,23 @@ def test_layout_that_fails_says_why_and_the_next_goes_on(tmp_path: Path) -> None
     for title in ("tp2 fp32", "pp2 fp32"):
         assert rows[title].error == "ValueError: no such weights (rank 1)"
         assert not rows[title].same
+
+
+def _command(config: Path, out: Path, fault: Fault | None) -> int:
+    dist.destroy_process_group()
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        del os.environ[name]  # as a user calls it
+    with pytest.MonkeyPatch.context() as patch:
+        if fault is not None:
+            fault(patch)
+        return main(["verify", str(config), "--layouts", "tp1", "--steps", "1", "--out", str(out)])
+
+
+@pytest.mark.parametrize(("fault", "status"), [(None, 0), (_loss_divided_per_micro_batch, 1)])
+def test_exit_status_and_json_tell_a_departure(fault: Fault | None, status: int, tmp_path: Path) -> None:
+    config, out = tmp_path / "config.yaml", tmp_path / "verify.json"
+    config.write_text(dump(tiny_config()))
+    assert run_ranks(1, _command, config, out, fault) == [status]
+    report = json.loads(out.read_text())
+    assert (report["same"], report["finished"]) == (not status, True)
+    assert len(report["layouts"][0]["departures"]) == (3 if status else 0)
