@@ -2,15 +2,26 @@
 
 import errno
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.errors import RunError
 
 T = TypeVar("T")
 
+_LIMIT = timedelta(hours=2)  # that ranks wait for the slowest disk
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
+
+
+def file_group(timeout_s: float) -> dist.ProcessGroup:
+    """A group of all ranks for what they do around files: they have `timeout_s` to find each other, but one may be at
+    work on a big file or a slow disk for far longer than any step of training may take. Collective."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    _set_pg_timeout(_LIMIT, group)
+    return group
 
 
 def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:

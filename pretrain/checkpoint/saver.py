@@ -15,25 +15,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from data_pipeline.durable import sync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.collective import gather, on_leader, together
+from pretrain.checkpoint.collective import file_group, gather, on_leader, together
 from pretrain.checkpoint.files import Box, Digest, Manifest, Stored
 from pretrain.checkpoint.state import RECORD, TOKENIZER, Record
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
 
-_LIMIT = timedelta(hours=2)  # that ranks wait for the slowest disk
 _PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
 
 
@@ -97,8 +94,7 @@ class Saver:
     ) -> None:
         self._directory, self._keep, self._waits = directory, keep, in_flight == 0
         self._saved, self._warn = saved, warn
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        _set_pg_timeout(_LIMIT, self._group)
+        self._group = file_group(timeout_s)
         self._error: RunError | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # Host memory that no save is using; None: not allocated yet. All of it is here when nothing is in flight.

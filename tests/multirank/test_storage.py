@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
+from pretrain.checkpoint.collective import file_group
 from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.errors import RunError
 from tests.helpers import privileges
@@ -363,14 +364,37 @@ def _one_slow_rank(directory: Path) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == 1:
             disk = _SlowDisk(patch)
-            threading.Timer(4.0, disk.fast.set).start()
-        with Saver(directory, keep=2, in_flight=1, timeout_s=1.0) as saver:
+            threading.Timer(8.0, disk.fast.set).start()
+        with Saver(directory, keep=2, in_flight=1, timeout_s=5.0) as saver:
             saver.save(engine.state(), record(1), b"tokenizer")
     return [path.name for path in directories.complete(directory)]
 
 
 def test_ranks_wait_for_a_slow_disk_longer_than_for_each_other(tmp_path: Path) -> None:
     assert run_ranks(2, _one_slow_rank, tmp_path) == [["step-00000001"]] * 2
+
+
+def _one_slow_reader(directory: Path) -> str | None:
+    engine = build_engine(tiny_config())
+    save(directory, engine, 1)
+    group = file_group(5.0)
+    whole_damage = files.damage
+
+    def damage(*arguments: Any) -> str | None:
+        time.sleep(8.0)
+        return whole_damage(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(files, "damage", damage)
+        checkpoint = store.newest_valid(directory, pytest.fail, group)
+    assert checkpoint is not None
+    assert store.load(checkpoint, engine.state(), group) > 0
+    return checkpoint.name
+
+
+def test_ranks_wait_for_a_slow_reader_longer_than_for_each_other(tmp_path: Path) -> None:
+    assert run_ranks(2, _one_slow_reader, tmp_path) == ["step-00000001"] * 2
 
 
 def _end_by_an_error(directory: Path) -> tuple[str, list[str]]:
