@@ -8,6 +8,7 @@ from data_pipeline.loader import load
 from pretrain.build import Training, versions
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group
+from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.engine.schedule import learning_rate
@@ -94,7 +95,7 @@ def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
     if checkpoint is None:
         run.engine.initialise()
         return _record(run, 0, 0, run.stream.cursor(0))
-    record = Record.read(checkpoint / store.RECORD)
+    record = Record.read(checkpoint / RECORD)
     check_same_run(record, run.config)
     store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates)

@@ -7,8 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from pretrain.checkpoint.files import MANIFEST
-from pretrain.checkpoint.state import RECORD
+from pretrain.checkpoint.files import MANIFEST, RECORD
 from pretrain.errors import ConfigError, RunError
 
 _COMPLETE = re.compile("step-[0-9]+")

@@ -26,8 +26,8 @@ from data_pipeline.durable import sync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.collective import file_group, gather, on_leader, together
-from pretrain.checkpoint.files import Box, Digest, Manifest, Stored
-from pretrain.checkpoint.state import RECORD, TOKENIZER, Record
+from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
+from pretrain.checkpoint.state import Record
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
 

@@ -20,14 +20,11 @@ from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.collective import gather, on_leader, together
 from pretrain.checkpoint.files import ITEM_BYTES, MANIFEST, Box, Manifest, Stored
-from pretrain.checkpoint.state import RECORD
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.errors import RunError
 
 Bounds = list[tuple[int, int]]
 Slices = tuple[slice, ...]
-
-__all__ = ["RECORD", "first_valid", "load", "newest_valid", "verify", "whole"]
 
 
 def newest_valid(directory: Path, report: Callable[[str], None], group: dist.ProcessGroup | None = None) -> Path | None:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import torch
 from safetensors.numpy import load_file
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import Box, Manifest, Stored, seal
-from pretrain.checkpoint.state import Record
-from pretrain.errors import RunError
+from pretrain.checkpoint.files import RECORD, Box, Manifest, Stored, seal
+from pretrain.checkpoint.state import Record, check_same_run, scoring_config
+from pretrain.errors import ConfigError, RunError
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tiny import build_engine, save, tiny_config, train, whole_state
+from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
 
 HALF, STEPS = 4, 8
 WRITERS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -48,7 +49,7 @@ def _continue(parallel: dict[str, Any], precision: str, directory: Path) -> Any:
     checkpoint = store.newest_valid(directory, print)
     assert checkpoint is not None
     store.load(checkpoint, engine.state())
-    engine.state_loaded(Record.read(checkpoint / store.RECORD).step)
+    engine.state_loaded(Record.read(checkpoint / RECORD).step)
     return whole_state(engine), train(engine, range(HALF, STEPS))
 
 
@@ -244,6 +245,32 @@ def test_a_manifest_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a plain file"):
         Manifest.read(tmp_path)
     os.close(writer)
+
+
+def test_a_record_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    path, outside = tmp_path / RECORD, tmp_path / "outside"
+    outside.write_bytes(record(1).encode())
+    path.symlink_to(outside)
+    with pytest.raises(RunError, match=r"record\.json cannot be read"):
+        Record.read(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunError, match=r"record\.json is not a plain file"):
+        scoring_config(tmp_path, [], one_rank=True)
+    path.unlink()
+    path.write_bytes(record(1).encode() + b" " * (16 << 20))
+    with pytest.raises(RunError, match=r"record\.json is too large"):
+        Record.read(path)
+
+
+@pytest.mark.parametrize("config", [{"parallel": 5}, {"parallel": None}, {"run": 5, "batch": []}, {}], ids=str)
+def test_a_record_of_no_config_is_one_sentence(config: dict[str, Any], tmp_path: Path) -> None:
+    strange = replace(record(1), config=config)
+    (tmp_path / RECORD).write_bytes(strange.encode())
+    with pytest.raises(ConfigError, match=r"record\.json: "):
+        scoring_config(tmp_path, [], one_rank=True)
+    with pytest.raises(ConfigError, match="this run was started with"):
+        check_same_run(strange, tiny_config())
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
