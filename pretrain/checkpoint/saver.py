@@ -183,7 +183,9 @@ class Saver:
         on_leader(action, lambda: self._finish(job, temporary, final, written), self._group)
 
     def _prepare(self, temporary: Path, size_bytes: int) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True)
+            sync(self._directory.parent)  # or a power cut could take it with all that is in it
         directories.tidy(self._directory)
         if shutil.disk_usage(self._directory).free < size_bytes:  # said before hours of writing, not after
             raise OSError(errno.ENOSPC, "", str(self._directory))

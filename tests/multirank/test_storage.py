@@ -474,6 +474,23 @@ def test_what_a_kill_left_half_done_is_no_checkpoint_and_goes_away(name: str, th
         assert _names(tmp_path) == ["step-00000002", "step-00000003"]
 
 
+def test_what_cannot_be_deleted_is_out_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a network file system keeps a file that someone still reads."""
+    run_ranks(1, _save_steps, tmp_path, [2], 2)
+    _half(tmp_path / "step-00000003.tmp")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(3):
+            directories.tidy(tmp_path)
+            assert len(_names(tmp_path)) == 2
+            assert not (tmp_path / "step-00000003.tmp").exists()
+        (tmp_path / "step-00000002.damaged").mkdir()
+        (tmp_path / "step-00000002.damaged" / "kept").touch()
+        directories.set_aside(tmp_path / "step-00000002")
+    directories.tidy(tmp_path)
+    assert _names(tmp_path) == ["step-00000002.damaged"]
+
+
 def test_a_kill_while_one_replaces_another_loses_neither(tmp_path: Path) -> None:
     run_ranks(1, _save_steps, tmp_path, [2], 1)
     (tmp_path / "step-00000002").rename(tmp_path / "step-00000002.replaced.tmp")
