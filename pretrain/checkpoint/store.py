@@ -163,6 +163,8 @@ def _check_boxes(path: Path, name: str, manifest: Manifest) -> None:
 
 
 def _check_box(path: Path, name: str, stored: Stored, box: Box, manifest: Manifest) -> None:
+    if not stored.shape:
+        raise RunError(f"{path}: {name} has no dimensions, and every tensor of a checkpoint has some")
     fits = len(box.offset) == len(box.shape) == len(stored.shape) and all(
         offset >= 0 and size > 0 and offset + size <= whole
         for offset, size, whole in zip(box.offset, box.shape, stored.shape, strict=True)
@@ -187,11 +189,13 @@ def _sources(path: Path, name: str, stored: Stored, piece: Piece) -> Iterator[tu
 
 
 def _overlap(boxes: Iterable[Box]) -> bool:
+    """Whether any two share a value. Tensors are cut into thousands of boxes, rows into pieces of rows among them."""
     ordered = sorted(boxes, key=lambda box: box.offset)
     for index, box in enumerate(ordered):
+        last = tuple(offset + size - 1 for offset, size in zip(box.offset, box.shape, strict=True))
         for other in islice(ordered, index + 1, None):
-            if other.offset[0] >= box.offset[0] + box.shape[0]:
-                break  # as do all that follow
+            if other.offset > last:
+                break  # it begins after the box's last value, as do all that follow
             if _shared(box.offset, box.shape, other.offset, other.shape) is not None:
                 return True
     return False

@@ -1,7 +1,9 @@
 """A checkpoint written on one layout is read by any other, and the run goes on as if it had not stopped."""
 
+import math
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 from safetensors.numpy import load_file
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import RECORD, Box, Manifest, Stored, seal
+from pretrain.checkpoint.files import RECORD, Box, Digest, Manifest, Stored, seal
 from pretrain.checkpoint.state import Record, check_same_run, scoring_config
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.ranks import run_ranks
@@ -201,6 +203,39 @@ def test_a_hostile_manifest_is_one_sentence_before_anything_is_read(tmp_path: Pa
     for name, sentence in run_ranks(1, _load_hostile, tmp_path)[0].items():
         assert sentence.startswith("loading "), name
         assert HOSTILE[name][1] in sentence, name
+
+
+def _in_boxes(directory: Path, shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> Any:
+    """A tensor of ascending values, cut into boxes (offset, shape), as `whole` finds it."""
+    name, file, position, placed = "model/w", "tensors-00000.safetensors", 0, []
+    values = np.arange(math.prod(shape), dtype="<f4").reshape(shape)
+    with (directory / file).open("wb") as written:
+        for offset, size in boxes:
+            placed.append(Box(file, position, offset, size))
+            position = placed[-1].end
+            written.write(values[tuple(slice(o, o + n) for o, n in zip(offset, size, strict=True))].tobytes())
+    manifest = Manifest({file: Digest(position, "")}, {name: Stored(shape, tuple(placed))})
+    return store.whole(directory, manifest, name)
+
+
+def test_a_row_in_very_many_boxes_takes_no_longer_to_check_than_to_read(tmp_path: Path) -> None:
+    count, started_s = 20_000, time.perf_counter()
+    found = _in_boxes(tmp_path, (1, count), [((0, column), (1, 1)) for column in range(count)])
+    assert time.perf_counter() - started_s < 20, "to compare each box with each takes minutes"
+    np.testing.assert_array_equal(found[0], np.arange(count))
+
+
+def test_boxes_of_parts_of_rows_that_overlap_are_found(tmp_path: Path) -> None:
+    apart = [((0, 3), (1, 5)), ((0, 0), (1, 3)), ((1, 0), (2, 4)), ((1, 4), (1, 4)), ((2, 4), (1, 4))]
+    np.testing.assert_array_equal(_in_boxes(tmp_path, (3, 8), apart).reshape(-1), np.arange(24))
+    for more in [((0, 7), (1, 1)), ((2, 3), (1, 2)), ((0, 4), (3, 1)), ((1, 4), (1, 4))]:
+        with pytest.raises(RunError, match="has values of model/w twice"):
+            _in_boxes(tmp_path, (3, 8), [*apart, more])
+
+
+def test_a_tensor_of_no_dimensions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="model/w has no dimensions"):
+        _in_boxes(tmp_path, (), [((), ())])
 
 
 def _load_replaced(directory: Path, outside: Path) -> list[str]:
