@@ -79,8 +79,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                 log.heldout(step, tokens, heldout)
             save_seconds = 0.0
             if finished or stopping or _due(step, config.checkpoint.every_steps):
+                started = time.perf_counter()
                 log.sync()
-                save_seconds = saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
+                saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
+                save_seconds = time.perf_counter() - started
     if tokens < end_tokens:
         log.event("stopped", step=step, tokens=tokens)
         return STOPPED
