@@ -12,6 +12,7 @@ import queue
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,8 +110,7 @@ class Saver:
         """Takes the host memory for saving `state` now: a machine that has too little says so at the start, and the
         first save takes no longer than the others."""
         for _ in range(self._num_buffers):
-            buffer = self._buffers.get()
-            self._buffers.put(_allocate(_pieces(state)) if buffer is None else buffer)
+            self._buffers.put(self._free_buffer(_pieces(state)))
 
     @property
     def failed(self) -> bool:
@@ -121,9 +121,8 @@ class Saver:
         """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. Returns the
         seconds that training was held up. With `in_flight` 0, raises as `wait` does."""
         started_s = time.perf_counter()
-        pieces, buffer = _pieces(state), self._buffers.get()
-        if buffer is None:
-            buffer = _allocate(pieces)
+        pieces = _pieces(state)
+        buffer = self._free_buffer(pieces)
         _copy(pieces, buffer)
         waited_s = time.perf_counter() - started_s
         self._jobs.put(_Job(record, tokenizer, [part for part, _ in pieces], buffer, started_s, waited_s))
@@ -161,6 +160,17 @@ class Saver:
             self._jobs.put(None)  # ends the thread
             if self._buffers.qsize() == self._num_buffers:  # at once, as nothing is in flight
                 self._thread.join()
+
+    def _free_buffer(self, pieces: list[tuple[_Part, Tensor]]) -> Tensor:
+        """Host memory for `pieces`, as soon as there is some that no save is using."""
+        buffer = self._buffers.get()
+        if buffer is not None:
+            return buffer
+        try:
+            return _allocate(pieces)
+        except BaseException:
+            self._buffers.put(None)  # nothing is in flight that `wait` should wait for
+            raise
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -235,10 +245,24 @@ def _pieces(state: dict[str, GlobalPart]) -> list[tuple[_Part, Tensor]]:
 
 
 def _allocate(pieces: list[tuple[_Part, Tensor]]) -> Tensor:
-    """Host memory for all values, flat: [fp32 values]."""
-    count = sum(value.numel() for _, value in pieces)
-    on_gpu = any(value.is_cuda for _, value in pieces)
-    return torch.empty(count, dtype=torch.float32, pin_memory=on_gpu).zero_()  # which has the machine really give it
+    """Host memory for all values, flat: [fp32 values]; page-locked if they come from a GPU."""
+    buffer = torch.empty(sum(value.numel() for _, value in pieces), dtype=torch.float32)
+    buffer.zero_()  # which has the machine really give it
+    if any(value.is_cuda for _, value in pieces):
+        _lock_pages(buffer)
+    return buffer
+
+
+def _lock_pages(buffer: Tensor) -> None:
+    """As `pin_memory=True` would, which rounds the size up to a power of two: up to twice the memory."""
+    status = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
+    if status != 0:
+        raise RunError(
+            f"CUDA cannot page-lock the {buffer.nbytes} bytes of host memory for this rank's part of a checkpoint "
+            f"(error {status}): start fewer ranks per machine, or use machines with more memory"
+        )
+    # A run keeps it to its end. What makes several savers in one process may get the same address again.
+    weakref.finalize(buffer, torch.cuda.cudart().cudaHostUnregister, buffer.data_ptr())
 
 
 def _copy(pieces: list[tuple[_Part, Tensor]], buffer: Tensor) -> None:

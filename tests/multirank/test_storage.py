@@ -9,16 +9,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint.collective import file_group
 from pretrain.checkpoint.saver import Saved, Saver
+from pretrain.engine.base import GlobalPart, Piece
 from pretrain.errors import RunError
 from tests.helpers import privileges
 from tests.helpers.ranks import run_ranks
@@ -292,6 +295,20 @@ def test_what_the_disk_does_not_give_back_is_no_checkpoint(tmp_path: Path) -> No
         assert "does not give back what was written" in message
         assert "tensors-00001.safetensors" in message
     assert run_ranks(1, _newest, tmp_path)[0] == ("step-00000001", [])
+
+
+def _reserve_error(directory: Path) -> str:
+    """Where CUDA locks no page of host memory."""
+    torch.cuda.cudart = lambda: SimpleNamespace(cudaHostRegister=lambda *_: 2)
+    value: Any = SimpleNamespace(numel=lambda: 6, is_cuda=True, shape=(2, 3))
+    with pytest.raises(RunError) as error, Saver(directory, keep=2, in_flight=1) as saver:
+        saver.reserve({"model/w": GlobalPart((2, 3), (Piece((0, 0), value),), saves=True)})
+    return str(error.value)
+
+
+def test_memory_that_cannot_be_page_locked_ends_the_run_at_once(tmp_path: Path) -> None:
+    for message in run_ranks(2, _reserve_error, tmp_path):
+        assert "cannot page-lock the 24 bytes of host memory" in message
 
 
 # Saves while training goes on.
