@@ -26,7 +26,7 @@ from torch import Tensor
 from data_pipeline.durable import sync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.collective import file_group, gather, on_leader, together
+from pretrain.checkpoint.collective import file_group, gather, gather_on_leader, on_leader, together
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
 from pretrain.checkpoint.state import Record
 from pretrain.engine.base import GlobalPart
@@ -189,7 +189,8 @@ class Saver:
         temporary = final.with_name(f"{final.name}.tmp")
         size_bytes = sum(gather(job.buffer.nbytes, self._group))
         on_leader(action, lambda: self._prepare(temporary, size_bytes), self._group)
-        written = together(action, lambda: _write_part(job, temporary), self._group)
+        own = together(action, lambda: _write_part(job, temporary), self._group)
+        written = gather_on_leader(own, self._group)
         on_leader(action, lambda: self._finish(job, temporary, final, written), self._group)
 
     def _prepare(self, temporary: Path, size_bytes: int) -> None:

@@ -73,8 +73,8 @@ def verify(checkpoint: Path, group: dist.ProcessGroup | None = None) -> str | No
     """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files.
     Raises RunError where files can't be accessed."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    problems = together(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
-    return next((problem for problem in problems if problem is not None), None)
+    found = together(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
+    return next((problem for problem in gather(found, group) if problem is not None), None)
 
 
 def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGroup | None = None) -> int:
@@ -86,7 +86,7 @@ def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGrou
     """
     own_shapes = {name: part.shape for name, part in state.items()}
     shapes = {name: shape for own in gather(own_shapes, group) for name, shape in own.items()}
-    return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)[dist.get_rank()]
+    return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
 
 
 def whole(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
