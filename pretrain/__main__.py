@@ -229,8 +229,8 @@ def _export(argv: list[str]) -> int:
     _quiet()
     from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.files import TOKENIZER
     from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.state import TOKENIZER
 
     config, checkpoint = open_checkpoint(locate(Path(options.checkpoint)), ["precision=fp32"], one_rank=True)
     difference = export(build_scorer(config, checkpoint), config, checkpoint / TOKENIZER, Path(directory))

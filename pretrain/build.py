@@ -13,6 +13,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
 from data_pipeline.shards import Dataset
 from pretrain.checkpoint import store
+from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
@@ -44,7 +45,7 @@ def build_training(config: RunConfig) -> Training:
         config.run.seed,
     )
     if config.data.verify:
-        _verify(stream)
+        _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
@@ -55,13 +56,14 @@ def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool
     """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
     the process group; every rank calls this."""
     device.install()
-    device.join(expected_config(candidates, overrides, one_rank).health.timeout_s)
+    timeout_s = expected_config(candidates, overrides, one_rank).health.timeout_s
+    device.join(timeout_s)
 
     def report(sentence: str) -> None:
         if dist.get_rank() == 0:
             print(f"warning: {sentence}", file=sys.stderr)
 
-    checkpoint = store.first_valid(candidates, report)
+    checkpoint = store.first_valid(candidates, report, file_group(timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
 
@@ -72,7 +74,7 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     engine = MegatronEngine(config, layout, place, train=False)
-    store.load(checkpoint, engine.state())
+    store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
     return engine
 
 
@@ -99,7 +101,7 @@ def _code_version() -> str:
         return own
 
 
-def _verify(stream: Stream) -> None:
+def _verify(stream: Stream, group: dist.ProcessGroup) -> None:
     """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
     problem = None
     try:
@@ -107,6 +109,6 @@ def _verify(stream: Stream) -> None:
             dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except DataError as error:
         problem = str(error)
-    found = next((p for p in store.gather(problem) if p is not None), None)
+    found = next((p for p in gather(problem, group) if p is not None), None)
     if found is not None:
         raise DataError(found)

@@ -5,7 +5,8 @@ from pathlib import Path
 from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.build import build_scorer, versions
-from pretrain.checkpoint.state import RECORD, TOKENIZER, Record
+from pretrain.checkpoint.files import RECORD, TOKENIZER
+from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError

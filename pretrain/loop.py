@@ -7,6 +7,8 @@ from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
 from pretrain.build import Training, versions
 from pretrain.checkpoint import store
+from pretrain.checkpoint.collective import file_group
+from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.engine.schedule import learning_rate
@@ -77,8 +79,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                 log.heldout(step, tokens, heldout)
             save_seconds = 0.0
             if finished or stopping or _due(step, config.checkpoint.every_steps):
+                started = time.perf_counter()
                 log.sync()
-                save_seconds = saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
+                saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
+                save_seconds = time.perf_counter() - started
     if tokens < end_tokens:
         log.event("stopped", step=step, tokens=tokens)
         return STOPPED
@@ -88,13 +92,14 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
 
 def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
     """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning."""
-    checkpoint = store.newest_valid(checkpoints, log.warn)
+    group = file_group(run.config.health.timeout_s)
+    checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
         run.engine.initialise()
         return _record(run, 0, 0, run.stream.cursor(0))
-    record = Record.read(checkpoint / store.RECORD)
+    record = Record.read(checkpoint / RECORD)
     check_same_run(record, run.config)
-    store.load(checkpoint, run.engine.state())
+    store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates)
     return record
 

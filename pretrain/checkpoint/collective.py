@@ -2,15 +2,26 @@
 
 import errno
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.errors import RunError
 
 T = TypeVar("T")
 
+_LIMIT = timedelta(hours=2)  # that ranks wait for the slowest disk
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
+
+
+def file_group(timeout_s: float) -> dist.ProcessGroup:
+    """A group of all ranks for what they do around files: they have `timeout_s` to find each other, but one may be at
+    work on a big file or a slow disk for far longer than any step of training may take. Collective."""
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    _set_pg_timeout(_LIMIT, group)
+    return group
 
 
 def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
@@ -20,10 +31,18 @@ def gather(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
     return values
 
 
-def together(action: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> list[T]:
-    """Runs `work` on this rank and returns what it gave on each. Raises one RunError, that `action` failed and why, on
-    all ranks if it raised on any. Collective."""
-    result, problem = None, None
+def gather_on_leader(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
+    """Each rank's value, on the first rank; nothing on the others."""
+    values: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(value, values, dst=0, group=group)
+    return values or []
+
+
+def together(action: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """Runs `work` on this rank and returns what it gave here. Raises one RunError, that `action` failed and why, on all
+    ranks if it raised on any. Collective."""
+    result: Any = None
+    problem = None
     try:
         result = work()
     except RunError as error:
@@ -32,17 +51,17 @@ def together(action: str, work: Callable[[], T], group: dist.ProcessGroup | None
         problem = _sentence(error)
     except Exception as error:  # whatever it is, the others are waiting to hear of it
         problem = f"{type(error).__name__}: {error}"
-    everyone: list[Any] = gather((result, problem), group)
-    found = next((problem for _, problem in everyone if problem is not None), None)
+    found = next((problem for problem in gather(problem, group) if problem is not None), None)
     if found is not None:
         raise RunError(f"{action} failed: {found}")
-    return [result for result, _ in everyone]
+    return result  # type: ignore[no-any-return]
 
 
 def on_leader(action: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Runs `work` on the first rank only and returns what it gave, on every rank. Otherwise as `together`."""
     leader = dist.get_rank() == 0
-    return together(action, lambda: work() if leader else None, group)[0]  # type: ignore[return-value]
+    result = together(action, lambda: work() if leader else None, group)
+    return gather(result, group)[0]  # type: ignore[return-value]
 
 
 def _sentence(error: OSError) -> str:

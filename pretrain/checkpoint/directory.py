@@ -4,11 +4,12 @@
 """
 
 import re
+import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
-from pretrain.checkpoint.files import MANIFEST
-from pretrain.checkpoint.state import RECORD
+from pretrain.checkpoint.files import MANIFEST, RECORD
 from pretrain.errors import ConfigError, RunError
 
 _COMPLETE = re.compile("step-[0-9]+")
@@ -45,7 +46,7 @@ def locate(path: Path) -> list[Path]:
 
 def tidy(directory: Path) -> None:
     """Removes what was left half written or half removed. Call when nothing is being saved."""
-    for leftover in directory.glob("step-*.tmp"):
+    for leftover in list(directory.glob("step-*.tmp")):
         replaced = leftover.with_name(leftover.name.removesuffix(_REPLACED))
         if leftover.name.endswith(_REPLACED) and not replaced.exists():
             leftover.rename(replaced)  # ended just before the new one took its name
@@ -65,10 +66,10 @@ def publish(temporary: Path, final: Path) -> None:
 
 
 def remove(checkpoint: Path) -> None:
-    """Removes a checkpoint. It loses its name first, so that the name never means half of one."""
-    unnamed = checkpoint.with_name(f"{checkpoint.name}.removed.tmp")
-    checkpoint.rename(unnamed)
-    _delete(unnamed)
+    """Removes a checkpoint. It loses its name first, so that the name never means half of one, and gets one that no
+    other has: a network file system keeps files that someone still reads. The next `tidy` tries again."""
+    unnamed = checkpoint.with_name(f"{checkpoint.name.partition('.')[0]}.{secrets.token_hex(4)}.tmp")
+    shutil.rmtree(checkpoint.rename(unnamed), ignore_errors=True)
 
 
 def set_aside(checkpoint: Path) -> Path:
@@ -79,5 +80,6 @@ def set_aside(checkpoint: Path) -> Path:
 
 
 def _delete(path: Path) -> None:
-    # A network file system keeps files that someone still reads; the next `tidy` tries again.
-    shutil.rmtree(path, ignore_errors=True)
+    """Removes what is in the way, if it is there; what can't be renamed stays."""
+    with suppress(OSError):
+        remove(path)

@@ -20,10 +20,9 @@ from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
-from pretrain.checkpoint.state import RECORD, TOKENIZER
 from pretrain.errors import RunError
 
-MANIFEST = "manifest.json"
+MANIFEST, RECORD, TOKENIZER = "manifest.json", "record.json", "tokenizer.model"
 ITEM_BYTES = 4
 """values are fp32, whatever precision the model trains in"""
 

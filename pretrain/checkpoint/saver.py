@@ -12,28 +12,26 @@ import queue
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from data_pipeline.durable import sync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.collective import gather, on_leader, together
-from pretrain.checkpoint.files import Box, Digest, Manifest, Stored
-from pretrain.checkpoint.state import RECORD, TOKENIZER, Record
+from pretrain.checkpoint.collective import file_group, gather, gather_on_leader, on_leader, together
+from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
+from pretrain.checkpoint.state import Record
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
 
-_LIMIT = timedelta(hours=2)  # that ranks wait for the slowest disk
 _PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
 
 
@@ -97,8 +95,7 @@ class Saver:
     ) -> None:
         self._directory, self._keep, self._waits = directory, keep, in_flight == 0
         self._saved, self._warn = saved, warn
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        _set_pg_timeout(_LIMIT, self._group)
+        self._group = file_group(timeout_s)
         self._error: RunError | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # Host memory that no save is using; None: not allocated yet. All of it is here when nothing is in flight.
@@ -113,8 +110,7 @@ class Saver:
         """Takes the host memory for saving `state` now: a machine that has too little says so at the start, and the
         first save takes no longer than the others."""
         for _ in range(self._num_buffers):
-            buffer = self._buffers.get()
-            self._buffers.put(_allocate(_pieces(state)) if buffer is None else buffer)
+            self._buffers.put(self._free_buffer(_pieces(state)))
 
     @property
     def failed(self) -> bool:
@@ -125,9 +121,8 @@ class Saver:
         """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. Returns the
         seconds that training was held up. With `in_flight` 0, raises as `wait` does."""
         started_s = time.perf_counter()
-        pieces, buffer = _pieces(state), self._buffers.get()
-        if buffer is None:
-            buffer = _allocate(pieces)
+        pieces = _pieces(state)
+        buffer = self._free_buffer(pieces)
         _copy(pieces, buffer)
         waited_s = time.perf_counter() - started_s
         self._jobs.put(_Job(record, tokenizer, [part for part, _ in pieces], buffer, started_s, waited_s))
@@ -166,6 +161,17 @@ class Saver:
             if self._buffers.qsize() == self._num_buffers:  # at once, as nothing is in flight
                 self._thread.join()
 
+    def _free_buffer(self, pieces: list[tuple[_Part, Tensor]]) -> Tensor:
+        """Host memory for `pieces`, as soon as there is some that no save is using."""
+        buffer = self._buffers.get()
+        if buffer is not None:
+            return buffer
+        try:
+            return _allocate(pieces)
+        except BaseException:
+            self._buffers.put(None)  # nothing is in flight that `wait` should wait for
+            raise
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             if self._error is None:
@@ -183,11 +189,14 @@ class Saver:
         temporary = final.with_name(f"{final.name}.tmp")
         size_bytes = sum(gather(job.buffer.nbytes, self._group))
         on_leader(action, lambda: self._prepare(temporary, size_bytes), self._group)
-        written = together(action, lambda: _write_part(job, temporary), self._group)
+        own = together(action, lambda: _write_part(job, temporary), self._group)
+        written = gather_on_leader(own, self._group)
         on_leader(action, lambda: self._finish(job, temporary, final, written), self._group)
 
     def _prepare(self, temporary: Path, size_bytes: int) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True)
+            sync(self._directory.parent)  # or a power cut could take it with all that is in it
         directories.tidy(self._directory)
         if shutil.disk_usage(self._directory).free < size_bytes:  # said before hours of writing, not after
             raise OSError(errno.ENOSPC, "", str(self._directory))
@@ -237,10 +246,24 @@ def _pieces(state: dict[str, GlobalPart]) -> list[tuple[_Part, Tensor]]:
 
 
 def _allocate(pieces: list[tuple[_Part, Tensor]]) -> Tensor:
-    """Host memory for all values, flat: [fp32 values]."""
-    count = sum(value.numel() for _, value in pieces)
-    on_gpu = any(value.is_cuda for _, value in pieces)
-    return torch.empty(count, dtype=torch.float32, pin_memory=on_gpu).zero_()  # which has the machine really give it
+    """Host memory for all values, flat: [fp32 values]; page-locked if they come from a GPU."""
+    buffer = torch.empty(sum(value.numel() for _, value in pieces), dtype=torch.float32)
+    buffer.zero_()  # which has the machine really give it
+    if any(value.is_cuda for _, value in pieces):
+        _lock_pages(buffer)
+    return buffer
+
+
+def _lock_pages(buffer: Tensor) -> None:
+    """As `pin_memory=True` would, which rounds the size up to a power of two: up to twice the memory."""
+    status = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
+    if status != 0:
+        raise RunError(
+            f"CUDA cannot page-lock the {buffer.nbytes} bytes of host memory for this rank's part of a checkpoint "
+            f"(error {status}): start fewer ranks per machine, or use machines with more memory"
+        )
+    # A run keeps it to its end. What makes several savers in one process may get the same address again.
+    weakref.finalize(buffer, torch.cuda.cudart().cudaHostUnregister, buffer.data_ptr())
 
 
 def _copy(pieces: list[tuple[_Part, Tensor]], buffer: Tensor) -> None:

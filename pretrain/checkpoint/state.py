@@ -7,12 +7,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from pretrain.checkpoint.files import RECORD, open_plain
+from pretrain.checkpoint.files import TOKENIZER as TOKENIZER  # for those that know it by this module
 from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
 
-RECORD = "record.json"
-TOKENIZER = "tokenizer.model"
+_LARGEST_RECORD_BYTES = 16 << 20
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
 _DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
@@ -40,9 +41,13 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> "Record":
-        """Raises RunError for a file that is none."""
+        """Raises RunError for a file that is none. Nothing of the checkpoint need be verified yet."""
         try:
-            return _RECORD.validate_json(path.read_bytes(), strict=True)
+            with open_plain(path) as file:
+                content = file.read(_LARGEST_RECORD_BYTES + 1)
+            if len(content) > _LARGEST_RECORD_BYTES:
+                raise RunError(f"{path} is too large for a checkpoint's record")
+            return _RECORD.validate_json(content, strict=True)
         except OSError as error:
             raise RunError(f"{path} cannot be read ({error.strerror})") from None
         except ValidationError as error:
@@ -57,11 +62,9 @@ def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> Ru
     change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
     tree = Record.read(checkpoint / RECORD).config
     same_numbers = {"virtual": 1, "sequence": False, "recompute": "none"}
-    tree["parallel"] = {
-        **tree.get("parallel", {}),
-        **same_numbers,
-        **({"tensor": 1, "pipeline": 1} if one_rank else {}),
-    }
+    parallel = tree.get("parallel", {})
+    if isinstance(parallel, dict):  # or `validate` says what is wrong with it
+        tree["parallel"] = {**parallel, **same_numbers, **({"tensor": 1, "pipeline": 1} if one_rank else {})}
     return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
 
 
@@ -95,16 +98,16 @@ def check_same_run(record: Record, config: RunConfig) -> None:
             "set it back, or use another run.dir for a new run"
         )
     decays = config.schedule.name != "constant" and config.schedule.decay_tokens is None
-    if decays and then["train"] != now["train"]:
+    if decays and then.get("train") != now["train"]:
         raise ConfigError(
-            f"train was {then['train']} and is now {now['train']}, and without schedule.decay_tokens the learning rate "
-            "decays to the end of training: keep the length, or start a new run with schedule.decay_tokens set"
+            f"train was {then.get('train')} and is now {now['train']}, and without schedule.decay_tokens the learning "
+            "rate decays to the end of training: keep the length, or start a new run with schedule.decay_tokens set"
         )
 
 
 def _at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:
     for name in key:
-        tree = tree.get(name, {})
+        tree = tree.get(name, {}) if isinstance(tree, dict) else {}
     return tree
 
 

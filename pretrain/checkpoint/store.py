@@ -2,6 +2,7 @@
 
 Every file is checked against the manifest before a checkpoint is used (`verify`), and what the manifest says of tensors
 against the engine's own state before anything is read (`load`). Files are safetensors and JSON: nothing is executed.
+Collectives take a `group`, that of `file_group` in a run: one rank may read for longer than the default group waits.
 """
 
 import math
@@ -19,17 +20,14 @@ from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.collective import gather, on_leader, together
 from pretrain.checkpoint.files import ITEM_BYTES, MANIFEST, Box, Manifest, Stored
-from pretrain.checkpoint.state import RECORD
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.errors import RunError
 
 Bounds = list[tuple[int, int]]
 Slices = tuple[slice, ...]
 
-__all__ = ["RECORD", "first_valid", "gather", "load", "newest_valid", "verify", "whole"]
 
-
-def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
+def newest_valid(directory: Path, report: Callable[[str], None], group: dist.ProcessGroup | None = None) -> Path | None:
     """The checkpoint to go on from: the newest whose every file agrees with its manifest; None if there is none at
     all. Collective; for the one run that writes to `directory`.
 
@@ -39,7 +37,7 @@ def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
     """
 
     def passed_over(checkpoint: Path, problem: str) -> None:
-        aside = on_leader(f"setting aside {checkpoint}", lambda: directories.set_aside(checkpoint))
+        aside = on_leader(f"setting aside {checkpoint}", lambda: directories.set_aside(checkpoint), group)
         report(f"{problem}; set aside as {aside.name}, trying an older checkpoint")
 
     def look() -> tuple[list[Path], bool]:
@@ -47,49 +45,48 @@ def newest_valid(directory: Path, report: Callable[[str], None]) -> Path | None:
         return directories.complete(directory), any(directory.glob("*.damaged"))
 
     # One rank's view: shared storage may show others an older one.
-    candidates, damaged = on_leader(f"looking for checkpoints in {directory}", look)
-    found = _first_valid(candidates[::-1], passed_over)
+    candidates, damaged = on_leader(f"looking for checkpoints in {directory}", look, group)
+    found = _first_valid(candidates[::-1], passed_over, group)
     if found is None and (candidates or damaged):
         raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
     return found
 
 
-def first_valid(candidates: list[Path], report: Callable[[str], None]) -> Path:
+def first_valid(candidates: list[Path], report: Callable[[str], None], group: dist.ProcessGroup | None = None) -> Path:
     """The first valid checkpoint of `candidates`, nothing being renamed; those passed over are reported. Collective.
     Raises RunError if there is none, and where files can't be accessed."""
     problems: list[str] = []
-    candidates = gather(candidates)[0]  # a run that goes on may have added one while ranks looked
+    candidates = gather(candidates, group)[0]  # a run that goes on may have added one while ranks looked
 
     def passed_over(checkpoint: Path, problem: str) -> None:
         problems.append(problem)
         if checkpoint != candidates[-1]:
             report(f"{problem}; trying an older checkpoint")
 
-    found = _first_valid(candidates, passed_over)
+    found = _first_valid(candidates, passed_over, group)
     if found is None:
         raise RunError(f"{problems[-1]}: this checkpoint is damaged, choose another")
     return found
 
 
-def verify(checkpoint: Path) -> str | None:
+def verify(checkpoint: Path, group: dist.ProcessGroup | None = None) -> str | None:
     """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files.
     Raises RunError where files can't be accessed."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    problems = together(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world))
-    return next((problem for problem in problems if problem is not None), None)
+    found = together(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
+    return next((problem for problem in gather(found, group) if problem is not None), None)
 
 
-def load(checkpoint: Path, state: dict[str, GlobalPart]) -> int:
+def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGroup | None = None) -> int:
     """Reads the tensors of a verified checkpoint into `state`'s pieces, whatever layout wrote them. Returns the bytes
     that this rank read: just those its pieces hold, each once. Collective.
 
     Raises RunError if the checkpoint's tensors are not those of `state`, over all ranks: other names, other shapes,
     boxes that leave a gap, overlap or reach beyond their file. A `state` of weights only passes over the optimizer's.
     """
-    shapes = {
-        name: shape for own in gather({name: part.shape for name, part in state.items()}) for name, shape in own.items()
-    }
-    return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes))[dist.get_rank()]
+    own_shapes = {name: part.shape for name, part in state.items()}
+    shapes = {name: shape for own in gather(own_shapes, group) for name, shape in own.items()}
+    return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
 
 
 def whole(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
@@ -102,9 +99,11 @@ def whole(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
     return value.numpy()
 
 
-def _first_valid(candidates: Iterable[Path], passed_over: Callable[[Path, str], None]) -> Path | None:
+def _first_valid(
+    candidates: Iterable[Path], passed_over: Callable[[Path, str], None], group: dist.ProcessGroup | None
+) -> Path | None:
     for checkpoint in candidates:
-        problem = verify(checkpoint)
+        problem = verify(checkpoint, group)
         if problem is None:
             return checkpoint
         passed_over(checkpoint, problem)
@@ -164,6 +163,8 @@ def _check_boxes(path: Path, name: str, manifest: Manifest) -> None:
 
 
 def _check_box(path: Path, name: str, stored: Stored, box: Box, manifest: Manifest) -> None:
+    if not stored.shape:
+        raise RunError(f"{path}: {name} has no dimensions, and every tensor of a checkpoint has some")
     fits = len(box.offset) == len(box.shape) == len(stored.shape) and all(
         offset >= 0 and size > 0 and offset + size <= whole
         for offset, size, whole in zip(box.offset, box.shape, stored.shape, strict=True)
@@ -188,11 +189,13 @@ def _sources(path: Path, name: str, stored: Stored, piece: Piece) -> Iterator[tu
 
 
 def _overlap(boxes: Iterable[Box]) -> bool:
+    """Whether any two share a value. Tensors are cut into thousands of boxes, rows into pieces of rows among them."""
     ordered = sorted(boxes, key=lambda box: box.offset)
     for index, box in enumerate(ordered):
+        last = tuple(offset + size - 1 for offset, size in zip(box.offset, box.shape, strict=True))
         for other in islice(ordered, index + 1, None):
-            if other.offset[0] >= box.offset[0] + box.shape[0]:
-                break  # as do all that follow
+            if other.offset > last:
+                break  # it begins after the box's last value, as do all that follow
             if _shared(box.offset, box.shape, other.offset, other.shape) is not None:
                 return True
     return False

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pretrain.checkpoint import store
+from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, scoring_config
 from pretrain.observe.metrics import read_metrics
 from tests.helpers import command, crash
@@ -227,7 +228,7 @@ def _ends(places: list[Path]) -> list[tuple[dict[str, Any], str]]:
         digest = hashlib.sha256()
         for name, value in sorted(whole_state(engine).items()):
             digest.update(name.encode() + value.tobytes())
-        record = Record.read(checkpoint / store.RECORD)
+        record = Record.read(checkpoint / RECORD)
         facts = {"step": record.step, "updates": record.updates, "tokens": record.tokens, "cursor": record.cursor}
         ends.append((facts, digest.hexdigest()))
     return ends

@@ -1,8 +1,11 @@
 """A checkpoint written on one layout is read by any other, and the run goes on as if it had not stopped."""
 
+import math
 import os
 import re
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,11 @@ import torch
 from safetensors.numpy import load_file
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.files import Box, Manifest, Stored, seal
-from pretrain.checkpoint.state import Record
-from pretrain.errors import RunError
+from pretrain.checkpoint.files import RECORD, Box, Digest, Manifest, Stored, seal
+from pretrain.checkpoint.state import Record, check_same_run, scoring_config
+from pretrain.errors import ConfigError, RunError
 from tests.helpers.ranks import run_ranks
-from tests.helpers.tiny import build_engine, save, tiny_config, train, whole_state
+from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
 
 HALF, STEPS = 4, 8
 WRITERS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -48,7 +51,7 @@ def _continue(parallel: dict[str, Any], precision: str, directory: Path) -> Any:
     checkpoint = store.newest_valid(directory, print)
     assert checkpoint is not None
     store.load(checkpoint, engine.state())
-    engine.state_loaded(Record.read(checkpoint / store.RECORD).step)
+    engine.state_loaded(Record.read(checkpoint / RECORD).step)
     return whole_state(engine), train(engine, range(HALF, STEPS))
 
 
@@ -202,6 +205,39 @@ def test_a_hostile_manifest_is_one_sentence_before_anything_is_read(tmp_path: Pa
         assert HOSTILE[name][1] in sentence, name
 
 
+def _in_boxes(directory: Path, shape: tuple[int, ...], boxes: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> Any:
+    """A tensor of ascending values, cut into boxes (offset, shape), as `whole` finds it."""
+    name, file, position, placed = "model/w", "tensors-00000.safetensors", 0, []
+    values = np.arange(math.prod(shape), dtype="<f4").reshape(shape)
+    with (directory / file).open("wb") as written:
+        for offset, size in boxes:
+            placed.append(Box(file, position, offset, size))
+            position = placed[-1].end
+            written.write(values[tuple(slice(o, o + n) for o, n in zip(offset, size, strict=True))].tobytes())
+    manifest = Manifest({file: Digest(position, "")}, {name: Stored(shape, tuple(placed))})
+    return store.whole(directory, manifest, name)
+
+
+def test_a_row_in_very_many_boxes_takes_no_longer_to_check_than_to_read(tmp_path: Path) -> None:
+    count, started_s = 20_000, time.perf_counter()
+    found = _in_boxes(tmp_path, (1, count), [((0, column), (1, 1)) for column in range(count)])
+    assert time.perf_counter() - started_s < 20, "to compare each box with each takes minutes"
+    np.testing.assert_array_equal(found[0], np.arange(count))
+
+
+def test_boxes_of_parts_of_rows_that_overlap_are_found(tmp_path: Path) -> None:
+    apart = [((0, 3), (1, 5)), ((0, 0), (1, 3)), ((1, 0), (2, 4)), ((1, 4), (1, 4)), ((2, 4), (1, 4))]
+    np.testing.assert_array_equal(_in_boxes(tmp_path, (3, 8), apart).reshape(-1), np.arange(24))
+    for more in [((0, 7), (1, 1)), ((2, 3), (1, 2)), ((0, 4), (3, 1)), ((1, 4), (1, 4))]:
+        with pytest.raises(RunError, match="has values of model/w twice"):
+            _in_boxes(tmp_path, (3, 8), [*apart, more])
+
+
+def test_a_tensor_of_no_dimensions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="model/w has no dimensions"):
+        _in_boxes(tmp_path, (), [((), ())])
+
+
 def _load_replaced(directory: Path, outside: Path) -> list[str]:
     """What `load` says where the file of tensors is a link, a pipe, and a directory."""
     engine = build_engine(tiny_config())
@@ -244,6 +280,32 @@ def test_a_manifest_that_is_a_pipe_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a plain file"):
         Manifest.read(tmp_path)
     os.close(writer)
+
+
+def test_a_record_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    path, outside = tmp_path / RECORD, tmp_path / "outside"
+    outside.write_bytes(record(1).encode())
+    path.symlink_to(outside)
+    with pytest.raises(RunError, match=r"record\.json cannot be read"):
+        Record.read(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RunError, match=r"record\.json is not a plain file"):
+        scoring_config(tmp_path, [], one_rank=True)
+    path.unlink()
+    path.write_bytes(record(1).encode() + b" " * (16 << 20))
+    with pytest.raises(RunError, match=r"record\.json is too large"):
+        Record.read(path)
+
+
+@pytest.mark.parametrize("config", [{"parallel": 5}, {"parallel": None}, {"run": 5, "batch": []}, {}], ids=str)
+def test_a_record_of_no_config_is_one_sentence(config: dict[str, Any], tmp_path: Path) -> None:
+    strange = replace(record(1), config=config)
+    (tmp_path / RECORD).write_bytes(strange.encode())
+    with pytest.raises(ConfigError, match=r"record\.json: "):
+        scoring_config(tmp_path, [], one_rank=True)
+    with pytest.raises(ConfigError, match="this run was started with"):
+        check_same_run(strange, tiny_config())
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:

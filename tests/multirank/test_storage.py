@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
+from pretrain.checkpoint.collective import file_group
 from pretrain.checkpoint.saver import Saved, Saver
+from pretrain.engine.base import GlobalPart, Piece
 from pretrain.errors import RunError
 from tests.helpers import privileges
 from tests.helpers.ranks import run_ranks
@@ -293,6 +297,20 @@ def test_what_the_disk_does_not_give_back_is_no_checkpoint(tmp_path: Path) -> No
     assert run_ranks(1, _newest, tmp_path)[0] == ("step-00000001", [])
 
 
+def _reserve_error(directory: Path) -> str:
+    """Where CUDA locks no page of host memory."""
+    torch.cuda.cudart = lambda: SimpleNamespace(cudaHostRegister=lambda *_: 2)
+    value: Any = SimpleNamespace(numel=lambda: 6, is_cuda=True, shape=(2, 3))
+    with pytest.raises(RunError) as error, Saver(directory, keep=2, in_flight=1) as saver:
+        saver.reserve({"model/w": GlobalPart((2, 3), (Piece((0, 0), value),), saves=True)})
+    return str(error.value)
+
+
+def test_memory_that_cannot_be_page_locked_ends_the_run_at_once(tmp_path: Path) -> None:
+    for message in run_ranks(2, _reserve_error, tmp_path):
+        assert "cannot page-lock the 24 bytes of host memory" in message
+
+
 # Saves while training goes on.
 
 
@@ -363,14 +381,37 @@ def _one_slow_rank(directory: Path) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         if dist.get_rank() == 1:
             disk = _SlowDisk(patch)
-            threading.Timer(4.0, disk.fast.set).start()
-        with Saver(directory, keep=2, in_flight=1, timeout_s=1.0) as saver:
+            threading.Timer(8.0, disk.fast.set).start()
+        with Saver(directory, keep=2, in_flight=1, timeout_s=5.0) as saver:
             saver.save(engine.state(), record(1), b"tokenizer")
     return [path.name for path in directories.complete(directory)]
 
 
 def test_ranks_wait_for_a_slow_disk_longer_than_for_each_other(tmp_path: Path) -> None:
     assert run_ranks(2, _one_slow_rank, tmp_path) == [["step-00000001"]] * 2
+
+
+def _one_slow_reader(directory: Path) -> str | None:
+    engine = build_engine(tiny_config())
+    save(directory, engine, 1)
+    group = file_group(5.0)
+    whole_damage = files.damage
+
+    def damage(*arguments: Any) -> str | None:
+        time.sleep(8.0)
+        return whole_damage(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if dist.get_rank() == 1:
+            patch.setattr(files, "damage", damage)
+        checkpoint = store.newest_valid(directory, pytest.fail, group)
+    assert checkpoint is not None
+    assert store.load(checkpoint, engine.state(), group) > 0
+    return checkpoint.name
+
+
+def test_ranks_wait_for_a_slow_reader_longer_than_for_each_other(tmp_path: Path) -> None:
+    assert run_ranks(2, _one_slow_reader, tmp_path) == ["step-00000001"] * 2
 
 
 def _end_by_an_error(directory: Path) -> tuple[str, list[str]]:
@@ -448,6 +489,23 @@ def test_what_a_kill_left_half_done_is_no_checkpoint_and_goes_away(name: str, th
     else:
         run_ranks(1, _save_steps, tmp_path, [3], 2)
         assert _names(tmp_path) == ["step-00000002", "step-00000003"]
+
+
+def test_what_cannot_be_deleted_is_out_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a network file system keeps a file that someone still reads."""
+    run_ranks(1, _save_steps, tmp_path, [2], 2)
+    _half(tmp_path / "step-00000003.tmp")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        for _ in range(3):
+            directories.tidy(tmp_path)
+            assert len(_names(tmp_path)) == 2
+            assert not (tmp_path / "step-00000003.tmp").exists()
+        (tmp_path / "step-00000002.damaged").mkdir()
+        (tmp_path / "step-00000002.damaged" / "kept").touch()
+        directories.set_aside(tmp_path / "step-00000002")
+    directories.tidy(tmp_path)
+    assert _names(tmp_path) == ["step-00000002.damaged"]
 
 
 def test_a_kill_while_one_replaces_another_loses_neither(tmp_path: Path) -> None:
