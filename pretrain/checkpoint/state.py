@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.checkpoint.files import RECORD, open_plain
-from pretrain.checkpoint.files import TOKENIZER as TOKENIZER  # for those that know it by this module
 from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError

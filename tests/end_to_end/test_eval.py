@@ -87,7 +87,8 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
 
     from data_pipeline.tokenizer import Tokenizer
     from pretrain.build import build_scorer
-    from pretrain.checkpoint.state import TOKENIZER, scoring_config
+    from pretrain.checkpoint.files import TOKENIZER
+    from pretrain.checkpoint.state import scoring_config
     from pretrain.evaluate.harness import HarnessModel
     from pretrain.evaluate.run import Settings, evaluate
 
