@@ -87,13 +87,13 @@ class MegatronEngine:
         loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_data(sums)).tolist()
         optimizers.set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.prepare_grads()
-        grad_norm = self.optimizer.get_grad_norm()
+        grad_norm = optimizers.grad_norm(self.optimizer, self.device)
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
             optimizers.clip(self.optimizer, grad_norm, self.config.optimizer.clip_norm)
             self.optimizer.step_with_ready_grads()
             self.updates += 1
-        return StepResult(loss_sum, int(token_count), float(grad_norm), skipped=not finite)
+        return StepResult(loss_sum, int(token_count), grad_norm, skipped=not finite)
 
     def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
         """See `base.Engine`."""
