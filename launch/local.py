@@ -67,6 +67,9 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
         for process in processes:
             if failed is None and process.returncode not in (None, 0, STOPPED):
                 failed = process.returncode
+                if failed < 0:  # it could not say anything itself
+                    number = processes.index(process)
+                    print(f"pretrain: rank {number} was ended by {signal.Signals(-failed).name}", file=sys.stderr)
                 deadline = time.monotonic() + _GRACE_S
         if time.monotonic() > deadline:
             for process in processes:

@@ -55,6 +55,10 @@ def entry() -> None:
         status = main()
     except SystemExit as leaving:  # argparse has said what it wanted to say
         status = leaving.code if isinstance(leaving.code, int) else 2
+    except KeyboardInterrupt:
+        if _rank() == 0:
+            print("pretrain: interrupted", file=sys.stderr)
+        status = RunError.exit_status
     except BaseException:
         traceback.print_exc()
         status = RunError.exit_status
@@ -147,6 +151,7 @@ def _verify(argv: list[str]) -> int:
     from pretrain.plan.kinds import every_kind, parse, short
     from pretrain.verify.jobs import fits, plan, shrink
 
+    _check_writable(options.out)
     config = load(RunConfig, options.config, options.overrides)
     if config.data.resolved_sources:
         config = resolve(config)
@@ -179,7 +184,7 @@ def _verify(argv: list[str]) -> int:
     from pretrain.verify.run import Verification
 
     store, rank = device.meet()
-    show = Table(options.out, config, options.steps, jobs).add if rank == 0 else lambda row: None
+    show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
     return 0 if Verification(store, rank, max(1, started), options.steps).run(reference, jobs, show) else 1
 
 
@@ -190,6 +195,8 @@ def _compare(argv: list[str]) -> int:
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--out", type=Path, help="also write what was found as JSON")
     options = parser.parse_args(argv)
+    if options.out is not None:
+        _check_writable(options.out)
     _quiet()
     from pretrain.verify.compare import Run, compare
     from pretrain.verify.compare_report import show
@@ -199,6 +206,12 @@ def _compare(argv: list[str]) -> int:
         return 0 if show(a, b, compare(a, b), options.out) else 1
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read or written ({error.strerror})") from None
+
+
+def _check_writable(path: Path) -> None:
+    """Before the work, not after it."""
+    if not os.access(path.parent, os.W_OK) or path.is_dir():
+        raise ConfigError(f"--out {path} cannot be written: name a file in a directory that can")
 
 
 def _count(text: str) -> int:

@@ -23,10 +23,13 @@ def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
         found.append(line)
         print(_row(line), flush=True)
     same = not others and all(line.first is None for line in found)
-    print("the same run" if same else "not the same run")
+    last, longest = sorted(max(run.metrics) for run in (a, b))
+    as_far = "" if last == longest else f", as far as both go: {last:,} of {longest:,} steps"
+    print(f"the same run{as_far}" if same else "not the same run")
     if out is not None:
         content = {
             "same": same,
+            "last_step_of_both": last,
             "runs": [str(a.path), str(b.path)],
             "configs_differ_in": [{"key": key, "values": values} for key, *values in others],
             "quantities": [
@@ -55,5 +58,5 @@ def _row(line: Line) -> str:
 def _first(line: Line, first: Measured) -> str:
     what = line.quantity if first.parameter is None else f"{line.quantity}, most of all {first.parameter},"
     if line.quantity in EXACT:
-        return f"step {first.step:,}: {what} differ for the first time"
-    return f"step {first.step:,}: {what} differ by {first.by:.1e}; rounding explains {line.bound(first.step):.1e}"
+        return f"step {first.step:,}: {what} not equal for the first time"
+    return f"step {first.step:,}: {what} apart by {first.by:.2e}; rounding explains {line.bound(first.step):.2e}"

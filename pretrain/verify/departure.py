@@ -48,8 +48,8 @@ class Departure:
         what += f" (and of {self.parameters - 1} more)" if self.parameters > 1 else ""
         where = f" on stage {_numbers(self.stages)} (rank {_numbers(self.ranks)})" if self.ranks else ""
         if self.quantity in EXACT:
-            return f"step {self.step}: {what} differs{where}"
-        return f"step {self.step}: {what} departs by {self.by:.1e}{where}; rounding explains {self.bound:.1e}"
+            return f"step {self.step}: {what} not equal{where}"
+        return f"step {self.step}: {what} departs by {self.by:.2e}{where}; rounding explains {self.bound:.2e}"
 
 
 @dataclass

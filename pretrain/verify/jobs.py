@@ -17,6 +17,7 @@ from pretrain.plan.layout import Layout, plan_layout
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 64, 4, 16, 500, 8
 _MICRO_SEQUENCES = 2
 _LEARNING_RATE = 1e-4
+_TIMEOUT_S = 120  # that the others wait for a rank that a faulty layout keeps from going on
 _REFERENCE_MICRO_SEQUENCES = 1  # another size than the layouts', so that they show it changes nothing
 
 ONE_RANK = Layout(world=1, tensor=1, pipeline=1, virtual=1, sequence=False, zero=0)
@@ -56,6 +57,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     }
     tree["model"]["attention"]["window"] = max(2, model.attention.window * length // model.sequence_length)
     groups = (x.data * _MICRO_SEQUENCES * (x.pipeline if x.virtual > 1 else 1) for x in layouts)
+    tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = {"sequences": lcm(_ROWS, *groups), "micro_sequences": _MICRO_SEQUENCES}
     return validate(RunConfig, tree, "the config made small")
 

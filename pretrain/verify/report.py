@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.build import versions
-from pretrain.config.schema import RunConfig
 from pretrain.observe.files import write_whole
 from pretrain.observe.metrics import finite
 from pretrain.verify.departure import EXACT, QUANTITIES
@@ -14,13 +13,14 @@ from pretrain.verify.jobs import Job
 from pretrain.verify.run import Row
 
 _COLUMNS = {"initial weights": "weights", "token count": "tokens", "gradient norm": "grad norm"}
-_WIDTH = 10
+_WIDTH = 11
 
 
 class Table:
-    """Prints each row when it is added, and writes all so far to `path`. `config` is what runs."""
+    """Prints each row when it is added, and writes all so far to `path`."""
 
-    def __init__(self, path: Path, config: RunConfig, steps: int, jobs: Sequence[Job]) -> None:
+    def __init__(self, path: Path, steps: int, jobs: Sequence[Job]) -> None:
+        config = jobs[0].config
         model, batch = config.model, config.batch
         self._path, self._config, self._steps, self._planned = path, config, steps, len(jobs)
         self._title_width = max(len(job.title) for job in jobs)
@@ -61,7 +61,7 @@ class Table:
 
 def _cell(quantity: str, by: float) -> str:
     if quantity in EXACT:
-        return "equal" if by == 0 else f"{by:g} differ"
+        return "equal" if by == 0 else f"{by:,.0f} wrong"
     return f"{by:.1e}"
 
 
