@@ -12,13 +12,15 @@ import random
 import signal
 import socket
 import sys
-from multiprocessing.process import BaseProcess
+from multiprocessing.process import BaseProcess, _children  # type: ignore[attr-defined]
 from pathlib import Path
+from threading import Lock
 
 from tests.helpers.ranks import context
 
 TRACEBACK = signal.SIGUSR2
 """has a process print where its threads are"""
+_STARTING = Lock()
 _LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -31,7 +33,10 @@ def start(arguments: list[str], world: int, directory: Path, log: Path) -> list[
         values = (rank, world, rank, world, "127.0.0.1", port)
         environment = {name: str(value) for name, value in zip(_LAUNCHER, values, strict=True)} if world > 1 else {}
         process = context.Process(target=_run, args=(arguments, environment, directory, log), daemon=True)
-        process.start()
+        with _STARTING:
+            process.start()
+            # Whoever starts another asks all of these for their status, which can be read but once.
+            _children.discard(process)
         processes.append(process)
     return processes
 
