@@ -15,7 +15,7 @@ EXACT = QUANTITIES[:4]
 _FP32_RESOLUTION = 2.0**-23
 _FULL_STEPS = 3.0  # two of opposite signs, and room for weight decay and for how sizes vary
 
-# What summing in another order does in fp32, with room. docs/exactness.md has what was measured.
+# What summing in another order does in fp32, with room. docs/benchmarks.md has what was measured.
 FP32 = {"loss": 1e-5, "gradient norm": 1e-5, "gradient": 1e-4, "update": 1e-3}
 # How far from fp32 half precision may lead one rank.
 HALF = {"loss": 2e-2, "gradient norm": 5e-2, "gradient": 2e-1, "update": 5e-1}
@@ -33,7 +33,7 @@ class Departure:
     step: int
     quantity: str
     by: float
-    """loss: nats; samples, token count: how many; the rest relative to the size of the reference's"""
+    """loss: nats; the exact ones: how many; the rest relative to the size of the reference's"""
     bound: float
     parameter: str | None
     """the one that departs furthest"""
