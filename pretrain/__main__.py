@@ -169,7 +169,9 @@ def _verify(argv: list[str]) -> int:
             left_out = ", ".join(short(layout) for layout in every if layout not in layouts)
             print(f"not run, as this config cannot: {left_out}")
     else:
-        layouts = [parse(text, config.parallel.zero) for text in options.layouts.split(",")]
+        layouts = [
+            parse(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")
+        ]
     if not options.full:
         config = shrink(config, layouts)
     reference, jobs = plan(config, layouts)

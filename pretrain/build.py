@@ -80,7 +80,7 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
 
 def versions() -> dict[str, str]:
     """Of what decides the numbers."""
-    names = ("torch", "megatron-core", "webdataset", "sentencepiece", "numpy")
+    names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "numpy")
     found = {"python": platform.python_version(), "pretrain": _code_version()}
     return found | {name: version(name) for name in names}
 

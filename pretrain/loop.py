@@ -64,7 +64,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             rate = learning_rate(config, tokens, end_tokens)
             result = engine.train_step(batch, rate, step)
             log.step(step, tokens, batch, result, rate, time.perf_counter() - started, save_seconds)
-            if result.skipped and config.health.stop_on_nan:
+            if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(
                     f"step {step}: the loss or gradient is not finite (loss sum {result.loss_sum}, gradient norm "
                     f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
@@ -100,13 +100,14 @@ def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
     record = Record.read(checkpoint / RECORD)
     check_same_run(record, run.config)
     store.load(checkpoint, run.engine.state(), group)
-    run.engine.state_loaded(record.updates)
+    run.engine.state_loaded(record.updates, record.loss_scale)
     return record
 
 
 def _record(run: Training, step: int, tokens: int, cursor: Cursor) -> Record:
-    config = run.config.model_dump(mode="json")
-    return Record(step, run.engine.updates, tokens, cursor.to_dict(), config, str(run.layout), versions())
+    config, engine = run.config.model_dump(mode="json"), run.engine
+    scale = engine.loss_scale.state if engine.loss_scale is not None else None
+    return Record(step, engine.updates, tokens, cursor.to_dict(), config, str(run.layout), versions(), scale)
 
 
 def _due(step: int, every: int) -> bool:

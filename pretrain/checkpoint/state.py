@@ -15,7 +15,7 @@ from pretrain.errors import ConfigError, RunError
 _LARGEST_RECORD_BYTES = 16 << 20
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
-_DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
+_DEFINING = ("model", "objective", "optimizer", "schedule", "precision", "loss_scale")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Record:
     layout: str
     """for information: a checkpoint is read by any layout"""
     versions: dict[str, str]
+    loss_scale: tuple[float, int] | None = None
+    """of fp16: the scale, and the steps since it last changed"""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode() + b"\n"

@@ -4,7 +4,7 @@ Configs are frozen once loaded; derived values are properties. `vocabulary` may 
 follows the tokenizer of the dataset (`build.py` resolves it before anything is built).
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -142,6 +142,15 @@ class Optimizer(Section):
     clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0: no clipping")
 
 
+class LossScale(Section):
+    """Of fp16 only: losses are multiplied by a factor so that gradients fit; a step whose gradient does not is left out
+    and the factor halved."""
+
+    start: float = Field(65536.0, gt=0, description="factor of the first step")
+    growth_steps: int = Field(1000, gt=0, description="steps without overflow after which the factor doubles")
+    minimum: float = Field(1.0, gt=0, description="an overflow at this factor is an error, as in other precisions")
+
+
 class Schedule(Section):
     name: Literal["cosine", "linear", "constant"] = Field("cosine", description="shape of the decay")
     warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
@@ -156,11 +165,49 @@ class Parallel(Section):
     sequence: bool = Field(False, description="also split norms and dropout along the sequence over the tensor ranks")
     pipeline: int = Field(1, gt=0, description="stages the layers are divided into")
     virtual: int = Field(1, gt=0, description="model chunks per stage (interleaved schedule)")
-    zero: Literal[0, 1] = Field(1, description="what data ranks share: 0 nothing, 1 optimizer states")
-    zero_engine: Literal["megatron"] = "megatron"
+    zero: Literal[0, 1, 2, 3] = Field(
+        1, description="what data ranks share: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters"
+    )
+    zero_engine: Literal["megatron", "deepspeed"] = Field(
+        "megatron",
+        description="whose sharding: megatron-core's (0, 1) or DeepSpeed's (1, 2, 3); 0 is the same for both",
+    )
+    offload_optimizer: bool = Field(
+        False, description="keep optimizer states in host memory and update there (deepspeed, zero 1 to 3)"
+    )
+    offload_parameters: bool = Field(
+        False, description="keep parameters in host memory between uses (deepspeed, zero 3)"
+    )
+    hpz: int = Field(
+        1,
+        gt=0,
+        description="data ranks, of one machine, that keep a second copy of the weights between them to gather from in "
+        "the backward pass, without the network; 1: none (deepspeed, zero 3: hierarchical partitioning of ZeRO++)",
+    )
+    overlap: bool | None = Field(
+        None, description="exchange gradients during the backward pass; absent: on GPUs, where the layout gains by it"
+    )
+    bucket_parameters: int | None = Field(
+        None, gt=0, description="parameters whose gradients are exchanged at once; absent: one layer's"
+    )
     recompute: Literal["none", "selective", "full"] = Field(
         "none", description="activations recomputed in backward: none, attention, whole layers"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_nvme(cls, values: Any) -> Any:
+        for key in ("offload_optimizer", "offload_parameters"):
+            if isinstance(values, dict) and values.get(key) == "nvme":
+                raise ValueError(
+                    f"parallel.{key}=nvme: with DeepSpeed 0.19.8, training with states on NVMe departs from the same "
+                    "training in memory (by 0.05 to 0.11 of the loss): use true, which is host memory"
+                )
+        return values
+
+    @property
+    def shards_by_deepspeed(self) -> bool:
+        return self.zero_engine == "deepspeed" and self.zero > 0
 
     @property
     def model_ranks(self) -> int:
@@ -205,7 +252,8 @@ class RunConfig(Section):
     data: Data = Data()
     optimizer: Optimizer
     schedule: Schedule = Schedule()
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    loss_scale: LossScale = LossScale()
     parallel: Parallel = Parallel()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()

@@ -22,6 +22,10 @@ class StepResult:
     """global norm before clipping, of the gradient of the mean token loss"""
     skipped: bool
     """the gradient was not finite, so no update was made"""
+    lowered_scale: bool = False
+    """it overflowed at the loss scale, which is lower from the next step on (fp16)"""
+    loss_scale: float | None = None
+    """of this step; None but in fp16"""
 
 
 @dataclass(frozen=True)
@@ -52,14 +56,25 @@ class GlobalPart:
     """this rank writes its pieces; other holders of the same values don't"""
 
 
+class LossScale(Protocol):
+    """What a checkpoint keeps of the loss scale."""
+
+    @property
+    def state(self) -> tuple[float, int]: ...
+
+
 class Engine(Protocol):
     """One way to run a model over ranks. But for the two said below, every method is collective: all ranks call it, in
     the same order."""
 
     data_rank: int
     data_world: int
+    keeps_gradients: bool
+    """set to have `gradients`, which costs memory"""
     is_reporter: bool
     """true on exactly one rank: the one that prints and writes"""
+    loss_scale: "LossScale | None"
+    """None but in fp16"""
     updates: int
     """optimizer updates made so far: steps that were not skipped"""
 
@@ -78,15 +93,16 @@ class Engine(Protocol):
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""
 
     def gradients(self) -> dict[str, GlobalPart]:
-        """The gradient that the last step applied (of the mean token loss, clipped), as `gradient/...` by global name:
-        live views of the ranges that this rank updates."""
+        """With `keeps_gradients`: the gradient that the last step applied (of the mean token loss, clipped), as
+        `gradient/...` by global name: the ranges that this rank updates."""
 
     def weights_in_use(self) -> dict[str, GlobalPart]:
         """The weights that this rank computes with, as `weight/...` by global name, in the precision it computes in:
         live views. They are copies of what the optimizer holds."""
 
-    def state_loaded(self, updates: int) -> None:
-        """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it."""
+    def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
+        """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
+        loss scale was at `loss_scale` (of `DynamicLossScale.state`; None: as at the start)."""
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is on one."""

@@ -35,6 +35,23 @@ class Groups:
     def tensor_group(self) -> dist.ProcessGroup:
         return parallel_state.get_tensor_model_parallel_group()
 
+    @property
+    def data_group(self) -> dist.ProcessGroup:
+        """Ranks that hold the same part of the model."""
+        return parallel_state.get_data_parallel_group(with_context_parallel=True)
+
+    @property
+    def all_data_ranks(self) -> list[list[int]]:
+        """The global ranks of every `data_group`."""
+        everyone: list[list[int]] = [[]] * dist.get_world_size()
+        dist.all_gather_object(everyone, dist.get_process_group_ranks(self.data_group))
+        return [ranks for rank, ranks in enumerate(everyone) if rank == ranks[0]]
+
+    @property
+    def embedding_group(self) -> dist.ProcessGroup:
+        """The first and the last stage's ranks that hold the same part of a tied embedding. Only for those."""
+        return parallel_state.get_embedding_group()
+
     def sum_over_data(self, value: Tensor) -> Tensor:
         dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
         return value

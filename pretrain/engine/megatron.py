@@ -5,12 +5,12 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.inference.contexts import StaticInferenceContext
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
@@ -22,12 +22,14 @@ from data_pipeline.batch import Batch
 from pretrain import dropout
 from pretrain.config.schema import RunConfig
 from pretrain.engine import groups
-from pretrain.engine import optimizer as optimizers
 from pretrain.engine.base import GlobalPart, Piece, Scores, StepResult
+from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.parts import pieces
+from pretrain.engine.zero import share as zero
+from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
-from pretrain.models.naming import Parameter, mark_split, parameters, place_dropout
+from pretrain.models.naming import mark_split, parameters, place_dropout
 from pretrain.models.registry import FAMILIES
 from pretrain.objectives.causal import Causal, MicroBatch
 from pretrain.plan.layout import Layout
@@ -45,20 +47,24 @@ class MegatronEngine:
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
         self.updates = 0
+        self.keeps_gradients = False
         self.objective = Causal(config.model.vocabulary or 0, self.groups.tensor_group)
         self.megatron_config = transformer_config(config)
-        self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
+        with zero.creating(config, self.groups) if train else nullcontext():
+            self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
         self.parameters = [parameter for chunk in self.bare for parameter in parameters(chunk)]
         half = config.precision != "fp32"
-        self.chunks: list[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
-        self.optimizer = None
+        self.chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
+        self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
+        self.sharding: Sharding | None = None
         if train:
-            shards = layout.zero == 1 and layout.data > 1  # one data rank would copy its weights twice for nothing
-            ddp = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=shards)
-            self.chunks = [DistributedDataParallel(self.megatron_config, ddp, chunk) for chunk in self.chunks]
-            self.megatron_config.finalize_model_grads_func = finalize_model_grads
-            self.optimizer = optimizers.build(config, self.chunks, shards)
-        # DDP moves parameters into its buffers and half precision replaces their values, never the objects.
+            self.sharding = zero.share(
+                config, layout, self.groups, self.megatron_config, self.chunks, self.parameters, device
+            )
+            self.chunks = self.sharding.chunks
+            if self.loss_scale is not None:
+                self.megatron_config.grad_scale_func = lambda loss: loss * self._backward_scale()
+        # Sharding moves parameters into buffers and half precision replaces their values, never the objects.
         self.by_value = {parameter.value: parameter for parameter in self.parameters}
 
     def initialise(self) -> None:
@@ -73,10 +79,8 @@ class MegatronEngine:
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.Engine`. megatron-core sums gradients over micro-batches and data ranks and divides once by the
         global token count (`finalize_model_grads`)."""
-        assert self.optimizer is not None, "built for evaluation"
-        for chunk in self.chunks:
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
+        assert self.sharding is not None, "built for evaluation"
+        self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         micro = self.config.batch.micro_sequences
         rows = self._micro_batches(batch.tokens, batch.labels, batch.loss_mask, micro, first_row)
@@ -85,15 +89,24 @@ class MegatronEngine:
         for loss_sum, token_count in results:
             sums += torch.stack([loss_sum.double(), token_count.double()])
         loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_data(sums)).tolist()
-        optimizers.set_learning_rate(self.optimizer, learning_rate)
-        self.optimizer.prepare_grads()
-        grad_norm = optimizers.grad_norm(self.optimizer, self.device)
+        self.sharding.reduce(int(token_count))
+        loss_scale, scale = self.loss_scale and self.loss_scale.value, self._backward_scale()
+        grad_norm = self.sharding.norm() / scale
+        lowered = False
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
-            optimizers.clip(self.optimizer, grad_norm, self.config.optimizer.clip_norm)
-            self.optimizer.step_with_ready_grads()
+            factor = clip_factor(grad_norm, self.config.optimizer.clip_norm) / scale
+            if factor != 1:
+                self.sharding.scale(factor)
+            self.sharding.update(learning_rate)
             self.updates += 1
-        return StepResult(loss_sum, int(token_count), grad_norm, skipped=not finite)
+            if self.loss_scale is not None:
+                self.loss_scale.stepped()
+        else:
+            self.sharding.discard()
+            if self.loss_scale is not None and np.isfinite(loss_sum):
+                lowered = self.loss_scale.overflowed()
+        return StepResult(loss_sum, int(token_count), grad_norm, not finite, lowered, loss_scale)
 
     def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
         """See `base.Engine`."""
@@ -155,34 +168,31 @@ class MegatronEngine:
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.Engine`. Names are `model/...` (fp32 weights), `exp_avg/...` and `exp_avg_sq/...`."""
-        if self.optimizer is None:
-            return self._parts((parameter, 0, {"model": parameter.value.detach()}) for parameter in self.parameters)
+        if self.sharding is None:
+            return self._parts((p.value, 0, {"model": p.value.detach().view(-1)}) for p in self.parameters)
         return self._parts(
-            (
-                self.by_value[o.parameter],
-                o.start,
-                {"model": o.main.detach(), "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq},
-            )
-            for o in optimizers.owned(self.optimizer)
+            (o.parameter, o.start, {"model": o.main, "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq})
+            for o in self.sharding.owned()
         )
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.Engine`."""
-        assert self.optimizer is not None, "built for evaluation"
-        return self._parts(
-            (self.by_value[o.parameter], o.start, {"gradient": o.main.grad}) for o in optimizers.owned(self.optimizer)
-        )
+        assert self.sharding is not None, "built for evaluation"
+        assert self.keeps_gradients, "gradients were not kept"
+        return self._parts((r.parameter, r.start, {"gradient": r.value}) for r in self.sharding.gradients())
 
     def weights_in_use(self) -> dict[str, GlobalPart]:
         """See `base.Engine`."""
-        return self._parts((parameter, 0, {"weight": parameter.value.detach()}) for parameter in self.parameters)
+        assert self.sharding is not None, "built for evaluation"
+        return self._parts((r.parameter, r.start, {"weight": r.value}) for r in self.sharding.in_use())
 
-    def state_loaded(self, updates: int) -> None:
+    def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """See `base.Engine`."""
         self.updates = updates
-        if self.optimizer is not None:
-            optimizers.set_updates(self.optimizer, updates)
-            optimizers.publish(self.optimizer)
+        if self.loss_scale is not None and loss_scale is not None:
+            self.loss_scale.state = loss_scale
+        if self.sharding is not None:
+            self.sharding.loaded(updates)
 
     def any(self, flag: bool) -> bool:
         """See `base.Engine`."""
@@ -201,15 +211,16 @@ class MegatronEngine:
         place_dropout(module, self.groups.tensor_rank)
         return module
 
-    def _parts(self, held: Iterable[tuple[Parameter, int, dict[str, Tensor]]]) -> dict[str, GlobalPart]:
+    def _parts(self, held: Iterable[tuple[nn.Parameter, int, dict[str, Tensor]]]) -> dict[str, GlobalPart]:
         """`held`: parameter, where this rank's flat range of its local values begins, and the tensors of that range."""
-        shares_data = self.optimizer is None or self.config.parallel.zero == 0
+        replicated = self.sharding is None or self.sharding.replicated
         parts = {}
-        for parameter, start, tensors in held:
-            saves = not (shares_data and self.data_rank) and not parameter.copy
+        for value, start, tensors in held:
+            parameter = self.by_value[value]
+            saves = not (replicated and self.data_rank) and not parameter.copy
             saves = saves and (parameter.split_dim is not None or self.groups.tensor_rank == 0)
             shape = parameter.global_shape(self.layout.tensor)
-            local, offset = tuple(parameter.value.shape), parameter.offset(self.groups.tensor_rank)
+            local, offset = parameter.local_shape, parameter.offset(self.groups.tensor_rank)
             for kind, tensor in tensors.items():
                 name = f"{kind}/{parameter.name}"
                 assert name not in parts, "one rank never holds a tied embedding and its copy"
@@ -240,7 +251,11 @@ class MegatronEngine:
         def step(iterator: Iterator[MicroBatch], model: nn.Module) -> tuple[Tensor, Callable[[Tensor], Any]]:
             batch = next(iterator)
             dropout.begin(batch.first_row)
-            return forward(model, batch), partial(loss, batch)
+            output = forward(model, batch)
+            if not forward_only:
+                assert self.sharding is not None
+                self.sharding.forwarded(model, output)
+            return output, partial(loss, batch)
 
         schedule = get_forward_backward_func()
         iterators = [iter(batches) for _ in self.chunks]
@@ -275,6 +290,13 @@ class MegatronEngine:
         results = self._run([batch], partial(self.objective.forward, cache=cache), last_id, forward_only=True)
         best = results[0] if results else torch.zeros(ids.shape[0], dtype=torch.long, device=self.device)
         return self.groups.from_last_stage(best)
+
+    def _backward_scale(self) -> float:
+        """What the loss is multiplied by in the backward pass: the loss scale, of the mean over a micro-batch's
+        positions, so that what fits fp16 depends little on how large micro-batches are."""
+        if self.loss_scale is None:
+            return 1.0
+        return self.loss_scale.value / (self.config.batch.micro_sequences * self.config.model.sequence_length)
 
     def _evaluating(self) -> "_Evaluating":
         return _Evaluating(self.chunks)

@@ -21,7 +21,7 @@ from pretrain.attention.core import CoreAttention
 from pretrain.config.schema import Model, RunConfig
 from pretrain.dropout import Dropout
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class LayerNorm(nn.LayerNorm):
@@ -93,6 +93,7 @@ def transformer_config(config: RunConfig) -> TransformerConfig:
         calculate_per_token_loss=True,
         params_dtype=torch.float32,
         bf16=config.precision == "bf16",
+        fp16=config.precision == "fp16",
         pipeline_dtype=DTYPES[config.precision],
         tensor_model_parallel_size=parallel.tensor,
         sequence_parallel=parallel.sequence,

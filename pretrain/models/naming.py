@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from pretrain.dropout import Dropout
 
+_EMBEDDING = "embedding.word_embeddings.weight"
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -28,28 +30,35 @@ class Parameter:
     """dimension split over tensor ranks; None: every tensor rank holds all of it"""
     copy: bool
     """a second copy of a tied embedding, which lives under the name of the first"""
+    tied: bool
+    """an embedding whose copy lives on another stage, or that copy"""
+
+    @property
+    def local_shape(self) -> tuple[int, ...]:
+        """Of this tensor rank's part. Under ZeRO stage 3 the value itself is there only while it is computed with."""
+        return tuple(getattr(self.value, "ds_shape", self.value.shape))
 
     def global_shape(self, tensor_ranks: int) -> tuple[int, ...]:
-        shape = list(self.value.shape)
+        shape = list(self.local_shape)
         if self.split_dim is not None:
             shape[self.split_dim] *= tensor_ranks
         return tuple(shape)
 
     def offset(self, tensor_rank: int) -> tuple[int, ...]:
         """Where this rank's part begins in the whole."""
-        return tuple(tensor_rank * size if dim == self.split_dim else 0 for dim, size in enumerate(self.value.shape))
+        return tuple(tensor_rank * size if dim == self.split_dim else 0 for dim, size in enumerate(self.local_shape))
 
 
 def parameters(chunk: nn.Module) -> Iterator[Parameter]:
     """The parameters of one (unwrapped) model chunk, under layout-free names."""
-    tied_copy = chunk.share_embeddings_and_output_weights and chunk.post_process and not chunk.pre_process
+    tied = chunk.share_embeddings_and_output_weights and chunk.post_process != chunk.pre_process
     for module_name, module in chunk.named_modules():
         for leaf, value in module.named_parameters(recurse=False):
             name = _global_name(chunk, f"{module_name}.{leaf}")
-            copy = bool(tied_copy) and name == "output_layer.weight"
+            copy = tied and name == "output_layer.weight"
             if copy:
-                name = "embedding.word_embeddings.weight"
-            yield Parameter(name, value, _split_dim(module, leaf), copy)
+                name = _EMBEDDING
+            yield Parameter(name, value, _split_dim(module, leaf), copy, tied and name == _EMBEDDING)
 
 
 def mark_split(chunk: nn.Module) -> None:

@@ -31,6 +31,8 @@ class Result(Protocol):
     def token_count(self) -> int: ...
     @property
     def grad_norm(self) -> float: ...
+    @property
+    def loss_scale(self) -> float | None: ...
 
 
 class HeldOutLoss(Protocol):
@@ -75,6 +77,7 @@ class RunLog:
             tokens_per_second=tokens_per_second,
             mfu=tokens_per_second * self._reports.mfu_per_speed if self._reports.mfu_per_speed is not None else None,
             save_seconds=save_seconds,
+            loss_scale=result.loss_scale,
         )
         self._reports.step(metrics)
 

@@ -40,6 +40,8 @@ class StepMetrics:
     """model FLOPs utilization, 0 to 1; None: the device's peak is not known"""
     save_seconds: float
     """that training stood still for saving between the line before and this step; no part of step_seconds"""
+    loss_scale: float | None = None
+    """fp16 only; where grad_norm is null it was too high, no update was made, and the next step has half of it"""
 
 
 class MetricsLog:

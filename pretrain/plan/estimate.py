@@ -1,8 +1,10 @@
 """What a run costs, from its config alone: parameters, floating-point operations, steps. No torch."""
 
 import math
+from dataclasses import dataclass
 
 from pretrain.config.schema import Model, RunConfig
+from pretrain.plan.layout import Layout
 from pretrain.plan.ramp import batch_sequences
 
 
@@ -37,6 +39,36 @@ def training_flops_per_token(model: Model) -> float:
         for layer in range(model.layers)
     )
     return 3 * (2 * weights + 4 * keys * model.heads * model.head_width)
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """What one rank holds of a training state when a step's gradients are complete."""
+
+    weights: float
+    """those computed with"""
+    gradients: float
+    optimizer: float
+    """moments, and fp32 weights where they are not the ones computed with"""
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_bytes(parameters: float, layout: Layout, precision: str) -> StateBytes:
+    """For the `parameters` of one tensor and pipeline rank. Gradients are accumulated in fp32 whatever the precision
+    (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has half precision gradients). Not counted: activations, the
+    buckets of an exchange, and the small weights that stage 3 keeps everywhere. Offloaded states are counted too."""
+    width = 4 if precision == "fp32" else 2
+    shares = layout.zero > 0 and (layout.data > 1 or layout.shards_by_deepspeed)
+    own = parameters / layout.data if shares else parameters
+    copies = precision != "fp32" or layout.shards_by_deepspeed
+    return StateBytes(
+        weights=width * (own if layout.zero == 3 else parameters),
+        gradients=4 * (own if layout.zero >= 2 else parameters),
+        optimizer=(12 if copies else 8) * own,
+    )
 
 
 def mean_visible_keys(pattern: str, window: int, length: int) -> float:

@@ -15,12 +15,14 @@ class Peak:
     """tensor cores with fp32 accumulation; None: no bf16 in hardware"""
     fp32_flops: float
     """without TF32, which torch leaves off for matrix products"""
+    fp16_flops: float | None = None
+    """tensor cores with fp32 accumulation; None: as in bf16"""
 
 
 # NVIDIA's data sheets. Where they print only the figure with sparsity, half of it.
 PEAKS = (
-    Peak(r"V100-SXM2-\d+GB", None, 15.7e12),  # Tesla V100 data sheet (2020)
-    Peak(r"V100-PCIE-\d+GB", None, 14.0e12),  # the same
+    Peak(r"V100-SXM2-\d+GB", None, 15.7e12, 125e12),  # Tesla V100 data sheet (2020)
+    Peak(r"V100-PCIE-\d+GB", None, 14.0e12, 112e12),  # the same
     Peak(r"A100-(SXM4|PCIE)-(40|80)GB|A100 80GB PCIe", 312e12, 19.5e12),  # A100 data sheet (2022)
     Peak(r"A10", 125e12, 31.2e12),  # A10 data sheet (2022)
     Peak(r"A40", 149.7e12, 37.4e12),  # A40 data sheet (2022)
@@ -40,11 +42,12 @@ PEAKS = (
 )
 
 
-def peak_flops(device_name: str, precision: Literal["fp32", "bf16"]) -> float | None:
+def peak_flops(device_name: str, precision: Literal["fp32", "bf16", "fp16"]) -> float | None:
     """Dense peak of one device in operations per second, or None where it is not known. The whole name must match:
     a slice of a device (MIG) or a variant with fewer units is another device."""
     name = re.sub(r"^(NVIDIA |Tesla )+", "", device_name)
     for peak in PEAKS:
         if re.fullmatch(peak.device, name):
-            return peak.bf16_flops if precision == "bf16" else peak.fp32_flops
+            half = (peak.fp16_flops or peak.bf16_flops) if precision == "fp16" else peak.bf16_flops
+            return peak.fp32_flops if precision == "fp32" else half
     return None

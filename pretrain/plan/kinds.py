@@ -1,17 +1,19 @@
 """Layouts as they are written, `tp2pp2dp2+sp+vp2+zero1`: read, and listed for a number of ranks."""
 
 import re
+from dataclasses import replace
+from typing import Literal
 
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout
 
 _SIZE = re.compile(r"(tp|pp|dp)([1-9]\d*)")
-_EXTRA = re.compile(r"(vp)([1-9]\d*)|(zero)(\d)|(sp)")
+_EXTRA = re.compile(r"(vp)([1-9]\d*)|(zero)(\d)|(sp|deepspeed)")
 
 
-def parse(text: str, zero: int) -> Layout:
-    """The layout that `text` names, the inverse of `str(layout)`. Sizes left out are 1; `zero` is what a layout with
-    several data ranks that names none has. Raises ConfigError for text that names no layout."""
+def parse(text: str, zero: int, zero_engine: Literal["megatron", "deepspeed"] = "megatron") -> Layout:
+    """The layout that `text` names, the inverse of `str(layout)`. Sizes left out are 1; stage `zero` of `zero_engine`
+    is what a layout with several data ranks that names none has. Raises ConfigError for text that names no layout."""
     sizes_text, *extras = text.strip().split("+")
     sizes = _SIZE.findall(sizes_text)
     found = {name: int(size) for name, size in sizes}
@@ -19,28 +21,42 @@ def parse(text: str, zero: int) -> Layout:
         raise _unreadable(text)
     for extra in extras:
         match = _EXTRA.fullmatch(extra)
-        name, value = (group for group in match.groups() if group) if match and not match[5] else ("sp", "1")
-        if match is None or name in found:
+        if match is None:
+            raise _unreadable(text)
+        name, value = (match[5], "1") if match[5] else (group for group in match.groups() if group)
+        if name in found:
             raise _unreadable(text)
         found[name] = int(value)
     tensor, pipeline, data = (found.get(name, 1) for name in ("tp", "pp", "dp"))
-    default = zero if data > 1 else 0
+    stage = found.get("zero", zero if data > 1 else 0)
+    named = "zero" in found or "deepspeed" in found
+    deepspeed = "deepspeed" in found or stage > 1 if named else stage and zero_engine == "deepspeed"
     return Layout(
-        tensor * pipeline * data, tensor, pipeline, found.get("vp", 1), "sp" in found, found.get("zero", default)
+        tensor * pipeline * data,
+        tensor,
+        pipeline,
+        found.get("vp", 1),
+        "sp" in found,
+        stage,
+        "deepspeed" if deepspeed else "megatron",
     )
 
 
 def every_kind(world: int) -> list[Layout]:
     """Each way to lay `world` ranks out: all products of tensor, pipeline and data ranks, with and without sequence
-    parallelism, with one and two model chunks a stage, with and without ZeRO-1, where these mean something."""
+    parallelism, with one and two model chunks a stage, without ZeRO, with megatron-core's and with DeepSpeed's stages,
+    where these mean something."""
     found = []
     for tensor in _divisors(world):
         for pipeline in _divisors(world // tensor):
             data = world // tensor // pipeline
             for sequence in (False, True) if tensor > 1 else (False,):
                 for virtual in (1, 2) if pipeline > 1 else (1,):
-                    for zero in (0, 1) if data > 1 else (0,):
-                        found.append(Layout(world, tensor, pipeline, virtual, sequence, zero))
+                    plain = Layout(world, tensor, pipeline, virtual, sequence, 0)
+                    found.append(plain)
+                    if data > 1:
+                        found.append(replace(plain, zero=1))
+                        found += [replace(plain, zero=stage, zero_engine="deepspeed") for stage in (1, 2, 3)]
     return found
 
 
@@ -57,5 +73,6 @@ def _divisors(number: int) -> list[int]:
 
 def _unreadable(text: str) -> ConfigError:
     return ConfigError(
-        f"'{text}' is not a layout: write sizes of tp, pp and dp, then +sp, +vpN, +zeroN, as tp2pp2dp2+sp+vp2+zero1"
+        f"'{text}' is not a layout: write sizes of tp, pp and dp, then +sp, +vpN, +zeroN, "
+        "+deepspeed (for its stage 1), as tp2pp2dp2+sp+vp2+zero1"
     )

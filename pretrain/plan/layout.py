@@ -4,6 +4,7 @@ Rank order is megatron-core's: tensor ranks are neighbours, then data, then pipe
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pretrain.config.schema import BatchSize, Parallel, RunConfig
 from pretrain.errors import ConfigError
@@ -20,6 +21,11 @@ class Layout:
     virtual: int
     sequence: bool
     zero: int
+    zero_engine: Literal["megatron", "deepspeed"] = "megatron"
+
+    @property
+    def shards_by_deepspeed(self) -> bool:
+        return self.zero_engine == "deepspeed" and self.zero > 0
 
     @property
     def data(self) -> int:
@@ -30,9 +36,14 @@ class Layout:
         return rank % self.tensor, rank // self.tensor % self.data, rank // (self.tensor * self.data)
 
     def __str__(self) -> str:
-        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`."""
+        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`. Stages 2 and 3 are DeepSpeed's; stage 1 says so if it is."""
         sizes = f"tp{self.tensor}pp{self.pipeline}dp{self.data}"
-        extras = [("sp", self.sequence), (f"vp{self.virtual}", self.virtual > 1), (f"zero{self.zero}", self.zero > 0)]
+        extras = [
+            ("sp", self.sequence),
+            (f"vp{self.virtual}", self.virtual > 1),
+            (f"zero{self.zero}", self.zero > 0),
+            ("deepspeed", self.zero == 1 and self.shards_by_deepspeed),
+        ]
         return "+".join([sizes, *(name for name, on in extras if on)])
 
 
@@ -67,7 +78,47 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     data = world // parallel.model_ranks
     if trains:
         _check_batches(config.batch, parallel, data)
-    return Layout(world, parallel.tensor, parallel.pipeline, parallel.virtual, parallel.sequence, parallel.zero)
+        _check_sharding(parallel, data)
+    return Layout(
+        world,
+        parallel.tensor,
+        parallel.pipeline,
+        parallel.virtual,
+        parallel.sequence,
+        parallel.zero,
+        parallel.zero_engine if parallel.zero else "megatron",
+    )
+
+
+def _check_sharding(parallel: Parallel, data: int) -> None:
+    """What the chosen engine cannot do, or would not do without a word."""
+    deepspeed = parallel.zero_engine == "deepspeed"
+    if parallel.zero > 1 and not deepspeed:
+        raise ConfigError(
+            f"parallel.zero={parallel.zero} is not among what megatron-core's distributed optimizer shares (0 and 1): "
+            "set parallel.zero_engine=deepspeed, or parallel.zero=1"
+        )
+    if (parallel.offload_optimizer or parallel.offload_parameters) and not (deepspeed and parallel.zero):
+        raise ConfigError(
+            "offloading to host memory is DeepSpeed's, from stage 1 on: set parallel.zero_engine=deepspeed and "
+            "parallel.zero=1 or more, or leave it out"
+        )
+    if parallel.offload_parameters and parallel.zero < 3:
+        raise ConfigError(
+            f"parallel.zero={parallel.zero} holds all parameters on each data rank, so parallel.offload_parameters "
+            "has none to put away: set parallel.zero=3, or leave it out"
+        )
+    if parallel.hpz > 1 and not (deepspeed and parallel.zero == 3):
+        raise ConfigError(
+            f"parallel.hpz={parallel.hpz} is about weights that data ranks share: set parallel.zero_engine=deepspeed "
+            "and parallel.zero=3, or leave it out"
+        )
+    _divides("parallel.hpz", parallel.hpz, "the data ranks", data)
+    if parallel.overlap and deepspeed and parallel.zero == 1:
+        raise ConfigError(
+            "DeepSpeed's stage 1 exchanges gradients once, after the last backward pass, so parallel.overlap has "
+            "nothing to overlap: set parallel.zero=2 or parallel.zero_engine=megatron, or leave it out"
+        )
 
 
 def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:

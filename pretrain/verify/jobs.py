@@ -100,5 +100,8 @@ def _place(config: RunConfig, layout: Layout, precision: str, micro_sequences: i
         "pipeline": layout.pipeline,
         "virtual": layout.virtual,
         "zero": layout.zero,
+        "zero_engine": layout.zero_engine,
+        "offload_optimizer": config.parallel.offload_optimizer and layout.shards_by_deepspeed,
+        "offload_parameters": config.parallel.offload_parameters and layout.zero == 3,
     }
     return validate(RunConfig, tree, f"--layouts {layout}")

@@ -73,6 +73,7 @@ def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> It
 
     A part of the labels, other in each row, bears no loss: a mask that is lost, or a mean of means, then shows.
     """
+    engine.keeps_gradients = True
     yield Observation(0, _gather(_held(engine.state(), "model")), _gather(_held(engine.weights_in_use(), "weight")))
     rows = config.batch.sequences
     for step in range(1, steps + 1):

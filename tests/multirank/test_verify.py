@@ -18,8 +18,8 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from pretrain.__main__ import main
 from pretrain.config.load import dump
-from pretrain.engine import optimizer as optimizers
 from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.plan.kinds import parse
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
@@ -130,15 +130,14 @@ def _mask_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def _zero_divides_again(patch: pytest.MonkeyPatch) -> None:
-    clip = optimizers.clip
+    update = MegatronSharding.update
 
-    def divided(optimizer: Any, grad_norm: float, limit: float) -> None:
-        if isinstance(optimizer, DistributedOptimizer):
-            for part in optimizers.owned(optimizer):
-                part.main.grad /= dist.get_world_size()
-        clip(optimizer, grad_norm, limit)
+    def divided(self: MegatronSharding, learning_rate: float) -> None:
+        if isinstance(self.optimizer, DistributedOptimizer):
+            self.scale(1 / dist.get_world_size())
+        update(self, learning_rate)
 
-    patch.setattr(optimizers, "clip", divided)
+    patch.setattr(MegatronSharding, "update", divided)
 
 
 def _updates_not_shared(patch: pytest.MonkeyPatch) -> None:
@@ -155,16 +154,15 @@ def _updates_not_shared(patch: pytest.MonkeyPatch) -> None:
 
 def _decay_on_norms(patch: pytest.MonkeyPatch) -> None:
     """Only on tensor rank 1: Adam hides a factor, but not another rule."""
-    build = optimizers.build
+    build = MegatronSharding.__init__
 
-    def everywhere(config: Any, *rest: Any) -> Any:
-        optimizer = build(config, *rest)
+    def everywhere(self: MegatronSharding, config: Any, *rest: Any) -> None:
+        build(self, config, *rest)
         if config.parallel.tensor > 1 and dist.get_rank() % config.parallel.tensor:
-            for group in optimizer.param_groups:
+            for group in self.optimizer.param_groups:
                 group["weight_decay"] = config.optimizer.weight_decay
-        return optimizer
 
-    patch.setattr(optimizers, "build", everywhere)
+    patch.setattr(MegatronSharding, "__init__", everywhere)
 
 
 def _dropout_shared(patch: pytest.MonkeyPatch) -> None:
@@ -179,13 +177,14 @@ def _dropout_shared(patch: pytest.MonkeyPatch) -> None:
 
 def _parameter_nobody_trains(patch: pytest.MonkeyPatch) -> None:
     """In a pipeline, the last layer's feed-forward is left out of the optimizer."""
-    owned = optimizers.owned
+    for method in ("owned", "gradients"):
+        ranges = getattr(MegatronSharding, method)
 
-    def without(optimizer: Any) -> Any:
-        parts = list(owned(optimizer))
-        return parts[:-4] if parallel_state.get_pipeline_model_parallel_rank() else parts
+        def without(self: MegatronSharding, ranges: Any = ranges) -> Any:
+            parts = list(ranges(self))
+            return parts[:-4] if parallel_state.get_pipeline_model_parallel_rank() else parts
 
-    patch.setattr(optimizers, "owned", without)
+        patch.setattr(MegatronSharding, method, without)
 
 
 def _loss_not_a_number(patch: pytest.MonkeyPatch) -> None:

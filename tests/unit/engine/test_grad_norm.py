@@ -1,12 +1,10 @@
 """The norm that gradients are clipped by, of tensors as large as embeddings are."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.distributed as dist
 
-from pretrain.engine.optimizer import grad_norm
+from pretrain.engine.zero.base import norm
 from tests.helpers.ranks import run_ranks
 
 
@@ -15,11 +13,8 @@ def _norm(sizes: list[int], parts: int) -> tuple[float, float]:
     torch.manual_seed(0)
     gradients = [torch.randn(size) for size in sizes]
     pieces = [piece for gradient in gradients for piece in gradient.chunk(parts)]
-    optimizer = SimpleNamespace(
-        get_main_grads_for_grad_norm=lambda: pieces, get_grad_stats_parallel_group=lambda: dist.group.WORLD
-    )
     exact = sum(gradient.double().square().sum() for gradient in gradients) ** 0.5
-    return grad_norm(optimizer, torch.device("cpu")), float(exact)  # type: ignore[arg-type]
+    return norm(pieces, dist.group.WORLD, torch.device("cpu")), float(exact)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -30,11 +25,7 @@ def test_norm_is_exact_to_fp32_however_large_and_however_cut(sizes: list[int], p
 
 
 def _not_finite(value: float) -> float:
-    optimizer = SimpleNamespace(
-        get_main_grads_for_grad_norm=lambda: [torch.tensor([1.0, value])],
-        get_grad_stats_parallel_group=lambda: dist.group.WORLD,
-    )
-    return grad_norm(optimizer, torch.device("cpu"))  # type: ignore[arg-type]
+    return norm([torch.tensor([1.0, value])], dist.group.WORLD, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])

@@ -3,8 +3,9 @@
 import pytest
 
 from pretrain.config.schema import Model
-from pretrain.plan.estimate import mean_visible_keys, num_parameters, training_flops_per_token
+from pretrain.plan.estimate import mean_visible_keys, num_parameters, state_bytes, training_flops_per_token
 from pretrain.plan.hardware import PEAKS, peak_flops
+from pretrain.plan.kinds import parse
 
 
 def model(**changes: object) -> Model:
@@ -75,7 +76,7 @@ class TestPeaks:
         ],
     )
     def test_known_devices(self, name: str, bf16: float) -> None:
-        assert peak_flops(name, "bf16") == bf16
+        assert peak_flops(name, "bf16") == peak_flops(name, "fp16") == bf16
 
     def test_fp32_is_slower_than_bf16(self) -> None:
         assert all(peak.bf16_flops is None or peak.fp32_flops < peak.bf16_flops for peak in PEAKS)
@@ -84,6 +85,7 @@ class TestPeaks:
     def test_v100_has_no_bf16(self) -> None:
         assert peak_flops("Tesla V100-SXM2-32GB", "bf16") is None
         assert peak_flops("Tesla V100-SXM2-32GB", "fp32") == 15.7e12
+        assert peak_flops("Tesla V100-SXM2-32GB", "fp16") == 125e12
 
     @pytest.mark.parametrize(
         "name", ["cpu", "", "NVIDIA A10G", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A100-SXM-64GB", "NVIDIA L40X"]
@@ -91,3 +93,25 @@ class TestPeaks:
     def test_unknown_devices_and_slices_have_no_peak(self, name: str) -> None:
         assert peak_flops(name, "bf16") is None
         assert peak_flops(name, "fp32") is None
+
+
+# layout, precision -> bytes per parameter: weights, gradients, optimizer
+STATES = {
+    ("dp4", "fp32"): (4, 4, 8),
+    ("dp4", "bf16"): (2, 4, 12),
+    ("dp4+zero1", "fp32"): (4, 4, 2),
+    ("dp4+zero1", "bf16"): (2, 4, 3),
+    ("dp4+zero1+deepspeed", "bf16"): (2, 4, 3),
+    ("dp4+zero1+deepspeed", "fp32"): (4, 4, 3),
+    ("dp4+zero2", "fp16"): (2, 1, 3),
+    ("dp4+zero3", "bf16"): (0.5, 1, 3),
+    ("dp1+zero1", "bf16"): (2, 4, 12),
+}
+
+
+@pytest.mark.parametrize(("layout", "precision"), STATES)
+def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
+    """tests/multirank/test_zero_memory.py measures that they are true."""
+    found = state_bytes(1e6, parse(layout, zero=0), precision)
+    assert (found.weights, found.gradients, found.optimizer) == tuple(1e6 * x for x in STATES[layout, precision])
+    assert found.total == sum(1e6 * x for x in STATES[layout, precision])

@@ -17,7 +17,14 @@ def test_sizes_left_out_are_one_and_zero_follows_the_config() -> None:
     assert parse("tp2", zero=1) == Layout(2, 2, 1, 1, False, 0), "one data rank shares nothing"
     assert parse("dp4", zero=1) == Layout(4, 1, 1, 1, False, 1)
     assert parse("dp4+zero0", zero=1) == Layout(4, 1, 1, 1, False, 0)
-    assert parse(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(8, 2, 2, 2, True, 3)
+    assert parse(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(8, 2, 2, 2, True, 3, "deepspeed")
+
+
+def test_engine_follows_the_config_where_no_stage_is_named() -> None:
+    assert parse("dp4", 2, "deepspeed") == Layout(4, 1, 1, 1, False, 2, "deepspeed")
+    assert parse("dp4+zero1", 2, "deepspeed") == Layout(4, 1, 1, 1, False, 1)
+    assert parse("dp4+zero1+deepspeed", 0) == Layout(4, 1, 1, 1, False, 1, "deepspeed")
+    assert parse("tp2", 2, "deepspeed") == Layout(2, 2, 1, 1, False, 0)
 
 
 @pytest.mark.parametrize("text", ["", "tp", "tp0", "2", "sp", "tp2tp2", "tp2+sp+sp", "tp2+vp", "tp2,pp2", "tp2+zero11"])
@@ -29,11 +36,12 @@ def test_what_is_no_layout_is_refused(text: str) -> None:
 def test_every_kind_of_four_ranks_is_there_once() -> None:
     names = list(map(short, every_kind(4)))
     assert len(set(names)) == len(names)
+    data = ("dp4", "tp2dp2", "tp2dp2+sp", "pp2dp2", "pp2dp2+vp2")
+    shared = ("", "+zero1", "+zero1+deepspeed", "+zero2", "+zero3")
     assert set(names) == {
-        *("tp4", "tp4+sp", "pp4", "pp4+vp2", "dp4", "dp4+zero1"),
+        *("tp4", "tp4+sp", "pp4", "pp4+vp2"),
         *("tp2pp2", "tp2pp2+sp", "tp2pp2+vp2", "tp2pp2+sp+vp2"),
-        *("tp2dp2", "tp2dp2+sp", "tp2dp2+zero1", "tp2dp2+sp+zero1"),
-        *("pp2dp2", "pp2dp2+vp2", "pp2dp2+zero1", "pp2dp2+vp2+zero1"),
+        *(layout + stage for layout in data for stage in shared),
     }
     assert every_kind(1) == [Layout(1, 1, 1, 1, False, 0)]
     assert short(every_kind(1)[0]) == "one rank"

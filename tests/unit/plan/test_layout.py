@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
@@ -70,6 +71,41 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         4,
         ("6 sequences", "4 stages (interleaved)", "nearest that does is"),
     ),
+    "zero 2 of megatron": (
+        {"parallel": {"zero": 2}},
+        4,
+        ("parallel.zero=2", "megatron-core", "parallel.zero_engine=deepspeed", "parallel.zero=1"),
+    ),
+    "offload of megatron": (
+        {"parallel": {"offload_optimizer": True}},
+        4,
+        ("DeepSpeed's", "parallel.zero_engine=deepspeed"),
+    ),
+    "offload without sharing": (
+        {"parallel": {"zero": 0, "zero_engine": "deepspeed", "offload_optimizer": True}},
+        4,
+        ("stage 1 on", "parallel.zero=1 or more"),
+    ),
+    "offload of weights that are not shared": (
+        {"parallel": {"zero": 2, "zero_engine": "deepspeed", "offload_parameters": True}},
+        4,
+        ("parallel.zero=2 holds all parameters", "parallel.zero=3"),
+    ),
+    "second copies of weights that are not shared": (
+        {"parallel": {"zero": 2, "zero_engine": "deepspeed", "hpz": 2}},
+        4,
+        ("parallel.hpz=2", "parallel.zero=3"),
+    ),
+    "second copies over part of the ranks": (
+        {"parallel": {"zero": 3, "zero_engine": "deepspeed", "hpz": 3}},
+        4,
+        ("parallel.hpz=3", "the data ranks (4)", "nearest that does is 2"),
+    ),
+    "overlap with nothing": (
+        {"parallel": {"zero": 1, "zero_engine": "deepspeed", "overlap": True}},
+        4,
+        ("parallel.overlap", "parallel.zero=2 or parallel.zero_engine=megatron"),
+    ),
     "every batch of the ramp": (
         {"batch": {"sequences": 16, "ramp": {"start_sequences": 4, "increment_sequences": 6, "tokens": 100}}},
         4,
@@ -110,6 +146,17 @@ def test_legal_layout_takes_its_data_ranks_from_the_world() -> None:
     assert layout == Layout(world=8, tensor=2, pipeline=2, virtual=2, sequence=True, zero=1)
     assert layout.data == 2
     assert str(layout) == "tp2pp2dp2+sp+vp2+zero1"
+
+
+def test_stage_zero_is_the_same_for_both_engines() -> None:
+    found = plan_layout(config(parallel={"zero": 0, "zero_engine": "deepspeed"}), 2)
+    assert found == plan_layout(config(parallel={"zero": 0}), 2)
+
+
+@pytest.mark.parametrize("key", ["offload_optimizer", "offload_parameters"])
+def test_states_on_nvme_are_refused_with_the_reason(key: str) -> None:
+    with pytest.raises(ValidationError, match=f"parallel.{key}=nvme: .* departs from the same training in memory"):
+        config(parallel={"zero": 3, "zero_engine": "deepspeed", key: "nvme"})
 
 
 def test_plain_layout_has_a_plain_name() -> None:

@@ -1,0 +1,137 @@
+"""The seam under the engine: who holds which part of the gradient, of the weights and of the optimizer's state.
+
+A step is `begin`, the schedule (which tells of each chunk's output by `forwarded`), `reduce`, then either `scale` and
+`update` or `discard`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pretrain.config.schema import RunConfig
+from pretrain.models.naming import Parameter
+
+_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values [start, start + value.numel()) of a parameter's local part, flattened: a live view, in one dimension."""
+
+    parameter: nn.Parameter
+    start: int
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A range of a parameter that this rank updates: fp32 live views of one shape."""
+
+    parameter: nn.Parameter
+    start: int
+    main: Tensor
+    """the weights"""
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+
+
+class Sharding(Protocol):
+    """One way to share a training step's memory between data ranks. All methods but the iterators are collective."""
+
+    chunks: Sequence[Any]
+    """the model chunks as the schedule is to run them"""
+    replicated: bool
+    """data ranks own the same ranges"""
+
+    def begin(self, keeps_gradients: bool) -> None:
+        """Before the first micro-batch of a step. `keeps_gradients`: until the next step's beginning."""
+
+    def forwarded(self, chunk: Any, output: Tensor) -> None:
+        """`chunk` has been run on a micro-batch that will be trained on."""
+
+    def reduce(self, token_count: int) -> None:
+        """After the last micro-batch: the gradient of the owned ranges becomes the sum over all ranks divided by
+        `token_count`. (A loss scale is still in it.)"""
+
+    def norm(self) -> float:
+        """Of the whole gradient: every value of the model once, on all ranks the same."""
+
+    def scale(self, factor: float) -> None:
+        """Multiplies the gradient by `factor`."""
+
+    def update(self, learning_rate: float) -> None:
+        """Makes the optimizer's step with the gradient as it is, and brings the weights in use up to date."""
+
+    def discard(self) -> None:
+        """Instead of `update`: forgets the gradient."""
+
+    def owned(self) -> Iterator[Owned]:
+        """The ranges that this rank updates."""
+
+    def gradients(self) -> Iterator[Range]:
+        """The gradient of the last update, if it was to be kept, of the owned ranges."""
+
+    def in_use(self) -> Iterator[Range]:
+        """The weights as this rank holds them for computing."""
+
+    def loaded(self, updates: int) -> None:
+        """The weights and moments in `owned` have been written to: makes the weights in use follow. `updates` is how
+        many led to them, which Adam's bias correction needs."""
+
+
+def bucket_parameters(config: RunConfig) -> int:
+    """Parameters whose gradients are exchanged at once: unless the config says otherwise, as many as a layer has. Fewer
+    would mean more messages, more would mean more memory and a later first exchange."""
+    model = config.model
+    layer = 4 * model.hidden * model.heads * model.head_width + 2 * model.hidden * model.ffn_width
+    return config.parallel.bucket_parameters or layer // config.parallel.tensor
+
+
+def overlaps(config: RunConfig, device: torch.device) -> bool:
+    """Whether gradients are exchanged during the backward pass. In a pipeline that would compete with what stages send
+    each other; and DeepSpeed's stage 1 has one exchange, after the last pass."""
+    parallel = config.parallel
+    if parallel.shards_by_deepspeed and parallel.zero == 1:
+        return False
+    return parallel.overlap if parallel.overlap is not None else device.type == "cuda" and parallel.pipeline == 1
+
+
+def adam_groups(config: RunConfig, parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
+    """AdamW's parameter groups: decay on matrices only, never on biases and norms."""
+    decayed = [p.value for p in parameters if len(p.local_shape) > 1]
+    plain = [p.value for p in parameters if len(p.local_shape) == 1]
+    decays = ((decayed, config.optimizer.weight_decay), (plain, 0.0))
+    return [{"params": values, "weight_decay": decay} for values, decay in decays if values]
+
+
+def adam_state(main: Tensor) -> dict[str, Tensor]:
+    """Adam's state before the first step: zeros. torch would make it lazily, too late to load into."""
+    return {
+        "step": torch.tensor(0.0, device=main.device),  # where torch's fused kernel wants it
+        "exp_avg": torch.zeros_like(main, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(main, memory_format=torch.preserve_format),
+    }
+
+
+def clip_factor(grad_norm: float, limit: float) -> float:
+    """What shortens a gradient of `grad_norm` to `limit`, as torch's clipping does (0: no limit)."""
+    if not 0 < limit < grad_norm:
+        return 1.0
+    return float(limit / (torch.tensor(grad_norm) + 1e-6))
+
+
+def norm(gradients: Sequence[Tensor], group: dist.ProcessGroup | None, device: torch.device) -> float:
+    """Norm of all ranks' `gradients` together. torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of
+    a GPT-2's gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64."""
+    squares = torch.zeros(1, dtype=torch.float64, device=device)
+    for gradient in gradients:
+        flat = gradient.reshape(-1)
+        whole = flat.numel() // _BLOCK * _BLOCK
+        for blocks in (flat[:whole].view(-1, _BLOCK), flat[whole:].view(1, -1)):
+            squares += torch.linalg.vector_norm(blocks, dim=1).double().square().sum().to(device)
+    dist.all_reduce(squares, group=group)
+    return float(squares.sqrt().float())

@@ -1,0 +1,154 @@
+"""DeepSpeed's ZeRO under megatron-core's schedules: what stages 1, 2 and 3 have in common.
+
+The schedule runs forward and backward; DeepSpeed's optimizer, without its engine, shares out gradients and holds the
+optimizer's state. A step is closed on the owned ranges alone, which lie the same way on all tensor ranks and, for a
+tied embedding, on its two stages: sums over those ranks, the division by the token count, norm and clipping cost
+nothing more under stage 3 than under stage 1. DeepSpeed's own averaging, scaling and clipping are off.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pretrain.config.schema import RunConfig
+from pretrain.engine.groups import Groups
+from pretrain.engine.zero.base import Owned, Range, adam_groups, norm
+from pretrain.errors import RunError
+from pretrain.models.naming import Parameter
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Where a range of a parameter lies in the flat tensors of one of DeepSpeed's groups."""
+
+    parameter: Parameter
+    group: int
+    start: int
+    """in the parameter's local values"""
+    position: int
+    """in the group's flat tensors"""
+    count: int
+
+
+class DeepSpeedSharding(ABC):
+    """See `base.Sharding`. `optimizer` is DeepSpeed's, `flats` where this rank's ranges lie in its groups."""
+
+    replicated = False
+    optimizer: Any
+    flats: list[Flat]
+
+    def __init__(
+        self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], parameters: Sequence[Parameter],
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self.config, self.groups, self.chunks, self.device = config, groups, chunks, device
+        self.parameters = parameters
+        self._keeps = False
+        self._kept: list[Range] = []
+
+    def _adam(self) -> torch.optim.AdamW:
+        """The optimizer that DeepSpeed is to wrap. A tied embedding, whose copies lie on two stages among other
+        parameters, gets a group of its own, so that it is cut alike on both."""
+        settings = self.config.optimizer
+        tied = [p for p in self.parameters if p.tied]
+        groups = adam_groups(self.config, [p for p in self.parameters if not p.tied])
+        groups += adam_groups(self.config, tied)
+        betas = (settings.beta1, settings.beta2)
+        return torch.optim.AdamW(groups, settings.learning_rate, betas, settings.eps, fused=True)
+
+    @property
+    def names(self) -> dict[nn.Parameter, str]:
+        return {parameter.value: parameter.name for parameter in self.parameters}
+
+    def begin(self, keeps_gradients: bool) -> None:
+        self._keeps, self._kept = keeps_gradients, []
+        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.set_gradient_accumulation_boundary(False)
+
+    def forwarded(self, chunk: Any, output: Tensor) -> None:
+        """The gradient's arrival at the chunk's output is the beginning of its backward pass. DeepSpeed's engine would
+        call these two; in a pipeline, several forward passes lie between."""
+
+        def begins(_: Tensor) -> None:
+            self._backward_begins(chunk)
+            # Of this backward pass, however many are nested in it (recomputed layers run their own).
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # type: ignore[attr-defined]
+
+        output.register_hook(begins)
+
+    def reduce(self, token_count: int) -> None:
+        self._finish()
+        for flat in self.flats:
+            if getattr(flat.parameter.value, "sequence_parallel", False):
+                dist.all_reduce(self._gradient(flat), group=self.groups.tensor_group)
+            if flat.parameter.tied:
+                dist.all_reduce(self._gradient(flat), group=self.groups.embedding_group)
+        self.scale(self._summed / token_count)
+
+    def norm(self) -> float:
+        once = [
+            self._gradient(flat)
+            for flat in self.flats
+            if not flat.parameter.copy and (flat.parameter.split_dim is not None or self.groups.tensor_rank == 0)
+        ]
+        return norm(once, None, self.device)
+
+    def scale(self, factor: float) -> None:
+        gradients = [self._gradient(flat) for flat in self.flats]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+    def update(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self._keeps:  # DeepSpeed frees them once they are applied
+            self._kept = [Range(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
+        self.optimizer.step()
+        if self.optimizer.overflow:
+            raise RunError("DeepSpeed took a finite gradient for one that is not, and left the update out")
+
+    def gradients(self) -> Iterator[Range]:
+        yield from self._kept
+
+    def owned(self) -> Iterator[Owned]:
+        for flat in self.flats:
+            main = self._main(flat.group)
+            state = self.optimizer.optimizer.state[main]
+            tensors = (main.detach(), state["exp_avg"], state["exp_avg_sq"])
+            values = (tensor.narrow(0, flat.position, flat.count) for tensor in tensors)
+            yield Owned(flat.parameter.value, flat.start, *values)
+
+    def loaded(self, updates: int) -> None:
+        for state in self.optimizer.optimizer.state.values():
+            state["step"].fill_(float(updates))
+        self._publish()
+
+    _summed = 1.0
+    """what turns the gradient as DeepSpeed leaves it into a sum over data ranks"""
+
+    @abstractmethod
+    def _main(self, group: int) -> Tensor:
+        """The fp32 weights of a group that this rank updates, flat."""
+
+    @abstractmethod
+    def _gradient(self, flat: Flat) -> Tensor:
+        """Of a range, after `_finish`: fp32, flat."""
+
+    @abstractmethod
+    def _backward_begins(self, chunk: Any) -> None: ...
+
+    @abstractmethod
+    def _backward_ends(self) -> None: ...
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Completes the exchange of gradients after the last backward pass of a step."""
+
+    @abstractmethod
+    def _publish(self) -> None:
+        """Copies the fp32 weights into those in use, on every data rank."""

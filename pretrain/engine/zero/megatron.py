@@ -1,0 +1,145 @@
+"""megatron-core's own ways: plain data parallelism (stage 0), and its distributed optimizer (stage 1).
+
+Its schedule calls `finalize_model_grads`, which sums gradients over ranks and divides them by the global token count.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from megatron.core.optimizer.optimizer import FP32Optimizer
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+
+from pretrain.config.schema import RunConfig
+from pretrain.engine.zero.base import Owned, Range, adam_state, bucket_parameters, norm, overlaps
+from pretrain.models.blocks import DTYPES
+from pretrain.models.naming import Parameter
+from pretrain.plan.layout import Layout
+
+
+class MegatronSharding:
+    """See `base.Sharding`."""
+
+    def __init__(
+        self, config: RunConfig, layout: Layout, megatron: TransformerConfig, chunks: Sequence[nn.Module],
+        parameters: Sequence[Parameter], device: torch.device,
+    ) -> None:  # fmt: skip
+        shares = layout.zero == 1 and layout.data > 1  # one data rank would copy its weights twice for nothing
+        self.replicated = not shares
+        self._parameters, self._device = parameters, device
+        ddp = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=True,
+            use_distributed_optimizer=shares,
+            overlap_grad_reduce=overlaps(config, device),
+            bucket_size=bucket_parameters(config),  # heeded where the exchange overlaps with the backward pass
+        )
+        self.chunks = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
+        megatron.finalize_model_grads_func = finalize_model_grads
+        if ddp.overlap_grad_reduce:  # but for the last micro-batch
+            waits = [chunk.no_sync for chunk in self.chunks]
+            megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
+        settings = config.optimizer
+        optimizer_config = OptimizerConfig(
+            optimizer="adam",
+            lr=settings.learning_rate,
+            min_lr=0.0,
+            weight_decay=settings.weight_decay,
+            adam_beta1=settings.beta1,
+            adam_beta2=settings.beta2,
+            adam_eps=settings.eps,
+            decoupled_weight_decay=True,
+            clip_grad=settings.clip_norm,
+            bf16=config.precision != "fp32",  # means fp32 weights beside those in use; loss scaling is the engine's
+            params_dtype=DTYPES[config.precision],
+            use_distributed_optimizer=shares,
+        )
+        made = get_megatron_optimizer(optimizer_config, self.chunks, use_gloo_process_groups=False)
+        (self.optimizer,) = made.chained_optimizers
+        for group in self.optimizer.param_groups:
+            # megatron-core leaves this to its scheduler, which we replace: decay on biases and norms is off here.
+            group["weight_decay"] = settings.weight_decay * group["wd_mult"]
+            group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
+        adam = self.optimizer.optimizer
+        for group in adam.param_groups:
+            for main in group["params"]:
+                adam.state[main] = adam_state(main)
+
+    def begin(self, keeps_gradients: bool) -> None:
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def forwarded(self, chunk: Any, output: Tensor) -> None:
+        pass
+
+    def reduce(self, token_count: int) -> None:
+        self.optimizer.prepare_grads()
+
+    def norm(self) -> float:
+        group = self.optimizer.get_grad_stats_parallel_group()
+        return norm(self.optimizer.get_main_grads_for_grad_norm(), group, self._device)
+
+    def scale(self, factor: float) -> None:
+        torch._foreach_mul_([main.grad for main in self.optimizer.get_parameters()], factor)
+
+    def update(self, learning_rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step_with_ready_grads()
+
+    def discard(self) -> None:
+        pass
+
+    def owned(self) -> Iterator[Owned]:
+        for parameter, main, start in self._mains():
+            state = self.optimizer.optimizer.state[main]
+            yield Owned(parameter, start, main.detach(), state["exp_avg"], state["exp_avg_sq"])
+
+    def gradients(self) -> Iterator[Range]:
+        for parameter, main, start in self._mains():
+            yield Range(parameter, start, main.grad.view(-1))
+
+    def in_use(self) -> Iterator[Range]:
+        for parameter in self._parameters:
+            yield Range(parameter.value, 0, parameter.value.detach().view(-1))
+
+    def loaded(self, updates: int) -> None:
+        optimizer = self.optimizer
+        for state in optimizer.optimizer.state.values():
+            state["step"].fill_(float(updates))
+        if isinstance(optimizer, DistributedOptimizer):
+            optimizer._copy_main_params_to_model_params()
+            for chunk in optimizer.model_chunks:
+                chunk.start_param_sync(force_sync=True)
+        elif not isinstance(optimizer, FP32Optimizer):
+            optimizer._copy_main_params_to_model_params()
+
+    def _mains(self) -> Iterator[tuple[nn.Parameter, Tensor, int]]:
+        optimizer = self.optimizer
+        if isinstance(optimizer, DistributedOptimizer):
+            for models, mains in (
+                (optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups),
+                (optimizer.model_fp32_groups, optimizer.shard_fp32_groups),
+            ):
+                for parameter, main in _pairs(models, mains):
+                    yield parameter, main, optimizer._get_model_param_range_map(parameter)["param"].start
+        elif isinstance(optimizer, FP32Optimizer):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    yield parameter, parameter, 0
+        else:
+            for models, mains in (
+                (optimizer.float16_groups, optimizer.fp32_from_float16_groups),
+                (optimizer.fp32_from_fp32_groups, optimizer.fp32_from_fp32_groups),
+            ):
+                for parameter, main in _pairs(models, mains):
+                    yield parameter, main, 0
+
+
+def _pairs(left: list[list[Tensor]], right: list[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    for left_group, right_group in zip(left, right, strict=True):
+        yield from zip(left_group, right_group, strict=True)
