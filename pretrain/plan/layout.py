@@ -77,8 +77,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         )
     data = world // parallel.model_ranks
     if trains:
-        _check_batches(config.batch, parallel, data)
         _check_sharding(parallel, data)
+        _check_batches(config.batch, parallel, data)
     return Layout(
         world,
         parallel.tensor,

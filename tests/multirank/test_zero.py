@@ -70,9 +70,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str]
         run_ranks(1, _save_at_four, precision, previous)
         for number, (layout, (world, parallel)) in enumerate(LAYOUTS.items()):
             directories = [previous, *(root / f"{number}-{index}" for index in range(len(SHARDINGS)))]
-            ranks = run_ranks(
-                world, _cells, parallel, list(SHARDINGS.values()), precision, directories, timeout_s=240
-            )
+            ranks = run_ranks(world, _cells, parallel, list(SHARDINGS.values()), precision, directories, timeout_s=240)
             for sharding, found in zip(SHARDINGS, ranks[0], strict=True):
                 results[layout, sharding, precision] = found
             previous = directories[-1]

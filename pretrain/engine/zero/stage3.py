@@ -28,6 +28,7 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
     """Modules made inside have their parameters shared out, in the precision they compute in."""
     remote = "cpu" if config.parallel.offload_parameters else None
     pin = remote is not None and torch.cuda.is_available()
+    Init.param_id = 0  # or ranks whose earlier models were of other sizes would number this one's otherwise
     context = Init(
         data_parallel_group=groups.data_group,
         mem_efficient_linear=False,
@@ -57,8 +58,9 @@ class Stage3(DeepSpeedSharding):
         for chunk in chunks:
             _announce_tied_head(chunk)
         pin = device.type == "cuda"
+        root = chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks)
         self.optimizer = DeepSpeedZeroOptimizer_Stage3(
-            chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks),
+            root,
             self._adam(),
             self.names,
             NoopTimer(),
@@ -80,6 +82,8 @@ class Stage3(DeepSpeedSharding):
             gradient_accumulation_dtype=torch.float32,
             communication_data_type=torch.float32,
         )
+        for number, module in enumerate(root.modules()):
+            module.ds_id = number  # likewise
         if self._pipelined:
             # Its hook looks for an order of modules to prefetch by, which a pipeline has not; and asks all ranks of
             # the world whether theirs is the same, where stages are at different places.

@@ -58,6 +58,7 @@ def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:
         "tokens_per_second": ROWS * LENGTH / 0.25,  # of the global batch, not of one rank's rows
         "mfu": None,
         "save_seconds": 0.125,
+        "loss_scale": None,
     }
 
 

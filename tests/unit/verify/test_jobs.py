@@ -56,5 +56,7 @@ def test_full_size_leaves_out_layouts_that_do_not_fit_and_refuses_them_when_name
 
 def test_a_stage_of_zero_that_there_is_not_is_named() -> None:
     config = load(RunConfig, "configs/debug/gpt.yaml", ["model.vocabulary=2048"])
-    with pytest.raises(ConfigError, match=r"dp4\+zero3.*parallel.zero"):
-        plan(config, [Layout(4, 1, 1, 1, False, 3)])
+    with pytest.raises(ConfigError, match=r"dp4\+zero4.*parallel.zero"):
+        plan(config, [Layout(4, 1, 1, 1, False, 4)])
+    with pytest.raises(ConfigError, match=r"parallel\.zero=3 is not among what megatron-core"):
+        plan(config, [Layout(4, 1, 1, 1, False, 3, "megatron")])
