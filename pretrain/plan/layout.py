@@ -1,6 +1,6 @@
 """Which layouts are legal, and which rank sits where. Plain arithmetic: no torch.
 
-Rank order is megatron-core's: tensor ranks are neighbours, then data, then pipeline.
+Rank order is megatron-core's: tensor ranks are neighbours, then context, then data, then pipeline.
 """
 
 from dataclasses import dataclass
@@ -20,18 +20,28 @@ class Layout:
     virtual: int
     sequence: bool
     zero: int
+    context: int = 1
 
     @property
     def data(self) -> int:
-        return self.world // (self.tensor * self.pipeline)
+        return self.world // (self.tensor * self.context * self.pipeline)
 
-    def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(tensor, data, pipeline) rank of a global rank."""
-        return rank % self.tensor, rank // self.tensor % self.data, rank // (self.tensor * self.data)
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same weights: they sum gradients, and ZeRO shares the optimizer's state over them."""
+        return self.context * self.data
+
+    def coordinates(self, rank: int) -> tuple[int, int, int, int]:
+        """(tensor, context, data, pipeline) rank of a global rank."""
+        rest, tensor = divmod(rank, self.tensor)
+        rest, context = divmod(rest, self.context)
+        pipeline, data = divmod(rest, self.data)
+        return tensor, context, data, pipeline
 
     def __str__(self) -> str:
-        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`."""
-        sizes = f"tp{self.tensor}pp{self.pipeline}dp{self.data}"
+        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`."""
+        context = f"cp{self.context}" if self.context > 1 else ""
+        sizes = f"tp{self.tensor}{context}pp{self.pipeline}dp{self.data}"
         extras = [("sp", self.sequence), (f"vp{self.virtual}", self.virtual > 1), (f"zero{self.zero}", self.zero > 0)]
         return "+".join([sizes, *(name for name, on in extras if on)])
 
@@ -43,13 +53,17 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
     _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
+    # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
+    _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
+    _divides("parallel.context", parallel.context, "model.sequence_length", model.sequence_length)
     if parallel.sequence:
         if parallel.tensor == 1:
             raise ConfigError(
                 "parallel.sequence splits the sequence over tensor ranks, and parallel.tensor is 1: "
                 "set parallel.sequence=false or parallel.tensor=2"
             )
-        _divides("parallel.tensor", parallel.tensor, "model.sequence_length", model.sequence_length)
+        slice_name = "model.sequence_length" + (" / parallel.context" if parallel.context > 1 else "")
+        _divides("parallel.tensor", parallel.tensor, slice_name, model.sequence_length // parallel.context)
     if parallel.virtual > 1 and parallel.pipeline == 1:
         raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
     chunks = parallel.pipeline * parallel.virtual
@@ -61,13 +75,22 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         )
     if world % parallel.model_ranks:
         raise ConfigError(
-            f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline}: "
-            f"start a multiple of {parallel.model_ranks} ranks, or choose a smaller layout"
+            f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
+            f"parallel.context={parallel.context}: start a multiple of {parallel.model_ranks} ranks, or choose a "
+            "smaller layout"
         )
     data = world // parallel.model_ranks
     if trains:
         _check_batches(config.batch, parallel, data)
-    return Layout(world, parallel.tensor, parallel.pipeline, parallel.virtual, parallel.sequence, parallel.zero)
+    return Layout(
+        world,
+        parallel.tensor,
+        parallel.pipeline,
+        parallel.virtual,
+        parallel.sequence,
+        parallel.zero,
+        parallel.context,
+    )
 
 
 def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:

@@ -58,8 +58,8 @@ def _rows(layouts: str, meeting: Path, fault: Fault | None = None, **sections: A
 
 def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
     model = {**tiny_config().model.model_dump(), **DROPOUT}
-    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1", tmp_path, precision="bf16", model=model)
-    titles = ["one rank", "tp2pp2+sp+vp2", "pp2dp2", "dp4+zero1"]
+    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1,tp2cp2+zero0,cp4", tmp_path, precision="bf16", model=model)
+    titles = ["one rank", "tp2pp2+sp+vp2", "pp2dp2", "dp4+zero1", "tp2cp2", "cp4+zero1"]
     assert list(rows) == [f"{title} {precision}" for precision in ("fp32", "bf16") for title in titles]
     for name, row in rows.items():
         assert row.same, (name, row)
