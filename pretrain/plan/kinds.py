@@ -25,7 +25,9 @@ def parse(text: str, zero: int) -> Layout:
         found[name] = int(value)
     tensor, context, pipeline, data = (found.get(name, 1) for name in ("tp", "cp", "pp", "dp"))
     world, default = tensor * context * pipeline * data, zero if context * data > 1 else 0
-    return Layout(world, tensor, pipeline, found.get("vp", 1), "sp" in found, found.get("zero", default), context)
+    return Layout(
+        world, tensor, pipeline, found.get("vp", 1), "sp" in found, found.get("zero", default), context=context
+    )
 
 
 def every_kind(world: int) -> list[Layout]:
@@ -44,7 +46,7 @@ def every_kind(world: int) -> list[Layout]:
         for tensor in _divisors(world // context):
             for pipeline in _divisors(world // context // tensor):
                 for sequence in (False, True) if tensor > 1 else (False,):
-                    found.append(Layout(world, tensor, pipeline, 1, sequence, 1, context))
+                    found.append(Layout(world, tensor, pipeline, 1, sequence, 1, context=context))
     return found
 
 

@@ -89,7 +89,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         parallel.virtual,
         parallel.sequence,
         parallel.zero,
-        parallel.context,
+        context=parallel.context,
     )
 
 

@@ -188,6 +188,12 @@ def _parameter_nobody_trains(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(optimizers, "owned", without)
 
 
+def _slices_attend_to_themselves(patch: pytest.MonkeyPatch) -> None:
+    """Context ranks do not exchange: each has attention over its own positions only."""
+    for exchange in ("whole_sequences", "own_positions"):
+        patch.setattr(f"pretrain.attention.core.{exchange}", lambda x, group: x)
+
+
 def _loss_not_a_number(patch: pytest.MonkeyPatch) -> None:
     step = MegatronEngine.train_step
 
@@ -239,6 +245,10 @@ FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
     "parameters that nobody holds": (
         *(_parameter_nobody_trains, "tp2,pp2", "pp2 fp32", 0),
         *("initial weights", "", ()),
+    ),
+    "context ranks do not exchange": (
+        *(_slices_attend_to_themselves, "tp2,cp2", "cp2+zero1 fp32", 1),
+        *("gradient", ".", (0,)),
     ),
     "a loss that is not a number": (
         *(_loss_not_a_number, "tp2,pp2", "tp2 fp32", 1),

@@ -17,7 +17,7 @@ def test_sizes_left_out_are_one_and_zero_follows_the_config() -> None:
     assert parse("tp2", zero=1) == Layout(2, 2, 1, 1, False, 0), "one data rank shares nothing"
     assert parse("dp4", zero=1) == Layout(4, 1, 1, 1, False, 1)
     assert parse("dp4+zero0", zero=1) == Layout(4, 1, 1, 1, False, 0)
-    assert parse("tp2cp2", zero=1) == Layout(4, 2, 1, 1, False, 1, 2), "context ranks hold copies"
+    assert parse("tp2cp2", zero=1) == Layout(4, 2, 1, 1, False, 1, context=2), "context ranks hold copies"
     assert parse(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(8, 2, 2, 2, True, 3)
 
 

@@ -122,7 +122,7 @@ def test_the_nearest_batch_that_a_refusal_names_is_legal() -> None:
 def test_coordinates_meet_every_place_once_in_megatron_order(
     tensor: int, context: int, pipeline: int, data: int
 ) -> None:
-    layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, 1, context)
+    layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, 1, context=context)
     # Tensor ranks are neighbours, then context, then data, then pipeline.
     places = product(range(pipeline), range(data), range(context), range(tensor))
     expected = [place[::-1] for place in places]
