@@ -312,6 +312,14 @@ def test_a_record_of_no_config_is_one_sentence(config: dict[str, Any], tmp_path:
         check_same_run(strange, tiny_config())
 
 
+def test_scoring_leaves_out_what_changes_no_number(tmp_path: Path) -> None:
+    trained = {"tensor": 2, "pipeline": 2, "virtual": 2, "sequence": True, "context": 2, "recompute": "full"}
+    config = tiny_config(parallel=trained).model_dump(mode="json")
+    (tmp_path / RECORD).write_bytes(replace(record(1), config=config).encode())
+    for one_rank, ranks in ((False, {"tensor": 2, "pipeline": 2}), (True, {})):
+        assert scoring_config(tmp_path, [], one_rank).parallel == tiny_config(parallel=ranks).parallel
+
+
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:
     run_ranks(2, _write, {}, "fp32", tmp_path)
     assert "has shape" in run_ranks(1, _load_other, tmp_path)[0]
