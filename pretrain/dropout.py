@@ -11,6 +11,7 @@ forwarded since.
 """
 
 import hashlib
+from collections.abc import Mapping, Sequence
 
 import torch
 from megatron.core.tensor_parallel.random import _MODEL_PARALLEL_RNG_TRACKER_NAME, get_cuda_rng_tracker
@@ -36,17 +37,21 @@ def begin(first_row: int) -> None:
 
 
 class Dropout(nn.Module):
-    """One site, for tensors [rows, ..., columns]. `probability` counts in steps of 2**-16, rounded down; `split` says
-    that tensor ranks share dimension 1, each holding an equal part."""
+    """One site, for tensors [rows, ..., columns]. `probability` counts in steps of 2**-16, rounded down; `shared_by`
+    names the axes of the layout whose ranks share dimension 1, each holding an equal part, the outermost first."""
 
-    def __init__(self, probability: float, split: bool) -> None:
+    def __init__(self, probability: float, shared_by: Sequence[str]) -> None:
         super().__init__()
-        self.dropped_levels, self.split = int(probability * _LEVELS), split
+        self.dropped_levels, self.shared_by = int(probability * _LEVELS), shared_by
         self.site = self.shard = 0
 
-    def place(self, name: str, tensor_rank: int) -> None:
-        """Where in the whole model this is: a name of its own, and this rank's part of dimension 1."""
-        self.site, self.shard = key(name), tensor_rank if self.split else 0
+    def place(self, name: str, axes: Mapping[str, tuple[int, int]]) -> None:
+        """Where in the whole model this is: a name of its own, and this rank's (rank, number of ranks) on each axis,
+        from which follows its part of dimension 1."""
+        self.site, self.shard = key(name), 0
+        for axis in self.shared_by:
+            rank, ranks = axes[axis]
+            self.shard = self.shard * ranks + rank
 
     @property
     def active(self) -> bool:

@@ -59,10 +59,10 @@ _RECORD = TypeAdapter(Record)
 
 
 def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> RunConfig:
-    """The config a checkpoint was trained with, for scoring: without interleaving and sequence parallelism, which
-    change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
+    """The config a checkpoint was trained with, for scoring: without interleaving, sequence and context parallelism,
+    which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
     tree = Record.read(checkpoint / RECORD).config
-    same_numbers = {"virtual": 1, "sequence": False, "recompute": "none"}
+    same_numbers = {"virtual": 1, "sequence": False, "context": 1, "recompute": "none"}
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
         tree["parallel"] = {**parallel, **same_numbers, **({"tensor": 1, "pipeline": 1} if one_rank else {})}

@@ -162,6 +162,7 @@ class Schedule(Section):
 
 class Parallel(Section):
     tensor: int = Field(1, gt=0, description="ranks that share each layer")
+    context: int = Field(1, gt=0, description="ranks that share each sequence")
     sequence: bool = Field(False, description="also split norms and dropout along the sequence over the tensor ranks")
     pipeline: int = Field(1, gt=0, description="stages the layers are divided into")
     virtual: int = Field(1, gt=0, description="model chunks per stage (interleaved schedule)")
@@ -211,8 +212,8 @@ class Parallel(Section):
 
     @property
     def model_ranks(self) -> int:
-        """Ranks that hold one copy of the model."""
-        return self.tensor * self.pipeline
+        """Ranks that work on the same rows together: fewer run no step."""
+        return self.tensor * self.context * self.pipeline
 
 
 class Evaluate(Section):

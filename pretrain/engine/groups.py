@@ -17,34 +17,44 @@ class Groups:
             tensor_model_parallel_size=layout.tensor,
             pipeline_model_parallel_size=layout.pipeline,
             virtual_pipeline_model_parallel_size=layout.virtual if layout.virtual > 1 else None,
+            context_parallel_size=layout.context,
             distributed_timeout_minutes=timeout_s / 60,  # into a timedelta, which takes fractions
             create_gloo_process_groups=False,
         )
         self.rank = dist.get_rank()
         self.tensor_rank = parallel_state.get_tensor_model_parallel_rank()
+        self.context_rank = parallel_state.get_context_parallel_rank()
         self.data_rank = parallel_state.get_data_parallel_rank()
         self.pipeline_rank = parallel_state.get_pipeline_model_parallel_rank()
-        assert (self.tensor_rank, self.data_rank, self.pipeline_rank) == layout.coordinates(self.rank)
+        here = (self.tensor_rank, self.context_rank, self.data_rank, self.pipeline_rank)
+        assert here == layout.coordinates(self.rank)
+        self.copy_rank = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         self.first_stage = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
         self.last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.pipeline_world = layout.pipeline
         self.data_world = layout.data
         self.tensor_world = layout.tensor
+        self.context_world = layout.context
+
+    @property
+    def axes(self) -> dict[str, tuple[int, int]]:
+        """(rank, number of ranks) on the axes whose ranks share activations."""
+        return {"tensor": (self.tensor_rank, self.tensor_world), "context": (self.context_rank, self.context_world)}
 
     @property
     def tensor_group(self) -> dist.ProcessGroup:
         return parallel_state.get_tensor_model_parallel_group()
 
     @property
-    def data_group(self) -> dist.ProcessGroup:
-        """Ranks that hold the same part of the model."""
+    def copies_group(self) -> dist.ProcessGroup:
+        """Data and context ranks: those that hold the same part of the model."""
         return parallel_state.get_data_parallel_group(with_context_parallel=True)
 
     @property
-    def all_data_ranks(self) -> list[list[int]]:
-        """The global ranks of every `data_group`."""
+    def all_copies(self) -> list[list[int]]:
+        """The global ranks of every `copies_group`."""
         everyone: list[list[int]] = [[]] * dist.get_world_size()
-        dist.all_gather_object(everyone, dist.get_process_group_ranks(self.data_group))
+        dist.all_gather_object(everyone, dist.get_process_group_ranks(self.copies_group))
         return [ranks for rank, ranks in enumerate(everyone) if rank == ranks[0]]
 
     @property
@@ -53,8 +63,22 @@ class Groups:
         return parallel_state.get_embedding_group()
 
     def sum_over_data(self, value: Tensor) -> Tensor:
+        """Over the ranks that have rows of their own."""
         dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
         return value
+
+    def sum_over_copies(self, value: Tensor) -> Tensor:
+        """Over data and context ranks: those that have tokens of their own."""
+        dist.all_reduce(value, group=self.copies_group)
+        return value
+
+    def gather_over_context(self, value: Tensor) -> Tensor:
+        """[..., positions] of each context rank, joined in rank order. Equal shapes."""
+        if self.context_world == 1:
+            return value
+        parts = [torch.empty_like(value) for _ in range(self.context_world)]
+        dist.all_gather(parts, value.contiguous(), group=parallel_state.get_context_parallel_group())
+        return torch.cat(parts, dim=-1)
 
     def from_last_stage(self, value: Tensor) -> Tensor:
         """The last stage's value, on every stage. `value` is the buffer: same shape and dtype everywhere."""

@@ -27,6 +27,7 @@ from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.parts import pieces
 from pretrain.engine.zero import share as zero
 from pretrain.engine.zero.base import Sharding, clip_factor
+from pretrain.errors import ConfigError
 from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
 from pretrain.models.naming import mark_split, parameters, place_dropout
@@ -77,8 +78,8 @@ class MegatronEngine:
         self.state_loaded(0)
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
-        """See `base.Engine`. megatron-core sums gradients over micro-batches and data ranks and divides once by the
-        global token count (`finalize_model_grads`)."""
+        """See `base.Engine`. Gradients are summed over micro-batches, data and context ranks and divided once by the
+        global token count."""
         assert self.sharding is not None, "built for evaluation"
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
@@ -88,7 +89,7 @@ class MegatronEngine:
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for loss_sum, token_count in results:
             sums += torch.stack([loss_sum.double(), token_count.double()])
-        loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_data(sums)).tolist()
+        loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_copies(sums)).tolist()
         self.sharding.reduce(int(token_count))
         loss_scale, scale = self.loss_scale and self.loss_scale.value, self._backward_scale()
         grad_norm = self.sharding.norm() / scale
@@ -116,16 +117,18 @@ class MegatronEngine:
         padded = -(-rows // group) * group
         if padded > rows:
             tokens, labels = (np.pad(x, ((0, padded - rows), (0, 0))) for x in (tokens, labels))
-        if self.layout.sequence and length % self.layout.tensor:
-            raise ValueError(f"sequence parallelism scores multiples of {self.layout.tensor} positions, not {length}")
+        slices = self.layout.context * (self.layout.tensor if self.layout.sequence else 1)
+        if length % slices:
+            raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {length}")
         mask = np.ones(tokens.shape, dtype=np.float32)
         with self._evaluating():
             batches = self._micro_batches(tokens, labels, mask, micro)
             results = self._run(batches, self.objective.forward, self._score_loss, forward_only=True)
-        both = torch.zeros(2, padded, length, device=self.device)
+        both = torch.zeros(2, padded, length // self.layout.context, device=self.device)
         for index, (log_probability, greedy) in enumerate(results):
             both[:, index * micro : (index + 1) * micro] = torch.stack([log_probability.float(), greedy.float()])
-        log_probability, greedy = self.groups.from_last_stage(both)[:, :rows].cpu().numpy()
+        both = self.groups.gather_over_context(self.groups.from_last_stage(both))
+        log_probability, greedy = both[:, :rows].cpu().numpy()
         return Scores(log_probability, greedy.astype(bool))
 
     def logits(self, tokens: np.ndarray) -> Tensor:
@@ -143,7 +146,8 @@ class MegatronEngine:
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """See `base.Engine`. Prompts of different lengths advance together: the shortest is read at once, then one
         position at a time, each row taking its own prompt's token while it has one (exact without padding)."""
-        assert self.layout.virtual == 1, "generation runs on a layout without virtual stages"
+        if self.layout.virtual > 1 or self.layout.context > 1:
+            raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no number")
         shortest, longest = min(map(len, prompts)), max(map(len, prompts))
         total = longest + new_tokens
         if total > self.config.model.sequence_length:
@@ -208,7 +212,7 @@ class MegatronEngine:
         first, last = groups.is_first(chunk), groups.is_last(chunk)
         module = build(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
         mark_split(module)
-        place_dropout(module, self.groups.tensor_rank)
+        place_dropout(module, self.groups.axes)
         return module
 
     def _parts(self, held: Iterable[tuple[nn.Parameter, int, dict[str, Tensor]]]) -> dict[str, GlobalPart]:
@@ -217,7 +221,7 @@ class MegatronEngine:
         parts = {}
         for value, start, tensors in held:
             parameter = self.by_value[value]
-            saves = not (replicated and self.data_rank) and not parameter.copy
+            saves = not (replicated and self.groups.copy_rank) and not parameter.copy
             saves = saves and (parameter.split_dim is not None or self.groups.tensor_rank == 0)
             shape = parameter.global_shape(self.layout.tensor)
             local, offset = parameter.local_shape, parameter.offset(self.groups.tensor_rank)
@@ -230,12 +234,18 @@ class MegatronEngine:
     def _micro_batches(
         self, tokens: np.ndarray, labels: np.ndarray, loss_mask: np.ndarray, micro: int, first_row: int = 0
     ) -> list[MicroBatch]:
-        """Cuts this rank's rows, which dropout numbers from `first_row`, into micro-batches on the device."""
+        """Cuts this rank's rows, which dropout numbers from `first_row`, into micro-batches on the device: of each row
+        the positions that are this context rank's."""
         move = partial(torch.as_tensor, device=self.device)
-        positions = torch.arange(tokens.shape[1], device=self.device).expand(micro, -1)
+        count = tokens.shape[1] // self.layout.context
+        begin = self.groups.context_rank * count
+        own = slice(begin, begin + count)
+        positions = torch.arange(begin, begin + count, device=self.device).expand(micro, -1)
         cuts = [slice(start, start + micro) for start in range(0, tokens.shape[0], micro)]
         return [
-            MicroBatch(move(tokens[c]), move(labels[c]), move(loss_mask[c]), positions, first_row + c.start)
+            MicroBatch(
+                move(tokens[c, own]), move(labels[c, own]), move(loss_mask[c, own]), positions, first_row + c.start
+            )
             for c in cuts
         ]
 
@@ -266,7 +276,7 @@ class MegatronEngine:
             data_iterator=iterators if virtual else iterators[0],
             model=self.chunks if virtual else self.chunks[0],
             num_microbatches=len(batches),
-            seq_length=length,
+            seq_length=length * self.layout.context,
             micro_batch_size=rows,
             forward_only=forward_only,
         )

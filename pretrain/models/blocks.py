@@ -34,10 +34,11 @@ class LayerNorm(nn.LayerNorm):
 
 
 class HiddenDropout(Dropout):
-    """Dropout of hidden states [S, B, H], whose positions tensor ranks share under sequence parallelism."""
+    """Dropout of hidden states [S, B, H], whose positions context ranks share, and under sequence parallelism tensor
+    ranks each such slice."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__(config.hidden_dropout, split=config.sequence_parallel)
+        super().__init__(config.hidden_dropout, ("context", "tensor") if config.sequence_parallel else ("context",))
 
     def mask(self, shape: torch.Size, device: torch.device) -> Tensor:
         positions, rows, width = shape
@@ -97,6 +98,7 @@ def transformer_config(config: RunConfig) -> TransformerConfig:
         pipeline_dtype=DTYPES[config.precision],
         tensor_model_parallel_size=parallel.tensor,
         sequence_parallel=parallel.sequence,
+        context_parallel_size=parallel.context,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual if parallel.virtual > 1 else None,
         # Interleaving over two stages sends twice between the same two ranks: batched sends would cross.

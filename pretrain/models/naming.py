@@ -4,7 +4,7 @@ megatron-core numbers layers from zero on each stage and keeps a second copy of 
 each parameter gets the name and the shape it has in the whole model, and where this rank's part lies in it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from megatron.core.tensor_parallel.layers import (
@@ -69,11 +69,12 @@ def mark_split(chunk: nn.Module) -> None:
             set_tensor_model_parallel_attributes(parameter.value, True, parameter.split_dim, 1)
 
 
-def place_dropout(chunk: nn.Module, tensor_rank: int) -> None:
-    """Tells each dropout site its name in the whole model."""
+def place_dropout(chunk: nn.Module, axes: Mapping[str, tuple[int, int]]) -> None:
+    """Tells each dropout site its name in the whole model, and which part of it is this rank's: (rank, number of ranks)
+    on the axes that share activations."""
     for name, module in chunk.named_modules():
         if isinstance(module, Dropout):
-            module.place(_global_name(chunk, name), tensor_rank)
+            module.place(_global_name(chunk, name), axes)
 
 
 def _global_name(chunk: nn.Module, name: str) -> str:

@@ -61,8 +61,8 @@ def state_bytes(parameters: float, layout: Layout, precision: str) -> StateBytes
     (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has half precision gradients). Not counted: activations, the
     buckets of an exchange, and the small weights that stage 3 keeps everywhere. Offloaded states are counted too."""
     width = 4 if precision == "fp32" else 2
-    shares = layout.zero > 0 and (layout.data > 1 or layout.shards_by_deepspeed)
-    own = parameters / layout.data if shares else parameters
+    shares = layout.zero > 0 and (layout.copies > 1 or layout.shards_by_deepspeed)
+    own = parameters / layout.copies if shares else parameters
     copies = precision != "fp32" or layout.shards_by_deepspeed
     return StateBytes(
         weights=width * (own if layout.zero == 3 else parameters),

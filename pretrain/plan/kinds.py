@@ -1,4 +1,4 @@
-"""Layouts as they are written, `tp2pp2dp2+sp+vp2+zero1`: read, and listed for a number of ranks."""
+"""Layouts as they are written, `tp2cp2pp2dp2+sp+vp2+zero1`: read, and listed for a number of ranks."""
 
 import re
 from dataclasses import replace
@@ -7,13 +7,14 @@ from typing import Literal
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout
 
-_SIZE = re.compile(r"(tp|pp|dp)([1-9]\d*)")
+_SIZE = re.compile(r"(tp|cp|pp|dp)([1-9]\d*)")
 _EXTRA = re.compile(r"(vp)([1-9]\d*)|(zero)(\d)|(sp|deepspeed)")
 
 
 def parse(text: str, zero: int, zero_engine: Literal["megatron", "deepspeed"] = "megatron") -> Layout:
     """The layout that `text` names, the inverse of `str(layout)`. Sizes left out are 1; stage `zero` of `zero_engine`
-    is what a layout with several data ranks that names none has. Raises ConfigError for text that names no layout."""
+    is what a layout with several copies of its weights that names none has. Raises ConfigError for text that names no
+    layout."""
     sizes_text, *extras = text.strip().split("+")
     sizes = _SIZE.findall(sizes_text)
     found = {name: int(size) for name, size in sizes}
@@ -27,25 +28,27 @@ def parse(text: str, zero: int, zero_engine: Literal["megatron", "deepspeed"] = 
         if name in found:
             raise _unreadable(text)
         found[name] = int(value)
-    tensor, pipeline, data = (found.get(name, 1) for name in ("tp", "pp", "dp"))
-    stage = found.get("zero", zero if data > 1 else 0)
+    tensor, context, pipeline, data = (found.get(name, 1) for name in ("tp", "cp", "pp", "dp"))
+    stage = found.get("zero", zero if context * data > 1 else 0)
     named = "zero" in found or "deepspeed" in found
-    deepspeed = "deepspeed" in found or stage > 1 if named else stage and zero_engine == "deepspeed"
+    deepspeed = "deepspeed" in found or stage > 1 if named else stage > 0 and zero_engine == "deepspeed"
     return Layout(
-        tensor * pipeline * data,
+        tensor * context * pipeline * data,
         tensor,
         pipeline,
         found.get("vp", 1),
         "sp" in found,
         stage,
         "deepspeed" if deepspeed else "megatron",
+        context,
     )
 
 
 def every_kind(world: int) -> list[Layout]:
     """Each way to lay `world` ranks out: all products of tensor, pipeline and data ranks, with and without sequence
     parallelism, with one and two model chunks a stage, without ZeRO, with megatron-core's and with DeepSpeed's stages,
-    where these mean something."""
+    where these mean something; then the products with context ranks, with one chunk a stage and megatron-core's
+    ZeRO-1, as what they add meets the rest in few places."""
     found = []
     for tensor in _divisors(world):
         for pipeline in _divisors(world // tensor):
@@ -57,6 +60,11 @@ def every_kind(world: int) -> list[Layout]:
                     if data > 1:
                         found.append(replace(plain, zero=1))
                         found += [replace(plain, zero=stage, zero_engine="deepspeed") for stage in (1, 2, 3)]
+    for context in _divisors(world)[1:]:
+        for tensor in _divisors(world // context):
+            for pipeline in _divisors(world // context // tensor):
+                for sequence in (False, True) if tensor > 1 else (False,):
+                    found.append(Layout(world, tensor, pipeline, 1, sequence, 1, context=context))
     return found
 
 
@@ -73,6 +81,6 @@ def _divisors(number: int) -> list[int]:
 
 def _unreadable(text: str) -> ConfigError:
     return ConfigError(
-        f"'{text}' is not a layout: write sizes of tp, pp and dp, then +sp, +vpN, +zeroN, "
+        f"'{text}' is not a layout: write sizes of tp, cp, pp and dp, then +sp, +vpN, +zeroN, "
         "+deepspeed (for its stage 1), as tp2pp2dp2+sp+vp2+zero1"
     )

@@ -1,6 +1,6 @@
 """Which layouts are legal, and which rank sits where. Plain arithmetic: no torch.
 
-Rank order is megatron-core's: tensor ranks are neighbours, then data, then pipeline.
+Rank order is megatron-core's: tensor ranks are neighbours, then context, then data, then pipeline.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class Layout:
     sequence: bool
     zero: int
     zero_engine: Literal["megatron", "deepspeed"] = "megatron"
+    context: int = 1
 
     @property
     def shards_by_deepspeed(self) -> bool:
@@ -29,15 +30,25 @@ class Layout:
 
     @property
     def data(self) -> int:
-        return self.world // (self.tensor * self.pipeline)
+        return self.world // (self.tensor * self.context * self.pipeline)
 
-    def coordinates(self, rank: int) -> tuple[int, int, int]:
-        """(tensor, data, pipeline) rank of a global rank."""
-        return rank % self.tensor, rank // self.tensor % self.data, rank // (self.tensor * self.data)
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same weights: they sum gradients, and ZeRO shares the optimizer's state over them."""
+        return self.context * self.data
+
+    def coordinates(self, rank: int) -> tuple[int, int, int, int]:
+        """(tensor, context, data, pipeline) rank of a global rank."""
+        rest, tensor = divmod(rank, self.tensor)
+        rest, context = divmod(rest, self.context)
+        pipeline, data = divmod(rest, self.data)
+        return tensor, context, data, pipeline
 
     def __str__(self) -> str:
-        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`. Stages 2 and 3 are DeepSpeed's; stage 1 says so if it is."""
-        sizes = f"tp{self.tensor}pp{self.pipeline}dp{self.data}"
+        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`. Stages 2 and 3 are DeepSpeed's;
+        stage 1 says so if it is."""
+        context = f"cp{self.context}" if self.context > 1 else ""
+        sizes = f"tp{self.tensor}{context}pp{self.pipeline}dp{self.data}"
         extras = [
             ("sp", self.sequence),
             (f"vp{self.virtual}", self.virtual > 1),
@@ -54,13 +65,17 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
     _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
+    # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
+    _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
+    _divides("parallel.context", parallel.context, "model.sequence_length", model.sequence_length)
     if parallel.sequence:
         if parallel.tensor == 1:
             raise ConfigError(
                 "parallel.sequence splits the sequence over tensor ranks, and parallel.tensor is 1: "
                 "set parallel.sequence=false or parallel.tensor=2"
             )
-        _divides("parallel.tensor", parallel.tensor, "model.sequence_length", model.sequence_length)
+        slice_name = "model.sequence_length" + (" / parallel.context" if parallel.context > 1 else "")
+        _divides("parallel.tensor", parallel.tensor, slice_name, model.sequence_length // parallel.context)
     if parallel.virtual > 1 and parallel.pipeline == 1:
         raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
     chunks = parallel.pipeline * parallel.virtual
@@ -72,12 +87,13 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         )
     if world % parallel.model_ranks:
         raise ConfigError(
-            f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline}: "
-            f"start a multiple of {parallel.model_ranks} ranks, or choose a smaller layout"
+            f"{world} ranks do not fit parallel.tensor={parallel.tensor} x parallel.pipeline={parallel.pipeline} x "
+            f"parallel.context={parallel.context}: start a multiple of {parallel.model_ranks} ranks, or choose a "
+            "smaller layout"
         )
     data = world // parallel.model_ranks
     if trains:
-        _check_sharding(parallel, data)
+        _check_sharding(parallel, parallel.context * data)
         _check_batches(config.batch, parallel, data)
     return Layout(
         world,
@@ -87,10 +103,11 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         parallel.sequence,
         parallel.zero,
         parallel.zero_engine if parallel.zero else "megatron",
+        parallel.context,
     )
 
 
-def _check_sharding(parallel: Parallel, data: int) -> None:
+def _check_sharding(parallel: Parallel, copies: int) -> None:
     """What the chosen engine cannot do, or would not do without a word."""
     deepspeed = parallel.zero_engine == "deepspeed"
     if parallel.zero > 1 and not deepspeed:
@@ -113,7 +130,7 @@ def _check_sharding(parallel: Parallel, data: int) -> None:
             f"parallel.hpz={parallel.hpz} is about weights that data ranks share: set parallel.zero_engine=deepspeed "
             "and parallel.zero=3, or leave it out"
         )
-    _divides("parallel.hpz", parallel.hpz, "the data ranks", data)
+    _divides("parallel.hpz", parallel.hpz, "the data ranks", copies)
     if parallel.overlap and deepspeed and parallel.zero == 1:
         raise ConfigError(
             "DeepSpeed's stage 1 exchanges gradients once, after the last backward pass, so parallel.overlap has "

@@ -173,7 +173,7 @@ def _departure(
     ranks = {rank for name, rank in beyond if name == parameter and rank is not None}
     if parameter is None and len(ranks) == layout.world:
         ranks = set()  # what all say alike is nowhere
-    stages = {layout.coordinates(rank)[2] for rank in ranks}
+    stages = {layout.coordinates(rank)[3] for rank in ranks}
     parameters = len({name for name, _ in beyond if name is not None})
     return Departure(
         step, quantity, float(by), bound, parameter, parameters, tuple(sorted(stages)), tuple(sorted(ranks))

@@ -41,9 +41,10 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     model = config.model
     tensor = lcm(*(layout.tensor for layout in layouts))
     chunks = lcm(*(layout.pipeline * layout.virtual for layout in layouts), len(model.attention.pattern))
-    heads = lcm(_HEADS, tensor)
+    slices = lcm(*(layout.tensor * layout.context for layout in layouts))
+    heads = lcm(_HEADS, slices)
     hidden = heads * _HEAD_WIDTH
-    length = lcm(_LENGTH, tensor)
+    length = lcm(_LENGTH, slices)
     has_data = bool(config.data.resolved_sources)
     tree["model"] |= {
         "layers": max(2, chunks),
@@ -96,6 +97,7 @@ def _place(config: RunConfig, layout: Layout, precision: str, micro_sequences: i
     tree["optimizer"]["learning_rate"] = min(_LEARNING_RATE, config.optimizer.learning_rate)
     tree["parallel"] |= {
         "tensor": layout.tensor,
+        "context": layout.context,
         "sequence": layout.sequence,
         "pipeline": layout.pipeline,
         "virtual": layout.virtual,

@@ -27,6 +27,11 @@ def events(run: Path) -> list[str]:
     return [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
 
 
+def heldout_losses(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["event"] == "heldout"]
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run on tensor 2, never stopped."""
@@ -103,9 +108,10 @@ def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, u
     wait_for_steps(process, run, 3)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75
-    assert pretrain("train", config).returncode == 0
+    assert pretrain("train", config, "parallel.context=2", "--nproc", "2").returncode == 0
     assert_same_run(run, uninterrupted, tolerance=1e-5)
     assert "resumed" in events(run)
+    assert heldout_losses(run)[-1] == pytest.approx(heldout_losses(uninterrupted)[-1], abs=1e-5)
 
 
 def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Path, uninterrupted: Path) -> None:

@@ -66,8 +66,8 @@ def test_recomputation_drops_out_what_forward_did(recompute: str) -> None:
 
 
 def test_dropout_masks_are_those_of_the_cpu() -> None:
-    dropout, shape = Dropout(0.1, split=True), torch.Size([3, 4, 65, 130])
-    dropout.place("layer", tensor_rank=1)
+    dropout, shape = Dropout(0.1, shared_by=("tensor",)), torch.Size([3, 4, 65, 130])
+    dropout.place("layer", {"tensor": (1, 2)})
     torch.default_generator.manual_seed(2**64 - 2)
     assert torch.equal(dropout.mask(shape, torch.device("cuda")).cpu(), dropout.mask(shape, torch.device("cpu")))
 

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ READERS: dict[str, tuple[int, dict[str, Any]]] = {
     **WRITERS,
     "data 2, zero 0": (2, {"zero": 0}),
     "tensor 4": (4, {"tensor": 4}),
+    "context 2 x data 2": (4, {"context": 2}),
 }
 
 
@@ -67,10 +69,12 @@ def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, tmp_path: 
         np.testing.assert_array_equal(found_state[name], state[name], err_msg=name)
 
 
-@pytest.mark.parametrize("writer", ["tensor 2 x pipeline 2", "data 4, zero 1"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize(
+    ("writer", "reader"),
+    [*product(["tensor 2 x pipeline 2", "data 4, zero 1"], READERS), ("context 2 x data 2", "one rank")],
+)
 def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, tmp_path: Path) -> None:
-    world, parallel = WRITERS[writer]
+    world, parallel = READERS[writer]
     state, curve = run_ranks(world, _write, parallel, "fp32", tmp_path)[0]
     world, parallel = READERS[reader]
     found_state, found_curve = run_ranks(world, _continue, parallel, "fp32", tmp_path)[0]
@@ -306,6 +310,14 @@ def test_a_record_of_no_config_is_one_sentence(config: dict[str, Any], tmp_path:
         scoring_config(tmp_path, [], one_rank=True)
     with pytest.raises(ConfigError, match="this run was started with"):
         check_same_run(strange, tiny_config())
+
+
+def test_scoring_leaves_out_what_changes_no_number(tmp_path: Path) -> None:
+    trained = {"tensor": 2, "pipeline": 2, "virtual": 2, "sequence": True, "context": 2, "recompute": "full"}
+    config = tiny_config(parallel=trained).model_dump(mode="json")
+    (tmp_path / RECORD).write_bytes(replace(record(1), config=config).encode())
+    for one_rank, ranks in ((False, {"tensor": 2, "pipeline": 2}), (True, {})):
+        assert scoring_config(tmp_path, [], one_rank).parallel == tiny_config(parallel=ranks).parallel
 
 
 def test_another_models_checkpoint_is_refused(tmp_path: Path) -> None:

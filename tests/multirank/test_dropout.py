@@ -66,7 +66,13 @@ def test_rows_of_any_micro_batch_size_drop_the_same(world: int, parallel: dict[s
 
 @pytest.mark.parametrize(
     ("world", "parallel"),
-    [(1, {}), (2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2, "virtual": 2}), LAYOUTS[ALL]],
+    [
+        (1, {}),
+        (2, {"tensor": 2, "sequence": True}),
+        (2, {"pipeline": 2, "virtual": 2}),
+        (2, {"context": 2}),
+        LAYOUTS[ALL],
+    ],
     ids=str,
 )
 def test_recomputing_activations_changes_nothing(world: int, parallel: dict[str, Any]) -> None:

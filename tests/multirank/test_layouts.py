@@ -21,6 +21,10 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipeline 2, virtual 2": (2, {"pipeline": 2, "virtual": 2}),
     "data 2": (2, {}),
     "data 2, zero 0": (2, {"zero": 0}),
+    "context 2": (2, {"context": 2}),
+    "tensor 2 x context 2 + sequence": (4, {"tensor": 2, "context": 2, "sequence": True}),
+    "context 2 x pipeline 2, virtual 2": (4, {"context": 2, "pipeline": 2, "virtual": 2}),
+    "context 2 x data 2, zero 0": (4, {"context": 2, "zero": 0}),
     "tensor 2 x pipeline 2 x data 2 + sequence + virtual 2": (
         8,
         {"tensor": 2, "pipeline": 2, "sequence": True, "virtual": 2},
@@ -62,7 +66,7 @@ def test_fp32_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
         _assert_same_run(found, _one_rank(), FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["tensor 2 + sequence", "pipeline 2, virtual 2", "data 2, zero 0"])
+@pytest.mark.parametrize("name", ["tensor 2 + sequence", "pipeline 2, virtual 2", "data 2, zero 0", "context 2"])
 def test_bf16_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
     world, parallel = LAYOUTS[name]
     for found in run_ranks(world, _run, parallel, "bf16", False, _model(False)):

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pretrain.errors import ConfigError
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, VOCABULARY, build_engine, tiny_config, train
 
@@ -17,12 +18,19 @@ def _score(parallel: dict[str, Any], rows_count: int) -> tuple[np.ndarray, np.nd
     random = np.random.default_rng(3)
     tokens, labels = random.integers(0, VOCABULARY, (2, rows_count, LENGTH))
     scores = engine.score(tokens, labels)
+    assert engine.sum_over_data(np.ones(1))[0] == engine.data_world, "no row counts twice"
     return scores.log_probability, scores.greedy
 
 
 @pytest.mark.parametrize(
     ("world", "parallel"),
-    [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2, "virtual": 2})],
+    [
+        (2, {"tensor": 2, "sequence": True}),
+        (2, {"pipeline": 2}),
+        (4, {"tensor": 2, "pipeline": 2, "virtual": 2}),
+        (4, {"context": 2}),
+        (4, {"context": 2, "pipeline": 2}),
+    ],
 )
 def test_every_rank_gets_the_scores_that_one_rank_gets(world: int, parallel: dict[str, Any]) -> None:
     expected, expected_greedy = run_ranks(1, _score, {}, 5)[0]
@@ -79,6 +87,21 @@ def test_every_layout_generates_what_one_rank_generates(world: int, parallel: di
     expected = run_ranks(1, _generate, {}, -1)[0]
     for found in run_ranks(world, _generate, parallel, -1):
         assert found == expected
+
+
+def _refusals() -> list[str]:
+    engine = build_engine(tiny_config(parallel={"context": 2}))
+    with pytest.raises(ConfigError) as generation:
+        engine.generate(PROMPTS, NEW_TOKENS, -1)
+    with pytest.raises(ValueError, match="multiples of") as length:
+        engine.score(*np.zeros((2, 1, 7), dtype=np.int64))
+    return [str(generation.value), str(length.value)]
+
+
+def test_what_context_ranks_cannot_do_is_one_sentence() -> None:
+    generation, length = run_ranks(2, _refusals)[0]
+    assert "parallel.context=1" in generation
+    assert "multiples of 2 positions, not 7" in length
 
 
 def test_generation_ends_before_the_stop_token() -> None:

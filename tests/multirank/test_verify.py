@@ -58,8 +58,8 @@ def _rows(layouts: str, meeting: Path, fault: Fault | None = None, **sections: A
 
 def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
     model = {**tiny_config().model.model_dump(), **DROPOUT}
-    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1", tmp_path, precision="bf16", model=model)
-    titles = ["one rank", "tp2pp2+sp+vp2", "pp2dp2", "dp4+zero1"]
+    rows = _rows("tp2pp2+sp+vp2,pp2dp2+zero0,dp4+zero1,tp2cp2+zero0,cp4", tmp_path, precision="bf16", model=model)
+    titles = ["one rank", "tp2pp2+sp+vp2", "pp2dp2", "dp4+zero1", "tp2cp2", "cp4+zero1"]
     assert list(rows) == [f"{title} {precision}" for precision in ("fp32", "bf16") for title in titles]
     for name, row in rows.items():
         assert row.same, (name, row)
@@ -187,6 +187,12 @@ def _parameter_nobody_trains(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(MegatronSharding, method, without)
 
 
+def _slices_attend_to_themselves(patch: pytest.MonkeyPatch) -> None:
+    """Context ranks do not exchange: each has attention over its own positions only."""
+    for exchange in ("whole_sequences", "own_positions"):
+        patch.setattr(f"pretrain.attention.core.{exchange}", lambda x, group: x)
+
+
 def _loss_not_a_number(patch: pytest.MonkeyPatch) -> None:
     step = MegatronEngine.train_step
 
@@ -238,6 +244,10 @@ FAULTS: dict[str, tuple[Fault, str, str, int, str, str, tuple[int, ...]]] = {
     "parameters that nobody holds": (
         *(_parameter_nobody_trains, "tp2,pp2", "pp2 fp32", 0),
         *("initial weights", "", ()),
+    ),
+    "context ranks do not exchange": (
+        *(_slices_attend_to_themselves, "tp2,cp2", "cp2+zero1 fp32", 1),
+        *("gradient", ".", (0,)),
     ),
     "a loss that is not a number": (
         *(_loss_not_a_number, "tp2,pp2", "tp2 fp32", 1),

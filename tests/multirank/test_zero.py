@@ -23,6 +23,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "data 4": (4, {}),
     "tensor 2 x data 2": (4, {"tensor": 2}),
     "tensor 2 x data 2 + sequence": (4, {"tensor": 2, "sequence": True}),
+    "context 2 x data 2": (4, {"context": 2}),
     "pipeline 2 x data 2": (4, {"pipeline": 2}),
     "pipeline 2 x data 2 + virtual 2": (4, {"pipeline": 2, "virtual": 2}),
     "tensor 2 x pipeline 2 x data 2 + sequence + virtual 2": (

@@ -15,9 +15,11 @@ SHAPE = (4, 6, 32, 50)  # rows, heads, queries, keys
 PINNED_DIGEST = "a206d545e424f53d"
 
 
-def site(name: str = "layer", probability: float = 0.5, split: bool = True, tensor_rank: int = 0) -> Dropout:
-    dropout = Dropout(probability, split)
-    dropout.place(name, tensor_rank)
+def site(
+    name: str = "layer", probability: float = 0.5, shared_by: tuple[str, ...] = ("tensor",), **axes: tuple[int, int]
+) -> Dropout:
+    dropout = Dropout(probability, shared_by)
+    dropout.place(name, {"tensor": (0, 1), "context": (0, 1), **axes})
     return dropout
 
 
@@ -52,7 +54,7 @@ def test_every_coordinate_gives_other_elements() -> None:
         "site": mask(site("other")),
         "row": mask(site(), first_row=1),
         "far row": mask(site(), first_row=1 << 40),
-        "head": mask(site(tensor_rank=1)),
+        "head": mask(site(tensor=(1, 2))),
     }
     torch.manual_seed(key("7/4"))
     others["step"] = site().mask(whole.shape, whole.device)
@@ -77,13 +79,17 @@ def assert_independent(one: Tensor, other: Tensor, what: object) -> None:
     assert abs(torch.corrcoef(pair)[0, 1]) < 4 / math.sqrt(one.numel()), what
 
 
-def test_any_micro_batch_and_any_tensor_rank_has_its_part_of_the_whole() -> None:
+def test_any_micro_batch_and_any_rank_has_its_part_of_the_whole() -> None:
     whole = mask(site())
     for first in range(3):
         assert torch.equal(mask(site(), first, (2, *SHAPE[1:])), whole[first : first + 2])
     for rank in range(3):
-        assert torch.equal(mask(site(tensor_rank=rank), shape=(4, 2, 32, 50)), whole[:, 2 * rank : 2 * rank + 2])
-    assert torch.equal(mask(site(split=False, tensor_rank=1)), whole), "tensor ranks that share nothing agree"
+        assert torch.equal(mask(site(tensor=(rank, 3)), shape=(4, 2, 32, 50)), whole[:, 2 * rank : 2 * rank + 2])
+        for inner in range(2):
+            axes = {"tensor": (rank, 3), "context": (inner, 2)}
+            found = mask(site(shared_by=("tensor", "context"), **axes), shape=(4, 1, 32, 50))
+            assert torch.equal(found, whole[:, [2 * rank + inner]]), "context ranks share a tensor rank's part"
+    assert torch.equal(mask(site(shared_by=(), tensor=(1, 2))), whole), "tensor ranks that share nothing agree"
 
 
 def test_hash_is_splitmix64() -> None:

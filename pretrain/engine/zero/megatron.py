@@ -28,7 +28,7 @@ class MegatronSharding:
         self, config: RunConfig, layout: Layout, megatron: TransformerConfig, chunks: Sequence[nn.Module],
         parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
-        shares = layout.zero == 1 and layout.data > 1  # one data rank would copy its weights twice for nothing
+        shares = layout.zero == 1 and layout.copies > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
         self._parameters, self._device = parameters, device
         ddp = DistributedDataParallelConfig(

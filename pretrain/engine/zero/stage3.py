@@ -30,7 +30,7 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
     pin = remote is not None and torch.cuda.is_available()
     Init.param_id = 0  # or ranks whose earlier models were of other sizes would number this one's otherwise
     context = Init(
-        data_parallel_group=groups.data_group,
+        data_parallel_group=groups.copies_group,
         mem_efficient_linear=False,
         remote_device=remote,
         pin_memory=pin,
@@ -49,7 +49,7 @@ class Stage3(DeepSpeedSharding):
     ) -> None:  # fmt: skip
         super().__init__(config, groups, chunks, parameters, device)
         parallel = config.parallel
-        self._summed = float(dist.get_world_size(groups.data_group))  # DeepSpeed averages
+        self._summed = float(dist.get_world_size(groups.copies_group))  # DeepSpeed averages
         self._offloads = parallel.offload_optimizer
         self._pipelined = parallel.pipeline > 1
         self._modules = {chunk: list(chunk.modules()) for chunk in chunks}
@@ -68,7 +68,7 @@ class Stage3(DeepSpeedSharding):
             reduce_bucket_size=bucket_parameters(config),
             prefetch_bucket_size=bucket_parameters(config),
             param_persistence_threshold=10 * config.model.hidden,  # biases and norms: small, and gathered too often
-            dp_process_group=groups.data_group,
+            dp_process_group=groups.copies_group,
             overlap_comm=overlaps(config, device),
             offload_optimizer_config=DeepSpeedZeroOffloadOptimizerConfig(device="cpu", pin_memory=pin)
             if self._offloads
@@ -118,7 +118,7 @@ class Stage3(DeepSpeedSharding):
             position = 0
             for value in group:
                 size = value.partition_numel()
-                start = dist.get_rank(self.groups.data_group) * size
+                start = self.groups.copy_rank * size
                 count = min(size, value.ds_numel - start)  # the last ranks' may be padding in part or whole
                 if count > 0:
                     yield Flat(known[value], index, start, position, count)
@@ -165,7 +165,7 @@ def _share_second_copies(size: int, groups: Groups) -> dist.ProcessGroup | None:
     neighbours in the world, which tensor ranks are, and looks for the group where it would have put it."""
     deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     if size > 1:
-        for ranks in groups.all_data_ranks:
+        for ranks in groups.all_copies:
             for first in range(0, len(ranks), size):
                 neighbours = ranks[first : first + size]
                 group = dist.new_group(neighbours)

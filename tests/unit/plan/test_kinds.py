@@ -17,6 +17,7 @@ def test_sizes_left_out_are_one_and_zero_follows_the_config() -> None:
     assert parse("tp2", zero=1) == Layout(2, 2, 1, 1, False, 0), "one data rank shares nothing"
     assert parse("dp4", zero=1) == Layout(4, 1, 1, 1, False, 1)
     assert parse("dp4+zero0", zero=1) == Layout(4, 1, 1, 1, False, 0)
+    assert parse("tp2cp2", zero=1) == Layout(4, 2, 1, 1, False, 1, context=2), "context ranks hold copies"
     assert parse(" tp2pp2dp2+sp+vp2+zero3", zero=1) == Layout(8, 2, 2, 2, True, 3, "deepspeed")
 
 
@@ -42,6 +43,7 @@ def test_every_kind_of_four_ranks_is_there_once() -> None:
         *("tp4", "tp4+sp", "pp4", "pp4+vp2"),
         *("tp2pp2", "tp2pp2+sp", "tp2pp2+vp2", "tp2pp2+sp+vp2"),
         *(layout + stage for layout in data for stage in shared),
+        *("cp4+zero1", "tp2cp2+zero1", "tp2cp2+sp+zero1", "cp2pp2+zero1", "cp2dp2+zero1"),
     }
     assert every_kind(1) == [Layout(1, 1, 1, 1, False, 0)]
     assert short(every_kind(1)[0]) == "one rank"

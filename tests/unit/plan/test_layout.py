@@ -1,5 +1,6 @@
 """Legality of layouts, and where ranks sit."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -40,6 +41,21 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         4,
         ("parallel.tensor=4", "model.sequence_length (30)", "nearest that does is 3"),
     ),
+    "context heads": (
+        {"parallel": {"tensor": 2, "context": 4}},
+        8,
+        ("parallel.context=4", "model.heads / parallel.tensor (6)", "nearest that does is 3"),
+    ),
+    "context length": (
+        {"parallel": {"context": 3}},
+        3,
+        ("parallel.context=3", "model.sequence_length (32)", "nearest that does is 2"),
+    ),
+    "context with sequence": (
+        {"parallel": {"tensor": 4, "context": 3, "sequence": True}, "model": {"sequence_length": 30}},
+        12,
+        ("parallel.tensor=4", "model.sequence_length / parallel.context (10)", "nearest that does is 5"),
+    ),
     "virtual without pipeline": (
         {"parallel": {"virtual": 2}},
         1,
@@ -59,6 +75,11 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         {"parallel": {"tensor": 2, "pipeline": 2}},
         6,
         ("6 ranks", "parallel.tensor=2 x parallel.pipeline=2", "a multiple of 4 ranks"),
+    ),
+    "world with context": (
+        {"parallel": {"tensor": 2, "context": 2}},
+        6,
+        ("6 ranks", "parallel.tensor=2", "parallel.context=2", "a multiple of 4 ranks"),
     ),
     "batch": (
         {"batch": {"sequences": 20, "micro_sequences": 2}},
@@ -131,12 +152,16 @@ def test_the_nearest_batch_that_a_refusal_names_is_legal() -> None:
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 3])
+@pytest.mark.parametrize("context", [1, 2])
 @pytest.mark.parametrize("pipeline", [1, 2, 4])
 @pytest.mark.parametrize("data", [1, 2, 5])
-def test_coordinates_meet_every_place_once_in_megatron_order(tensor: int, pipeline: int, data: int) -> None:
-    layout = Layout(tensor * pipeline * data, tensor, pipeline, 1, False, 1)
-    # Tensor ranks are neighbours, then data, then pipeline.
-    expected = [(t, d, p) for p in range(pipeline) for d in range(data) for t in range(tensor)]
+def test_coordinates_meet_every_place_once_in_megatron_order(
+    tensor: int, context: int, pipeline: int, data: int
+) -> None:
+    layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, 1, context=context)
+    # Tensor ranks are neighbours, then context, then data, then pipeline.
+    places = product(range(pipeline), range(data), range(context), range(tensor))
+    expected = [place[::-1] for place in places]
     assert [layout.coordinates(rank) for rank in range(layout.world)] == expected
 
 
@@ -157,6 +182,13 @@ def test_stage_zero_is_the_same_for_both_engines() -> None:
 def test_states_on_nvme_are_refused_with_the_reason(key: str) -> None:
     with pytest.raises(ValidationError, match=f"parallel.{key}=nvme: .* departs from the same training in memory"):
         config(parallel={"zero": 3, "zero_engine": "deepspeed", key: "nvme"})
+
+
+def test_context_ranks_hold_copies_and_are_named_where_there_are_some() -> None:
+    parallel = {"tensor": 2, "pipeline": 2, "context": 2, "zero": 0}
+    layout = plan_layout(config(parallel=parallel), 24)
+    assert (layout.context, layout.data, layout.copies) == (2, 3, 6)
+    assert str(layout) == "tp2cp2pp2dp3"
 
 
 def test_plain_layout_has_a_plain_name() -> None:

@@ -1,0 +1,51 @@
+"""Context parallelism's exchange around attention: a part of the positions with all heads, or all positions with a part
+of the heads.
+
+Ranks that share each sequence hold a contiguous slice of its positions, which is all that most of a layer needs.
+Attention needs whole sequences, but its heads are independent, so it gets those instead: an all-to-all before it and
+the inverse after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv 2309.14509, section 3). So every attention pattern
+runs as it is on one rank, on fewer heads.
+
+Shapes: S positions, B batch, H heads, D width, as a rank has them without context parallelism; C ranks in `group`.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def whole_sequences(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[S / C, B, H, D] -> [S, B, H / C, D]: the positions of all, of the heads that are this rank's. Collective, and so
+    is its gradient."""
+    return _Exchange.apply(x, group, True)
+
+
+def own_positions(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[S, B, H / C, D] -> [S / C, B, H, D], the inverse of `whole_sequences`."""
+    return _Exchange.apply(x, group, False)
+
+
+class _Exchange(torch.autograd.Function):
+    """A permutation of elements over ranks, so the gradient goes the inverse way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, to_whole: bool) -> Tensor:
+        ctx.group, ctx.to_whole = group, to_whole
+        ranks = group.size()
+        if to_whole:  # part r of the heads goes to rank r; from rank r comes slice r of the positions
+            return _all_to_all(x.unflatten(2, (ranks, -1)).movedim(2, 0), group).flatten(0, 1)
+        return _all_to_all(x.unflatten(0, (ranks, -1)), group).movedim(0, 2).flatten(2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return _Exchange.apply(gradient, ctx.group, not ctx.to_whole), None, None
+
+
+def _all_to_all(parts: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[C, ...], part r for rank r -> [C, ...], part r from rank r."""
+    parts = parts.contiguous()
+    received = torch.empty_like(parts)
+    dist.all_to_all_single(received, parts, group=group)
+    return received
