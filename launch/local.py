@@ -6,6 +6,7 @@ MASTER_PORT). Signals go to every rank once; a rank that fails ends the others.
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Runs `pretrain ARGUMENTS` as `ranks` local ranks. Returns their common exit status, or the first failing one's
     (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them."""
-    port = str(_free_port())
+    port = str(free_port())
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     libc = ctypes.CDLL(None)
     processes: list[subprocess.Popen[bytes]] = []
@@ -84,8 +85,14 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     return failed if failed > 0 else 1
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """A port that nothing listens on, below those that Linux gives to connections: seconds pass until rank 0 listens on
+    it, and any connection on the machine could have taken one of those by then."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

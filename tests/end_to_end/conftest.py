@@ -1,12 +1,21 @@
-"""The real commands on real prose: the Python language reference, which every CPython carries (pydoc_data)."""
+"""The real commands on real prose: the Python language reference, which every CPython carries (pydoc_data).
+
+Commands are forked by `tests/helpers/command.py`, with Python and its libraries loaded already. `installed` starts the
+console script as a user does: the dataset and the run that others are compared with are made by it.
+"""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
+
+from pretrain.stop import SIGNALS
+from tests.helpers.command import LAUNCHER
 
 CONFIG = """
 run: {name: tiny, dir: RUN, seed: 3}
@@ -22,6 +31,15 @@ track: {mlflow: false}
 """
 
 
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """`main(["train", ...])` within a test takes the signals, as it should; pytest has them back after the test."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "reference.txt"
@@ -33,31 +51,45 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dataset(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("datasets") / "reference"
     settings = [f"input={text}", f"output={output}", "tokenizer.vocabulary=500", "validation_fraction=0.1"]
-    done = pretrain("data", "build", "configs/data/text.yaml", *settings)
+    done = installed("data", "build", "configs/data/text.yaml", *settings)
     assert done.returncode == 0, done.stderr
     return output
 
 
+def write_config(dataset: Path, directory: Path) -> Path:
+    """A config file in `directory`, whose run.dir is `directory / "run"`."""
+    path = directory / "config.yaml"
+    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(directory / "run")))
+    return path
+
+
 @pytest.fixture
 def config(dataset: Path, tmp_path: Path) -> Path:
-    """A config file whose run.dir is `tmp_path / "run"`."""
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(tmp_path / "run")))
-    return path
+    return write_config(dataset, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def uninterrupted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run on tensor 2, never stopped. Tests copy it before they change it."""
+    path = write_config(dataset, tmp_path_factory.mktemp("uninterrupted"))
+    done = installed("train", path, "parallel.tensor=2", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    return path.parent / "run"
 
 
 def environment() -> dict[str, str]:
     """As outside pytest: no launcher's variables, one thread per rank."""
-    launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    return {name: value for name, value in os.environ.items() if name not in launcher} | {"OMP_NUM_THREADS": "1"}
+    return {name: value for name, value in os.environ.items() if name not in LAUNCHER} | {"OMP_NUM_THREADS": "1"}
 
 
-def pretrain(*arguments: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pretrain", *map(str, arguments)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=timeout_s)
+def installed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`pretrain ARGUMENTS` by the console script."""
+    command = [str(Path(sys.executable).parent / "pretrain"), *map(str, arguments)]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start_afresh(*arguments: object) -> subprocess.Popen[str]:
+    """`python -m pretrain ARGUMENTS` in a new interpreter."""
     command = [sys.executable, "-m", "pretrain", *map(str, arguments)]
     return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

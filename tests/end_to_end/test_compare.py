@@ -9,28 +9,27 @@ from typing import Any
 import pytest
 
 from pretrain.__main__ import main
-from tests.end_to_end.conftest import CONFIG, pretrain
+from tests.end_to_end.conftest import write_config
+from tests.helpers.command import run
 
 Capture = pytest.CaptureFixture[str]
 
 
 def _train(dataset: Path, directory: Path, *settings: str) -> Path:
     directory.mkdir()
-    path = directory / "config.yaml"
-    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(directory / "run")))
-    done = pretrain("train", path, *settings)
+    done = run("train", write_config(dataset, directory), *settings)
     assert done.returncode == 0, done.stderr
     return directory / "run"
 
 
 @pytest.fixture(scope="module")
-def runs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(dataset: Path, uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same run on one rank, again, and on tensor 2; and one that is another."""
     base = tmp_path_factory.mktemp("runs")
     return {
         "one rank": _train(dataset, base / "one"),
         "again": _train(dataset, base / "again"),
-        "tensor 2": _train(dataset, base / "tensor", "parallel.tensor=2", "--nproc", "2"),
+        "tensor 2": uninterrupted,
         "faster": _train(dataset, base / "faster", "optimizer.learning_rate=2.2e-3"),
     }
 
@@ -141,11 +140,9 @@ def test_a_damaged_checkpoint_and_what_is_no_run_are_one_sentence(
     assert (done.status, done.stderr) == (2, f"pretrain: {tmp_path} is not a run: it has no config.yaml\n")
 
 
-def test_verify_writes_its_table_and_verify_json(dataset: Path, tmp_path: Path) -> None:
+def test_verify_writes_its_table_and_verify_json(config: Path, tmp_path: Path) -> None:
     out = tmp_path / "verify.json"
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(tmp_path / "run")))
-    done = pretrain("verify", config, "--layouts", "tp2+sp,dp2", "--steps", "2", "--out", out)
+    done = run("verify", config, "--layouts", "tp2+sp,dp2", "--steps", "2", "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("same run\n") == 3
     report = json.loads(out.read_text())
@@ -155,7 +152,7 @@ def test_verify_writes_its_table_and_verify_json(dataset: Path, tmp_path: Path) 
 
 
 def test_verify_refuses_a_layout_that_cannot_be(config: Path) -> None:
-    done = pretrain("verify", config, "--layouts", "tp2,dp4+zero3")
+    done = run("verify", config, "--layouts", "tp2,dp4+zero3")
     assert done.returncode == 2
     assert "dp4+zero3" in done.stderr
     assert "parallel.zero" in done.stderr

@@ -3,15 +3,14 @@
 import json
 import resource
 import shutil
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pretrain.__main__ import main
-from tests.end_to_end.conftest import environment, pretrain, start
+from tests.helpers import command
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_a_damaged_shard_is_named_before_the_first_step(config: Path, dataset: P
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    done = pretrain("train", config, f"data.path={copy}", "parallel.tensor=2", "--nproc", "2")
+    done = command.run("train", config, f"data.path={copy}", "parallel.tensor=2", "--nproc", "2")
     assert done.returncode == 2
     assert shard.name in one_sentence(done.stderr)
     assert not (config.parent / "run" / "metrics.jsonl").exists()
@@ -98,29 +97,29 @@ def test_a_truncated_shard_is_named(config: Path, dataset: Path, tmp_path: Path)
     shutil.copytree(dataset, copy)
     shard = next(copy.glob("train-*.tar"))
     shard.write_bytes(shard.read_bytes()[:-1000])
-    done = pretrain("train", config, f"data.path={copy}")
+    done = command.run("train", config, f"data.path={copy}")
     assert done.returncode == 2
     assert shard.name in one_sentence(done.stderr)
 
 
 def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(config: Path, text: Path) -> None:
-    assert pretrain("train", config, "schedule.decay_tokens=10000").returncode == 0
+    assert command.run("train", config, "schedule.decay_tokens=10000").returncode == 0
     run = config.parent / "run"
     keep = ("schedule.decay_tokens=10000", "train.steps=26")
     resolved = (run / "config.yaml").read_bytes()
-    changed = pretrain("train", config, *keep, "optimizer.learning_rate=1e-3")
+    changed = command.run("train", config, *keep, "optimizer.learning_rate=1e-3")
     assert changed.returncode == 2
     assert "optimizer.learning_rate=0.002" in one_sentence(changed.stderr)
     other = config.parent / "other"
     settings = [f"input={text}", f"output={other}", "tokenizer.vocabulary=500", "validation_fraction=0.2"]
-    assert pretrain("data", "build", "configs/data/text.yaml", *settings).returncode == 0
-    moved = pretrain("train", config, *keep, f"data.path={other}")
+    assert command.run("data", "build", "configs/data/text.yaml", *settings).returncode == 0
+    moved = command.run("train", config, *keep, f"data.path={other}")
     assert moved.returncode == 2
     assert "order of samples" in one_sentence(moved.stderr)
     assert (run / "config.yaml").read_bytes() == resolved, "a refused start leaves the run as it was"
     victim = next((run / "checkpoints" / "step-00000024").glob("tensors-*.safetensors"))
     victim.write_bytes(victim.read_bytes()[:-1])
-    done = pretrain("train", config, *keep)
+    done = command.run("train", config, *keep)
     assert done.returncode == 0, done.stderr
     assert victim.name in done.stdout + done.stderr
     kept = {path.name for path in (run / "checkpoints").iterdir()}
@@ -130,20 +129,12 @@ def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(c
 
 
 def test_a_save_that_fails_ends_the_run_with_one_sentence_and_a_checkpoint_to_go_on_from(config: Path) -> None:
-    first = pretrain(
-        "train", config, "parallel.tensor=2", "train.steps=8", "schedule.decay_tokens=10000", "--nproc", "2"
-    )
+    arguments = ("train", config, "parallel.tensor=2", "schedule.decay_tokens=10000", "--nproc", "2")
+    first = command.run(*arguments, "train.steps=8")
     assert first.returncode == 0, first.stderr
-    command = [sys.executable, "-m", "pretrain", "train", config, "parallel.tensor=2", "train.steps=1000"]
-    limited = subprocess.run(
-        [*command, "schedule.decay_tokens=10000", "--nproc", "2"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY)),
-    )
-    assert limited.returncode == 1, limited.stdout + limited.stderr
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+    limited = command.Command(*arguments, "train.steps=1000", first=limit)
+    assert limited.wait(120) == 1, limited.printed
     assert "step-00000016 failed: File too large" in one_sentence(limited.stderr)
     assert "tensors-0000" in limited.stderr
     steps = len((config.parent / "run" / "metrics.jsonl").read_bytes().splitlines())
@@ -153,19 +144,18 @@ def test_a_save_that_fails_ends_the_run_with_one_sentence_and_a_checkpoint_to_go
 
 
 def test_a_second_run_on_one_directory_is_refused(config: Path) -> None:
-    first = start("train", config, "train.steps=2000")
+    first = command.Command("train", config, "train.steps=2000")
     try:
         deadline = time.monotonic() + 60
         while not (config.parent / "run" / "metrics.jsonl").exists():
             assert first.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        second = pretrain("train", config, "train.steps=2000")
+        second = command.run("train", config, "train.steps=2000")
         assert second.returncode == 2
         assert "another run is writing" in one_sentence(second.stderr)
     finally:
         first.kill()
-        first.wait()
 
 
 @pytest.mark.parametrize("arguments", [["--nproc", "0"], ["--nproc=-2"], ["--npro", "4"]])

@@ -1,4 +1,7 @@
-"""`pretrain eval` and `pretrain export` on a run that `pretrain train` made."""
+"""`pretrain eval` and `pretrain export` on a run that `pretrain train` made.
+
+The held-out loss and the first export come from the installed console script; other commands are forked.
+"""
 
 import json
 import shutil
@@ -7,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import CONFIG, pretrain
+from tests.end_to_end.conftest import installed, write_config
+from tests.helpers import command
 from tests.helpers.ranks import run_ranks
 
 TASKS = ("--tasks", "heldout,last_word,arithmetic_2da", "--shots", "0,1", "--limit", "6")
@@ -15,17 +19,15 @@ TASKS = ("--tasks", "heldout,last_word,arithmetic_2da", "--shots", "0,1", "--lim
 
 @pytest.fixture(scope="module")
 def run(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("trained")
-    path = directory / "config.yaml"
-    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(directory / "run")))
+    path = write_config(dataset, tmp_path_factory.mktemp("trained"))
     settings = ("model.attention.pattern=[dense]", "model.sequence_length=64", "parallel.pipeline=2")
-    done = pretrain("train", path, *settings, "--nproc", "2")
+    done = command.run("train", path, *settings, "--nproc", "2")
     assert done.returncode == 0, done.stderr
-    return directory / "run"
+    return path.parent / "run"
 
 
 def _results(run: Path, out: Path, *more: str) -> Any:
-    done = pretrain("eval", run, *TASKS, "--out", out, *more)
+    done = command.run("eval", run, *TASKS, "--out", out, *more)
     assert done.returncode == 0, done.stderr
     return json.loads((out / "report.json").read_text())["results"]
 
@@ -45,7 +47,7 @@ def test_results_are_the_same_again_and_on_other_layouts(run: Path, tmp_path: Pa
 
 
 def test_held_out_loss_is_that_of_training(run: Path, tmp_path: Path) -> None:
-    done = pretrain("eval", run, "--tasks", "heldout", "--limit", "8", "--out", tmp_path / "out")
+    done = installed("eval", run, "--tasks", "heldout", "--limit", "8", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "report.json").read_text())["results"]["heldout"]["0"]["loss"]
     lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
@@ -53,11 +55,11 @@ def test_held_out_loss_is_that_of_training(run: Path, tmp_path: Path) -> None:
 
 
 def test_export_passes_its_gate_and_loads_in_transformers(run: Path, tmp_path: Path) -> None:
-    done = pretrain("export", run, "--to", "hf", tmp_path / "hf")
+    done = installed("export", run, "--to", "hf", tmp_path / "hf")
     assert done.returncode == 0, done.stderr
     assert "largest logit difference" in done.stdout
     assert {"config.json", "model.safetensors", "tokenizer.model"} <= {p.name for p in (tmp_path / "hf").iterdir()}
-    again = pretrain("export", run, "--to", "hf", tmp_path / "hf")
+    again = command.run("export", run, "--to", "hf", tmp_path / "hf")
     assert again.returncode == 2
     assert "is there already" in again.stderr
 
@@ -69,12 +71,12 @@ def test_scoring_a_run_passes_over_damage_and_changes_nothing(run: Path, tmp_pat
     (newest / "tensors-00001.safetensors").write_bytes(b"")
     names = sorted(path.name for path in newest.parent.iterdir())
     out = tmp_path / "out"
-    done = pretrain("eval", copy, "--tasks", "heldout", "--limit", "2", "--out", out, "--nproc", "2")
+    done = command.run("eval", copy, "--tasks", "heldout", "--limit", "2", "--out", out, "--nproc", "2")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("step-00000024/tensors-00001.safetensors has 0 bytes") == 1
     assert json.loads((out / "report.json").read_text())["facts"]["step"] == 16
     assert sorted(path.name for path in newest.parent.iterdir()) == names
-    named = pretrain("export", newest, "--to", "hf", tmp_path / "hf")
+    named = command.run("export", newest, "--to", "hf", tmp_path / "hf")
     assert named.returncode == 1
     assert "tensors-00001.safetensors has 0 bytes" in named.stderr
     assert "Traceback" not in named.stderr

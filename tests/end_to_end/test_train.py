@@ -1,10 +1,13 @@
-"""`pretrain train`: stopped, killed, moved to another layout and started by torchrun, it stays the same run."""
+"""`pretrain train`: stopped, killed, moved to another layout and started by torchrun, it stays the same run.
+
+Started in new interpreters, as a user does: the uninterrupted run that all are compared with (console script), a killed
+launcher and a stop at once (`python -m pretrain`), and torchrun. Other commands are forked.
+"""
 
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,7 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.end_to_end.conftest import environment, pretrain, start
+from launch.local import free_port
+from tests.end_to_end.conftest import environment, start_afresh
+from tests.helpers import command
 
 TENSOR_2 = ("parallel.tensor=2", "--nproc", "2")
 
@@ -32,19 +37,6 @@ def heldout_losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if line["event"] == "heldout"]
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run on tensor 2, never stopped."""
-    from tests.end_to_end.conftest import CONFIG
-
-    directory = tmp_path_factory.mktemp("uninterrupted")
-    path = directory / "config.yaml"
-    path.write_text(CONFIG.replace("DATASET", str(dataset)).replace("RUN", str(directory / "run")))
-    done = pretrain("train", path, *TENSOR_2)
-    assert done.returncode == 0, done.stderr
-    return directory / "run"
-
-
 def assert_same_run(run: Path, expected: Path, tolerance: float) -> None:
     found, wanted = metrics(run), metrics(expected)
     assert [line["step"] for line in found] == list(range(1, 25))
@@ -54,11 +46,11 @@ def assert_same_run(run: Path, expected: Path, tolerance: float) -> None:
     assert np.abs(np.subtract(*losses)).max() <= tolerance
 
 
-def wait_for_steps(process: subprocess.Popen[str], run: Path, steps: int) -> None:
+def wait_for_steps(process: command.Command | subprocess.Popen[str], run: Path, steps: int) -> None:
     """Until `steps` steps are recorded. Raises AssertionError if the process ends first or takes a minute."""
     deadline = time.monotonic() + 60
     while not (run / "metrics.jsonl").exists() or len((run / "metrics.jsonl").read_bytes().splitlines()) < steps:
-        assert process.poll() is None, process.stdout and process.stdout.read()
+        assert process.poll() is None, process.printed if isinstance(process, command.Command) else "it ended"
         assert time.monotonic() < deadline, "no steps within a minute"
         time.sleep(0.01)
 
@@ -91,24 +83,24 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_bit_for_bit(
     number: signal.Signals, config: Path, uninterrupted: Path
 ) -> None:
     run = config.parent / "run"
-    process = start("train", config, *TENSOR_2)
+    process = command.Command("train", config, *TENSOR_2)
     wait_for_steps(process, run, 3)
     process.send_signal(number)
-    assert process.wait(60) == 75, process.stdout and process.stdout.read()
+    assert process.wait(60) == 75, process.printed
     stopped_at = metrics(run)[-1]["step"]
     assert stopped_at < 24, "it was stopped before the end"
     assert (run / "checkpoints" / f"step-{stopped_at:08d}").is_dir()
-    assert pretrain("train", config, *TENSOR_2).returncode == 0
+    assert command.run("train", config, *TENSOR_2).returncode == 0
     assert_same_run(run, uninterrupted, tolerance=0)
 
 
 def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, uninterrupted: Path) -> None:
     run = config.parent / "run"
-    process = start("train", config, "parallel.pipeline=2", "--nproc", "4")  # pipeline 2 x data 2
+    process = command.Command("train", config, "parallel.pipeline=2", "--nproc", "4")  # pipeline 2 x data 2
     wait_for_steps(process, run, 3)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75
-    assert pretrain("train", config, "parallel.context=2", "--nproc", "2").returncode == 0
+    assert command.run("train", config, "parallel.context=2", "--nproc", "2").returncode == 0
     assert_same_run(run, uninterrupted, tolerance=1e-5)
     assert "resumed" in events(run)
     assert heldout_losses(run)[-1] == pytest.approx(heldout_losses(uninterrupted)[-1], abs=1e-5)
@@ -116,7 +108,7 @@ def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, u
 
 def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Path, uninterrupted: Path) -> None:
     run = config.parent / "run"
-    process = start("train", config, *TENSOR_2)
+    process = command.Command("train", config, *TENSOR_2)
     wait_for_steps(process, run, 10)
     deadline = time.monotonic() + 60
     while not (run / "checkpoints" / "step-00000008").exists():
@@ -125,12 +117,12 @@ def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Pat
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
     assert process.wait(60) == 1
-    assert pretrain("train", config, *TENSOR_2).returncode == 0
+    assert command.run("train", config, *TENSOR_2).returncode == 0
     assert_same_run(run, uninterrupted, tolerance=0)
 
 
 def test_a_killed_launcher_leaves_no_rank_behind(config: Path) -> None:
-    process = start("train", config, "train.steps=2000", *TENSOR_2)
+    process = start_afresh("train", config, "train.steps=2000", *TENSOR_2)
     wait_for_steps(process, config.parent / "run", 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 2
@@ -143,9 +135,7 @@ def test_a_killed_launcher_leaves_no_rank_behind(config: Path) -> None:
 
 
 def test_torchrun_on_two_nodes_is_the_same_run(config: Path, uninterrupted: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     nodes = [
         subprocess.Popen(
             [
@@ -167,7 +157,7 @@ def test_torchrun_on_two_nodes_is_the_same_run(config: Path, uninterrupted: Path
 
 def test_a_finished_run_started_again_says_so_and_changes_nothing(uninterrupted: Path) -> None:
     before = _contents(uninterrupted)
-    done = pretrain("train", uninterrupted / "config.yaml", "--nproc", "2")
+    done = command.run("train", uninterrupted / "config.yaml", "--nproc", "2")
     assert done.returncode == 0
     assert "is finished" in done.stdout
     assert _contents(uninterrupted) == before
@@ -179,33 +169,30 @@ def test_a_run_killed_before_it_said_finished_says_so_at_the_next_start(uninterr
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(lines[:-1]))
     assert "finished" not in events(run)
-    done = pretrain("train", uninterrupted / "config.yaml", f"run.dir={run}", "--nproc", "2")
+    done = command.run("train", uninterrupted / "config.yaml", f"run.dir={run}", "--nproc", "2")
     assert done.returncode == 0
     assert events(run) == events(uninterrupted)
 
 
 def test_a_stop_at_once_is_not_lost(config: Path) -> None:
     """SIGTERM while Python and its libraries are still being loaded: nothing is left running, status 75."""
-    process = start("train", config, "train.steps=100000", *TENSOR_2)
+    process = start_afresh("train", config, "train.steps=100000", *TENSOR_2)
     time.sleep(1.0)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 75, process.stdout and process.stdout.read()
 
 
 def test_srun_tasks_join_one_run(config: Path, uninterrupted: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared |= {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
     tasks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "pretrain", "train", str(config), "parallel.tensor=2"],
-            env=environment()
-            | meeting
-            | {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)},
+        command.Command(
+            *("train", config, "parallel.tensor=2"),
+            environment={**shared, "SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)},
         )
         for task in range(2)
     ]
-    assert [task.wait(120) for task in tasks] == [0, 0]
+    assert [task.wait(120) for task in tasks] == [0, 0], [task.printed for task in tasks]
     assert_same_run(config.parent / "run", uninterrupted, tolerance=0)
 
 

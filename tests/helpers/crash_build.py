@@ -36,6 +36,7 @@ def build_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
     moments = [
         Moment(lambda before, now: True, 1.2 * seconds),
         Moment(lambda before, now: _SCRATCH in now, 0.02),
+        Moment(_writing, 0.0),
         Moment(lambda before, now: f"{_SCRATCH}/manifest.json" in now, 0.005),
         Moment(lambda before, now: "dataset" in now, 0.0),
     ]
@@ -55,7 +56,9 @@ def _case(directory: Path, moments: list[Moment], expected: dict[str, bytes], ra
             with CORES:
                 before = files(directory)
                 processes = command.start(_ARGUMENTS, 1, directory, log)
-                found = crash.kill(processes, [0], random.choices(moments, (3, 1, 1, 1))[0], directory, before, random)
+                found = crash.kill(
+                    processes, [0], random.choices(moments, (3, 1, 1, 1, 1))[0], directory, before, random
+                )
                 status = statuses(processes, _LIMIT_S)
             if found is None:
                 assert status == [0], "an undisturbed build failed"
@@ -77,12 +80,16 @@ def _case(directory: Path, moments: list[Moment], expected: dict[str, bytes], ra
     return kills
 
 
+def _writing(before: Files, now: Files) -> bool:
+    return any(path.endswith(".tar") for path in crash.changed(before, now))
+
+
 def _phase(before: Files, now: Files) -> str:
     if "dataset" in now:
         return "published"
     touched = crash.changed(before, now)
     if f"{_SCRATCH}/manifest.json" in touched:
         return "publishing"
-    if any(path.endswith(".tar") for path in touched):
+    if _writing(before, now):
         return "writing shards"
     return "reading" if f"{_SCRATCH}/lock" in touched else "starting up"

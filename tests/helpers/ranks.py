@@ -44,6 +44,23 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout
                 process.join()
 
 
+def meet_again() -> None:
+    """In a rank: leaves the process group with all its subgroups, and joins one of the same ranks anew. For another
+    engine in the same process: the threads of groups that nobody needs any more would slow it down."""
+    global _meeting
+    import torch.distributed as dist
+
+    assert _meeting is not None, "only in a rank of run_ranks"
+    store, backend = _meeting, dist.get_backend()
+    _meeting = store.with_name(store.name + "+")
+    dist.destroy_process_group()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(backend, init_method=f"file://{_meeting}", rank=rank, world_size=world)
+
+
+_meeting: Path | None = None  # where the ranks of the present process group have met
+
+
 def _collect(pipes: list[Connection], deadline: float, timeout_s: float) -> list[Any]:
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
@@ -67,6 +84,8 @@ def _collect(pipes: list[Connection], deadline: float, timeout_s: float) -> list
 def _rank(
     rank: int, world: int, store: Path, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> None:
+    global _meeting
+    _meeting = store
     try:
         assert "megatron.core" in sys.modules, "the fork server did not preload megatron-core"
         import torch

@@ -13,7 +13,7 @@ import pytest
 
 from pretrain.checkpoint import store
 from pretrain.config.schema import RunConfig
-from tests.helpers.ranks import run_ranks
+from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, save, tiny_config, train, whole_state
 
 SAVED, STEPS = 4, 8
@@ -67,6 +67,7 @@ def _cells(
         store.load(previous / f"step-{SAVED:08d}", engine.state())
         engine.state_loaded(SAVED)
         found.append((initial, curve, train(engine, range(SAVED, STEPS))))
+        meet_again()
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.helpers.ranks import run_ranks
+from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import LENGTH, VOCABULARY, build_engine, rows, tiny_config, train, whole_state
 
 STEPS = range(4)
@@ -39,7 +39,11 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def _curves(parallels: Sequence[dict[str, Any]], precision: str = "bf16") -> list[Any]:
-    return [train(build_engine(tiny_config(parallel=parallel, precision=precision)), STEPS) for parallel in parallels]
+    found = []
+    for parallel in parallels:
+        found.append(train(build_engine(tiny_config(parallel=parallel, precision=precision)), STEPS))
+        meet_again()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,7 @@ def _half(parallels: Sequence[dict[str, Any]]) -> list[Any]:
             results.append(engine.train_step(rows(engine, step), rate, step))
         scored = engine.score(*_same_rows()).log_probability
         found.append((results, scored, engine.updates, engine.loss_scale.state if engine.loss_scale else None))
+        meet_again()
     return found
 
 
@@ -111,6 +116,7 @@ def _spoilt(parallels: Sequence[dict[str, Any]]) -> list[Any]:
         after = whole_state(engine)
         results += [engine.train_step(rows(engine, step), rate, step) for step in range(3, 5)]
         unchanged = all(np.array_equal(before[name], after[name]) for name in before)
+        meet_again()
         found.append(([result.loss_sum for result in results], [result.skipped for result in results], unchanged))
     return found
 
