@@ -15,7 +15,7 @@ from pretrain.errors import ConfigError, RunError
 _LARGEST_RECORD_BYTES = 16 << 20
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
-_DEFINING = ("model", "objective", "optimizer", "schedule", "precision", "loss_scale")
+_DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,10 @@ def expected_config(candidates: list[Path], overrides: list[str], one_rank: bool
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """What makes two resolved configs other runs: the keys that differ, with both values. Layout, micro-batch, logging
     and the like may differ in one run."""
-    keys = [(section,) for section in _DEFINING] + [("run", "seed"), ("batch", "sequences"), ("batch", "ramp")]
+    scaling = [("loss_scale",)] if now.get("precision") == "fp16" else []
+    keys = (
+        scaling + [(section,) for section in _DEFINING] + [("run", "seed"), ("batch", "sequences"), ("batch", "ramp")]
+    )
     return [
         difference for key in keys for difference in _differences(".".join(key), *(_at(x, key) for x in (then, now)))
     ]

@@ -182,14 +182,17 @@ class Parallel(Section):
     hpz: int = Field(
         1,
         gt=0,
-        description="data ranks, of one machine, that keep a second copy of the weights between them to gather from in "
-        "the backward pass, without the network; 1: none (deepspeed, zero 3: hierarchical partitioning of ZeRO++)",
+        description="neighbouring data ranks (with their tensor ranks on one machine) that keep a second copy of the "
+        "weights between them, to gather from in the backward pass without the network; 1: none (deepspeed, zero 3: "
+        "hierarchical partitioning of ZeRO++)",
     )
     overlap: bool | None = Field(
         None, description="exchange gradients during the backward pass; absent: on GPUs, where the layout gains by it"
     )
     bucket_parameters: int | None = Field(
-        None, gt=0, description="parameters whose gradients are exchanged at once; absent: one layer's"
+        None,
+        gt=0,
+        description="parameters whose gradients are exchanged at once (megatron: where it overlaps); absent: a layer's",
     )
     recompute: Literal["none", "selective", "full"] = Field(
         "none", description="activations recomputed in backward: none, attention, whole layers"
@@ -260,3 +263,9 @@ class RunConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
     health: Health = Health()
+
+    @model_validator(mode="after")
+    def _loss_scale_is_for_fp16(self) -> "RunConfig":
+        if self.precision != "fp16" and self.loss_scale != LossScale():
+            raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
+        return self

@@ -83,7 +83,8 @@ class Engine(Protocol):
 
     def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
         """Scores `labels` [rows, length] after `tokens` [rows, length] (int64). Collective within one replica of the
-        model only: data ranks may score other rows, of other shapes, and call this another number of times."""
+        model: data ranks may score other rows, of other shapes, and call this another number of times; but while
+        training under ZeRO stage 3, where they share the weights, only as often as each other."""
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token. Collective as
@@ -97,12 +98,12 @@ class Engine(Protocol):
         `gradient/...` by global name: the ranges that this rank updates."""
 
     def weights_in_use(self) -> dict[str, GlobalPart]:
-        """The weights that this rank computes with, as `weight/...` by global name, in the precision it computes in:
-        live views. They are copies of what the optimizer holds."""
+        """The weights that this rank computes with (of those that data ranks share, its own range), as `weight/...` by
+        global name, in the precision it computes in: live views. They are copies of what the optimizer holds."""
 
     def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
         """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
-        loss scale was at `loss_scale` (of `DynamicLossScale.state`; None: as at the start)."""
+        loss scale was at `loss_scale` (`DynamicLossScale.state`; None: nothing is known, it stays)."""
 
     def any(self, flag: bool) -> bool:
         """True on every rank if it is on one."""

@@ -41,7 +41,7 @@ class StepMetrics:
     save_seconds: float
     """that training stood still for saving between the line before and this step; no part of step_seconds"""
     loss_scale: float | None = None
-    """fp16 only; where grad_norm is null it was too high, no update was made, and the next step has half of it"""
+    """fp16 only; where grad_norm alone is null it was too high, and no update was made"""
 
 
 class MetricsLog:

@@ -56,8 +56,8 @@ def wait_for_steps(process: command.Command | subprocess.Popen[str], run: Path, 
 
 
 def test_an_uninterrupted_run_leaves_what_the_contract_says(uninterrupted: Path) -> None:
-    keys = "step loss grad_norm learning_rate tokens samples data_hash step_seconds tokens_per_second mfu save_seconds"
-    assert all(set(line) == set(keys.split()) for line in metrics(uninterrupted))
+    keys = "step loss grad_norm learning_rate tokens samples data_hash step_seconds tokens_per_second mfu"
+    assert all(set(line) == {*keys.split(), "save_seconds", "loss_scale"} for line in metrics(uninterrupted))
     assert metrics(uninterrupted)[0]["mfu"] is None, "the peak of this CPU is not known"
     assert [p.name for p in sorted((uninterrupted / "checkpoints").iterdir())] == ["step-00000016", "step-00000024"]
     others = [name for name in events(uninterrupted) if name != "saved"]  # which come as the disk takes them
@@ -104,6 +104,28 @@ def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, u
     assert_same_run(run, uninterrupted, tolerance=1e-5)
     assert "resumed" in events(run)
     assert heldout_losses(run)[-1] == pytest.approx(heldout_losses(uninterrupted)[-1], abs=1e-5)
+
+
+def test_fp16_goes_on_with_its_loss_scale_under_another_sharding(config: Path, tmp_path: Path) -> None:
+    """Stopped under DeepSpeed's stage 3, continued under its stage 2 in a pipeline, from a scale too high at first."""
+    half = ["precision=fp16", "loss_scale={start: 4194304, growth_steps: 5}", "parallel.zero_engine=deepspeed"]
+    run, whole = config.parent / "run", tmp_path / "whole"
+    done = command.run("train", config, *half, f"run.dir={whole}", "parallel.zero=1", "--nproc", "2")
+    assert done.returncode == 0, done.stderr
+    process = command.Command("train", config, *half, "parallel.zero=3", "--nproc", "2")
+    wait_for_steps(process, run, 5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75, process.printed
+    done = command.run("train", config, *half, "parallel.zero=2", "parallel.pipeline=2", "--nproc", "4")
+    assert done.returncode == 0, done.stderr
+    found, expected = metrics(run), metrics(whole)
+    for key in ("step", "tokens", "data_hash", "loss_scale"):
+        assert [line[key] for line in found] == [line[key] for line in expected], key
+    left_out = [line["grad_norm"] is None for line in expected]
+    assert left_out[0], "the scale was too high"
+    assert [line["grad_norm"] is None for line in found] == left_out
+    assert len({line["loss_scale"] for line in expected}) > 2, "it fell, and rose again"
+    np.testing.assert_allclose([line["loss"] for line in found], [line["loss"] for line in expected], atol=5e-3)
 
 
 def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Path, uninterrupted: Path) -> None:

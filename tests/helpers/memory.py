@@ -6,6 +6,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from pretrain.engine.megatron import MegatronEngine
+from pretrain.plan.estimate import StateBytes
+from tests.helpers.tiny import train
+
 
 def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
     """Bytes of the tensors' storages, each once, by address."""
@@ -28,3 +32,25 @@ def tensor_bytes() -> int:
             if tensor is not None
         ).values()
     )
+
+
+def held(engine: MegatronEngine, before: int) -> StateBytes:
+    """What this rank holds in its second step, when all backward passes are over and the optimizer has not begun, given
+    `tensor_bytes` before the engine was made. Whatever is neither weight nor optimizer state counts as gradient."""
+    assert engine.sharding is not None
+    found: list[StateBytes] = []
+    reduce = engine.sharding.reduce
+
+    def counted(token_count: int) -> None:
+        values = [parameter.value for parameter in engine.parameters]
+        weights = storages([*values, *(value.ds_tensor for value in values if hasattr(value, "ds_tensor"))])
+        optimizer = storages(tensor for o in engine.sharding.owned() for tensor in (o.main, o.exp_avg, o.exp_avg_sq))
+        rest = tensor_bytes() - before - sum((weights | optimizer).values())
+        own = sum(size for place, size in optimizer.items() if place not in weights)
+        found.append(StateBytes(sum(weights.values()), rest, own))
+        reduce(token_count)
+
+    engine.sharding.reduce = counted  # type: ignore[method-assign]
+    train(engine, range(2))
+    del engine.sharding.reduce
+    return found[1]

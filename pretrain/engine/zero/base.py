@@ -124,6 +124,12 @@ def clip_factor(grad_norm: float, limit: float) -> float:
     return float(limit / (torch.tensor(grad_norm) + 1e-6))
 
 
+def scale(gradients: list[Tensor], factor: float) -> None:
+    """In place. A rank with little to update may have none."""
+    if gradients:
+        torch._foreach_mul_(gradients, factor)
+
+
 def norm(gradients: Sequence[Tensor], group: dist.ProcessGroup | None, device: torch.device) -> float:
     """Norm of all ranks' `gradients` together. torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of
     a GPT-2's gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Owned, Range, adam_groups, norm
+from pretrain.engine.zero.base import Owned, Range, adam_groups, norm, scale
 from pretrain.errors import RunError
 from pretrain.models.naming import Parameter
 
@@ -48,6 +48,7 @@ class DeepSpeedSharding(ABC):
     ) -> None:  # fmt: skip
         self.config, self.groups, self.chunks, self.device = config, groups, chunks, device
         self.parameters = parameters
+        self._offloads = config.parallel.offload_optimizer
         self._keeps = False
         self._kept: list[Range] = []
 
@@ -83,11 +84,13 @@ class DeepSpeedSharding(ABC):
 
     def reduce(self, token_count: int) -> None:
         self._finish()
+        if self._offloads and self.device.type == "cuda":
+            torch.cuda.synchronize()  # gradients are still on their way to page-locked memory
         for flat in self.flats:
             if getattr(flat.parameter.value, "sequence_parallel", False):
-                dist.all_reduce(self._gradient(flat), group=self.groups.tensor_group)
+                self._sum(self._gradient(flat), self.groups.tensor_group)
             if flat.parameter.tied:
-                dist.all_reduce(self._gradient(flat), group=self.groups.embedding_group)
+                self._sum(self._gradient(flat), self.groups.embedding_group)
         self.scale(self._summed / token_count)
 
     def norm(self) -> float:
@@ -99,9 +102,7 @@ class DeepSpeedSharding(ABC):
         return norm(once, None, self.device)
 
     def scale(self, factor: float) -> None:
-        gradients = [self._gradient(flat) for flat in self.flats]
-        if gradients:
-            torch._foreach_mul_(gradients, factor)
+        scale([self._gradient(flat) for flat in self.flats], factor)
 
     def update(self, learning_rate: float) -> None:
         for group in self.optimizer.param_groups:
@@ -127,6 +128,12 @@ class DeepSpeedSharding(ABC):
         for state in self.optimizer.optimizer.state.values():
             state["step"].fill_(float(updates))
         self._publish()
+
+    def _sum(self, gradient: Tensor, group: dist.ProcessGroup) -> None:
+        """Over the ranks of `group`, in place. NCCL knows no gradients that are offloaded."""
+        there = gradient.to(self.device)
+        dist.all_reduce(there, group=group)
+        gradient.copy_(there)
 
     _summed = 1.0
     """what turns the gradient as DeepSpeed leaves it into a sum over data ranks"""

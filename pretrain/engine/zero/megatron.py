@@ -15,7 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
-from pretrain.engine.zero.base import Owned, Range, adam_state, bucket_parameters, norm, overlaps
+from pretrain.engine.zero.base import Owned, Range, adam_state, bucket_parameters, norm, overlaps, scale
 from pretrain.models.blocks import DTYPES
 from pretrain.models.naming import Parameter
 from pretrain.plan.layout import Layout
@@ -84,7 +84,7 @@ class MegatronSharding:
         return norm(self.optimizer.get_main_grads_for_grad_norm(), group, self._device)
 
     def scale(self, factor: float) -> None:
-        torch._foreach_mul_([main.grad for main in self.optimizer.get_parameters()], factor)
+        scale([main.grad for main in self.optimizer.get_parameters()], factor)
 
     def update(self, learning_rate: float) -> None:
         for group in self.optimizer.param_groups:

@@ -4,6 +4,7 @@ Stage 1 accumulates whole gradients on every rank and exchanges them once, after
 them in every backward pass and keeps the sum of its own range only: less memory, `micro-batches` times the traffic.
 """
 
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,7 +38,6 @@ class Stage12(DeepSpeedSharding):
     ) -> None:  # fmt: skip
         super().__init__(config, groups, chunks, parameters, device)
         parallel = config.parallel
-        self._offloads = parallel.offload_optimizer
         self._exchanges_often = parallel.zero == 2
         pin = device.type == "cuda"
         self.optimizer = _Compact(
@@ -64,6 +64,8 @@ class Stage12(DeepSpeedSharding):
             (main,) = group["params"]
             self.optimizer.optimizer.state[main] = adam_state(main)
         self.flats = list(self._find_flats())
+        # Its hooks keep parameters and optimizer alive together, where Python's garbage collection does not see it.
+        weakref.finalize(self, self.optimizer.destroy).atexit = False
 
     def in_use(self) -> Iterator[Range]:
         for parameter in self.parameters:

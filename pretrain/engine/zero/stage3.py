@@ -3,14 +3,18 @@
 Each parameter is cut into equal ranges, one for each data rank, as it is created: no rank ever holds the whole model.
 """
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero import parameter_offload
 from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig, DeepSpeedZeroOffloadParamConfig
 from deepspeed.runtime.zero.partition_parameters import Init, register_external_parameter
+from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.utils import groups as deepspeed_groups
 from deepspeed.utils.timer import NoopTimer
@@ -34,7 +38,7 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
         mem_efficient_linear=False,
         remote_device=remote,
         pin_memory=pin,
-        zero_param_parallel_group=_share_second_copies(config.parallel.hpz, groups),
+        zero_param_parallel_group=_share_second_copies(config.parallel.hpz, groups, config.health.timeout_s),
     )
     context.dtype = DTYPES[config.precision]  # as an argument it is ignored where the device has no fp16
     return context
@@ -50,7 +54,6 @@ class Stage3(DeepSpeedSharding):
         super().__init__(config, groups, chunks, parameters, device)
         parallel = config.parallel
         self._summed = float(dist.get_world_size(groups.copies_group))  # DeepSpeed averages
-        self._offloads = parallel.offload_optimizer
         self._pipelined = parallel.pipeline > 1
         self._modules = {chunk: list(chunk.modules()) for chunk in chunks}
         self._remaining: dict[nn.Module, int] = {}
@@ -67,6 +70,8 @@ class Stage3(DeepSpeedSharding):
             ds_config=None,
             reduce_bucket_size=bucket_parameters(config),
             prefetch_bucket_size=bucket_parameters(config),
+            max_live_parameters=2 * bucket_parameters(config),  # or every module would fetch one more bucket ahead
+            max_reuse_distance=0,  # or what the backward pass needs again would stay
             param_persistence_threshold=10 * config.model.hidden,  # biases and norms: small, and gathered too often
             dp_process_group=groups.copies_group,
             overlap_comm=overlaps(config, device),
@@ -91,6 +96,7 @@ class Stage3(DeepSpeedSharding):
         for main in self.optimizer.fp32_partitioned_groups_flat:
             self.optimizer.optimizer.state[main] = adam_state(main)
         self.flats = list(self._find_flats())
+        weakref.finalize(self, _forget, self.optimizer, root).atexit = False
         self._places = {value: place for group in self.optimizer.fp16_groups for place, value in enumerate(group)}
 
     def begin(self, keeps_gradients: bool) -> None:
@@ -160,7 +166,7 @@ class Stage3(DeepSpeedSharding):
             optimizer.persistent_parameters[0].all_gather(optimizer.persistent_parameters)
 
 
-def _share_second_copies(size: int, groups: Groups) -> dist.ProcessGroup | None:
+def _share_second_copies(size: int, groups: Groups, timeout_s: int) -> dist.ProcessGroup | None:
     """The neighbours among this rank's data ranks that keep a second copy of the weights. DeepSpeed would take
     neighbours in the world, which tensor ranks are, and looks for the group where it would have put it."""
     deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
@@ -168,10 +174,24 @@ def _share_second_copies(size: int, groups: Groups) -> dist.ProcessGroup | None:
         for ranks in groups.all_copies:
             for first in range(0, len(ranks), size):
                 neighbours = ranks[first : first + size]
-                group = dist.new_group(neighbours)
+                group = dist.new_group(neighbours, timeout=timedelta(seconds=timeout_s))
                 if groups.rank in neighbours:
                     deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = group
     return deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP
+
+
+def _forget(optimizer: DeepSpeedZeroOptimizer_Stage3, root: nn.Module) -> None:
+    """Lets a model go. Hooks keep parameters and optimizer alive together, where Python's garbage collection does not
+    see it; and DeepSpeed remembers every model and its modules."""
+    optimizer.destroy()
+    parameter_offload.FWD_MODULE_STACK[:] = [kept for kept in parameter_offload.FWD_MODULE_STACK if kept is not root]
+    _find_cache().cache_clear()
+
+
+def _find_cache() -> Any:
+    """What the coordinator remembers of modules, by module: an lru_cache behind a decorator."""
+    method = PartitionedParameterCoordinator._PartitionedParameterCoordinator__params_to_release
+    return next(cell.cell_contents for cell in method.__closure__ if hasattr(cell.cell_contents, "cache_clear"))
 
 
 def _announce_tied_head(chunk: nn.Module) -> None:
