@@ -118,6 +118,43 @@ class _Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+DEEPSPEED = {stage: {"zero": stage, "zero_engine": "deepspeed"} for stage in (1, 2, 3)}
+SHARDINGS: dict[str, dict[str, Any]] = {
+    **{f"zero {z}": parallel for z, parallel in DEEPSPEED.items()},
+    **{f"zero {z}, optimizer offloaded": {**parallel, "offload_optimizer": True} for z, parallel in DEEPSPEED.items()},
+    "zero 3, all offloaded": {**DEEPSPEED[3], "offload_optimizer": True, "offload_parameters": True},
+    "zero 2, overlap": {**DEEPSPEED[2], "overlap": True},
+    "zero 3, recomputed": {**DEEPSPEED[3], "recompute": "full"},
+}
+
+
+def _sharded_curve(parallel: dict[str, Any], precision: str) -> list[tuple[float, float]]:
+    return train(build_engine(tiny_config(precision=precision, parallel=parallel)), range(STEPS))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", SHARDINGS)
+def test_deepspeed_on_one_gpu_follows_plain_data_parallelism(name: str, precision: str) -> None:
+    plain = np.array(run_ranks(1, _sharded_curve, {"zero": 0}, precision)[0])
+    found = np.array(run_ranks(1, _sharded_curve, SHARDINGS[name], precision)[0])
+    tolerance = 1e-5 if precision == "fp32" else 5e-3
+    np.testing.assert_allclose(found[:, 0], plain[:, 0], atol=tolerance)
+    np.testing.assert_allclose(found[:, 1], plain[:, 1], rtol=10 * tolerance)
+
+
+def _host_and_device() -> tuple[set[str], set[str]]:
+    """Where weights and moments of an engine with everything offloaded lie, and what it computes on."""
+    engine = build_engine(tiny_config(parallel=SHARDINGS["zero 3, all offloaded"], precision="bf16"))
+    train(engine, range(2))
+    assert engine.sharding is not None
+    states = {tensor.device.type for o in engine.sharding.owned() for tensor in (o.main, o.exp_avg, o.exp_avg_sq)}
+    return states | {r.value.device.type for r in engine.sharding.in_use()}, {engine.device.type}
+
+
+def test_what_is_offloaded_lies_in_host_memory() -> None:
+    assert run_ranks(1, _host_and_device)[0] == ({"cpu"}, {"cuda"})
+
+
 def _write(precision: str, directory: Path) -> Any:
     config = tiny_config(precision=precision, run={"dir": "unused", "seed": 7, "deterministic": True})
     engine = build_engine(config)
