@@ -152,7 +152,7 @@ def test_verify_writes_its_table_and_verify_json(config: Path, tmp_path: Path) -
 
 
 def test_verify_refuses_a_layout_that_cannot_be(config: Path) -> None:
-    done = run("verify", config, "--layouts", "tp2,dp4+zero3")
+    done = run("verify", config, "--layouts", "tp2,dp4+zero4")
     assert done.returncode == 2
-    assert "dp4+zero3" in done.stderr
+    assert "dp4+zero4" in done.stderr
     assert "parallel.zero" in done.stderr

@@ -71,7 +71,7 @@ def test_rows_of_any_micro_batch_size_drop_the_same(world: int, parallel: dict[s
         (2, {"tensor": 2, "sequence": True}),
         (2, {"pipeline": 2, "virtual": 2}),
         (2, {"context": 2}),
-        LAYOUTS[ALL],
+        pytest.param(*LAYOUTS[ALL], marks=pytest.mark.slow),
     ],
     ids=str,
 )

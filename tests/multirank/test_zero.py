@@ -43,12 +43,10 @@ Cells = list[tuple[str, str, list[str]]]
 TABLE: Cells = [(precision, layout, list(SHARDINGS)) for precision in PRECISIONS for layout in LAYOUTS]
 SOME: Cells = [
     ("fp32", "data 4", [ZERO_2]),
-    ("fp32", "tensor 2 x data 2", [ZERO_1]),
     ("fp32", "context 2 x data 2", [ZERO_3]),
     ("fp32", "pipeline 2 x data 2", ["megatron's zero 1", ZERO_1]),
-    ("fp32", "tensor 2 x pipeline 2 x data 2 + sequence + virtual 2", [ZERO_2, ZERO_3]),
+    ("fp32", "tensor 2 x pipeline 2 x data 2 + sequence + virtual 2", [ZERO_2]),
     ("bf16", "data 4", [ZERO_3]),
-    ("bf16", "pipeline 2 x data 2", [ZERO_2]),
 ]
 
 

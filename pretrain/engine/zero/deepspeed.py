@@ -91,7 +91,7 @@ class DeepSpeedSharding(ABC):
                 self._sum(self._gradient(flat), self.groups.tensor_group)
             if flat.parameter.tied:
                 self._sum(self._gradient(flat), self.groups.embedding_group)
-        self.scale(self._summed / token_count)
+        self.scale(self._summed / max(1, token_count))  # without tokens it is zero
 
     def norm(self) -> float:
         once = [
