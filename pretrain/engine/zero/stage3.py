@@ -88,7 +88,7 @@ class Stage3(DeepSpeedSharding):
             communication_data_type=torch.float32,
         )
         for number, module in enumerate(root.modules()):
-            module.ds_id = number  # likewise
+            module.ds_id = number  # DeepSpeed goes on counting from earlier models, which other ranks may not have had
         if self._pipelined:
             # Its hook looks for an order of modules to prefetch by, which a pipeline has not; and asks all ranks of
             # the world whether theirs is the same, where stages are at different places.
