@@ -34,15 +34,31 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One data rank's rows of a global batch."""
+class Rows:
+    """Samples of one shape, as a model reads them. S input positions; L positions with a label: the same S, or an
+    encoder-decoder's target positions. What a family does not read is None."""
 
     tokens: NDArray[np.int64]
-    """[rows, length] what the model reads."""
+    """[rows, S] what the model reads; in an encoder-decoder, its encoder."""
     labels: NDArray[np.int64]
-    """[rows, length] what it should say at each position."""
+    """[rows, L] what it should say at each position."""
     loss_mask: NDArray[np.float32]
-    """[rows, length] 1 where the label counts, 0 where it does not."""
+    """[rows, L] 1 where the label counts, 0 where it does not."""
+    decoder_tokens: NDArray[np.int64] | None = None
+    """[rows, L] what an encoder-decoder's decoder reads: the labels one position later."""
+    visible: NDArray[np.bool_] | None = None
+    """[rows, S] the positions that every other may attend to: an encoder's real tokens, not padding (None: all); a
+    decoder's prefix, which it sees besides what lies before (None: nothing)."""
+    segments: NDArray[np.int64] | None = None
+    """[rows, S] which of the segments that a model tells apart each token belongs to."""
+    follows: NDArray[np.int64] | None = None
+    """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Rows):
+    """One data rank's rows of a global batch."""
+
     sample_ids: NDArray[np.int64]
     """[global_rows, 3] (source, epoch, window) of every row of the *global* batch, in order, the same on every rank."""
     cursor: Cursor

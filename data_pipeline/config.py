@@ -28,6 +28,46 @@ class TokenizerConfig(_Config):
     )
 
 
+class Objective(_Config):
+    """What samples are made of a dataset, and what is asked about them: `recipes.py`. Part of a run's config."""
+
+    name: Literal[
+        "causal",
+        "masked",
+        "span_corruption",
+        "bert_style",
+        "mass_style",
+        "drop",
+        "prefix_lm",
+        "deshuffling",
+        "denoising",
+        "pairs",
+    ] = Field(
+        default="causal",
+        description="causal: the next token (GPT). masked: masked tokens (BERT, RoBERTa). To a target: span_corruption "
+        "(T5), bert_style, mass_style, drop, prefix_lm, deshuffling (its study's others), denoising (BART), pairs (a "
+        "dataset of sources and targets)",
+    )
+    noise_density: float = Field(default=0.15, gt=0, lt=1, description="part of the tokens that is corrupted")
+    mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span; of denoising: Poisson's")
+    sentinels: int = Field(default=100, gt=0, description="ids that stand for a span each (span_corruption)")
+    whole_words: bool = Field(default=False, description="choose words to mask, not tokens (masked)")
+    next_sentence: bool = Field(
+        default=False,
+        description="make each sample of two segments of one document or, half the time, of two, and ask (masked)",
+    )
+    short_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="part of the samples cut to a random length (with next_sentence)"
+    )
+    noise: list[
+        Literal["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"]
+    ] = Field(
+        default=["text_infilling", "sentence_permutation"],
+        min_length=1,
+        description="what denoising does to a text, one after the other",
+    )
+
+
 class BuildConfig(_Config):
     """Text files -> one dataset directory."""
 

@@ -91,7 +91,8 @@ class Stream:
             starts = mine[rows, 2] * self.sequence_length
             stretches[rows] = dataset.read(self.split, starts, self.sequence_length + 1)
         tokens, labels = inputs_and_labels(stretches)
-        return Batch(tokens, labels, np.ones(tokens.shape, np.float32), ids, self.cursor(start + count))
+        mask = np.ones(tokens.shape, np.float32)
+        return Batch(tokens, labels, mask, sample_ids=ids, cursor=self.cursor(start + count))
 
 
 def load(
@@ -154,7 +155,7 @@ def heldout(
                 mask[row, : count - 1] = 1
         ids = np.stack([np.zeros_like(window), np.zeros_like(window), window], axis=1)
         cursor = Cursor(samples=min(first + rows, windows), fingerprint=dataset.identity)
-        yield Batch(*inputs_and_labels(stretches), mask, ids, cursor)
+        yield Batch(*inputs_and_labels(stretches), mask, sample_ids=ids, cursor=cursor)
 
 
 def _rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:

@@ -111,7 +111,13 @@ class MadeUp:
         stretches = np.stack([self._row(sample) for sample in mine])
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
         mask = np.ones((share, self._length), np.float32)
-        return Batch(stretches[:, :-1].copy(), stretches[:, 1:].copy(), mask, ids, Cursor(start + count, "made up"))
+        return Batch(
+            stretches[:, :-1].copy(),
+            stretches[:, 1:].copy(),
+            mask,
+            sample_ids=ids,
+            cursor=Cursor(start + count, "made up"),
+        )
 
     def _row(self, sample: int) -> np.ndarray:
         random = np.random.default_rng([self._seed, sample])

@@ -24,7 +24,7 @@ ROWS, LENGTH = 240, 32
 def batch(step: int) -> Batch:
     rows = np.zeros((ROWS // 2, LENGTH), dtype=np.int64)  # one of two data ranks
     ids = np.full((ROWS, 3), step, dtype=np.int64)
-    return Batch(rows, rows, np.ones(rows.shape, np.float32), ids, Cursor(step * ROWS, "f"))
+    return Batch(rows, rows, np.ones(rows.shape, np.float32), sample_ids=ids, cursor=Cursor(step * ROWS, "f"))
 
 
 def run_config(directory: Path) -> RunConfig:
