@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,19 @@ class Rows:
     """[rows, S] which of the segments that a model tells apart each token belongs to."""
     follows: NDArray[np.int64] | None = None
     """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one."""
+
+    @classmethod
+    def of(cls, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> Rows:
+        """Tokens and labels, which all count."""
+        return Rows(tokens, labels, np.ones(labels.shape, np.float32))
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> Rows:
+        """Some of the rows."""
+        chosen: dict[str, Any] = {}
+        for name in (field.name for field in fields(Rows)):
+            value = getattr(self, name)
+            chosen[name] = None if value is None else value[rows]
+        return Rows(**chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

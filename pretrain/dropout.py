@@ -38,20 +38,19 @@ def begin(first_row: int) -> None:
 
 class Dropout(nn.Module):
     """One site, for tensors [rows, ..., columns]. `probability` counts in steps of 2**-16, rounded down; `shared_by`
-    names the axes of the layout whose ranks share dimension 1, each holding an equal part, the outermost first."""
+    names the axes of the layout whose ranks share dimension 1, each holding an equal part, the outermost first;
+    `columns_by` those that share the columns."""
 
-    def __init__(self, probability: float, shared_by: Sequence[str]) -> None:
+    def __init__(self, probability: float, shared_by: Sequence[str], columns_by: Sequence[str] = ()) -> None:
         super().__init__()
-        self.dropped_levels, self.shared_by = int(probability * _LEVELS), shared_by
-        self.site = self.shard = 0
+        self.dropped_levels, self.shared_by, self.columns_by = int(probability * _LEVELS), shared_by, columns_by
+        self.site = self.shard = self.column_shard = 0
 
     def place(self, name: str, axes: Mapping[str, tuple[int, int]]) -> None:
         """Where in the whole model this is: a name of its own, and this rank's (rank, number of ranks) on each axis,
-        from which follows its part of dimension 1."""
-        self.site, self.shard = key(name), 0
-        for axis in self.shared_by:
-            rank, ranks = axes[axis]
-            self.shard = self.shard * ranks + rank
+        from which follows its part of dimension 1 and of the columns."""
+        self.site = key(name)
+        self.shard, self.column_shard = _shard(self.shared_by, axes), _shard(self.columns_by, axes)
 
     @property
     def active(self) -> bool:
@@ -72,8 +71,18 @@ class Dropout(nn.Module):
         hashed = _fold(hashed, self.shard * shared, shared)
         for size in inner:
             hashed = _fold(hashed, 0, size)
-        lanes = _fold(hashed, 0, -(-columns // _LANES)).view(torch.int16)  # from -2**15
-        return lanes[..., :columns] < self.dropped_levels - _LEVELS // 2
+        assert not self.column_shard or columns % _LANES == 0, "ranks share whole lanes"
+        lanes = _fold(hashed, self.column_shard * (columns // _LANES), -(-columns // _LANES)).view(torch.int16)
+        return lanes[..., :columns] < self.dropped_levels - _LEVELS // 2  # lanes count from -2**15
+
+
+def _shard(shared_by: Sequence[str], axes: Mapping[str, tuple[int, int]]) -> int:
+    """Which part of a dimension is this rank's."""
+    shard = 0
+    for axis in shared_by:
+        rank, ranks = axes[axis]
+        shard = shard * ranks + rank
+    return shard
 
 
 def _fold(hashed: Tensor, start: int, count: int) -> Tensor:

@@ -60,6 +60,25 @@ def banded(q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, window: int, dropout:
     return out_NCWD.reshape(batch, heads, chunks * window, width)[:, :, :queries]
 
 
+def masked(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, bias: Tensor | None, scale: float, dropout: Drop
+) -> Tensor:
+    """Attention with `bias` added to the scores, where `visible` (bool; None: everywhere); both broadcastable to
+    [B, H, Q, K]. Returns [B, H, Q, D]."""
+    if dropout is not None:
+        return dropout(_probabilities(q, k, visible, bias, scale)) @ v
+    mask = visible
+    if bias is not None:
+        mask = bias.to(q.dtype)
+        mask = mask if visible is None else mask.masked_fill(~visible, -torch.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+
+
+def causal(queries: int, keys: int, device: torch.device) -> Tensor:
+    """Bool [queries, keys]: what comes before each query and itself, the queries being the last of the keys'."""
+    return _visible(queries, keys, keys, device)
+
+
 def _with_previous(x_BHKD: Tensor, window: int, padding: int) -> Tensor:
     """[B, H, K, D] -> [B * H, C, 2W, D]: each chunk of keys behind the one before it."""
     batch, heads, _, width = x_BHKD.shape
@@ -67,10 +86,17 @@ def _with_previous(x_BHKD: Tensor, window: int, padding: int) -> Tensor:
     return torch.cat([padded[:, :-1], padded[:, 1:]], dim=2)
 
 
-def _probabilities(q: Tensor, k: Tensor, visible: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(D)) over the visible keys: [..., queries, keys], the softmax in fp32."""
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-    return scores.masked_fill_(~visible, -torch.inf).softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+def _probabilities(
+    q: Tensor, k: Tensor, visible: Tensor | None, bias: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """softmax(scale q k^T + bias) over the visible keys: [..., queries, keys], the softmax in fp32. `scale` is
+    1 / sqrt(D) unless given."""
+    scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-1, -2)
+    if bias is not None:
+        scores = scores + bias
+    if visible is not None:
+        scores = scores.masked_fill_(~visible, -torch.inf)
+    return scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
 
 
 def _visible(queries: int, keys: int, window: int, device: torch.device) -> Tensor:

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from data_pipeline.config import Objective
+
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,24 +63,53 @@ class Attention(Section):
     window: int = Field(256, gt=0, description="keys a banded query sees, itself included")
 
 
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart"]
+ENCODERS: tuple[Family, ...] = ("bert", "roberta")
+ENCODER_DECODERS: tuple[Family, ...] = ("t5", "transformer", "bart")
+
+
 class Model(Section):
-    family: Literal["gpt"] = "gpt"
-    layers: int = Field(gt=0)
+    family: Family = "gpt"
+    layers: int = Field(gt=0, description="of the decoder; in a model without one, of the encoder")
+    encoder_layers: int | None = Field(
+        None, ge=0, description="encoder-decoders; absent: as many as layers; 0 (t5): a decoder alone"
+    )
     hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
     heads: int = Field(gt=0)
     head_dim: int | None = Field(None, gt=0, description="width of one head; absent: hidden / heads")
     ffn: int | None = Field(None, gt=0, description="width of the feed-forward layer; absent: 4 * hidden")
-    sequence_length: int = Field(gt=0, description="tokens per sequence")
-    vocabulary: int | None = Field(None, gt=0, description="token ids; absent: the tokenizer's")
+    sequence_length: int = Field(gt=0, description="tokens per sequence; of an encoder-decoder, of its input")
+    target_length: int | None = Field(
+        None, gt=0, description="encoder-decoders: tokens the decoder predicts; absent: what the objective makes"
+    )
+    vocabulary: int | None = Field(None, gt=0, description="token ids; absent: the tokenizer's, and the objective's")
     vocabulary_multiple: int = Field(
         128, gt=0, description="embedding rows are padded up to a multiple of this, so that tensor ranks can share them"
     )
-    norm: Literal["pre", "post"] = Field("pre", description="layer norm before each sublayer (GPT-2, 3) or after (GPT)")
+    norm: Literal["pre", "post"] = Field("pre", description="norm before each sublayer (GPT-2, 3, T5) or after (GPT)")
+    norm_type: Literal["layer", "rms"] = Field("layer", description="rms: without mean and bias (T5)")
     norm_eps: float = Field(1e-5, gt=0)
+    bias: bool = Field(True, description="linear layers have one")
+    activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
+        "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"
+    )
+    positions: Literal["learned", "sinusoidal", "relative"] = Field(
+        "learned", description="added to the embeddings, or (relative) to attention scores, by distance (T5)"
+    )
+    position_offset: int = Field(0, ge=0, description="number of the first position (RoBERTa, BART: 2)")
+    relative_buckets: int = Field(32, gt=1, description="distances told apart (relative)")
+    relative_distance: int = Field(128, gt=0, description="from which on distances are one (relative)")
+    segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
+    embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
+    embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer)")
     tied_head: bool = Field(True, description="the output projection is the token embedding")
     dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
-    init_std: float = Field(0.02, gt=0, description="standard deviation of initial weights")
+    ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
+    init: Literal["normal", "t5", "xavier"] = Field(
+        "normal", description="of weights; t5 and xavier: their deviation follows from the width (init.py)"
+    )
+    init_std: float = Field(0.02, gt=0, description="standard deviation of initial weights (normal)")
     scale_residual_init: bool = Field(True, description="divide the std of residual projections by sqrt(2 * layers)")
     attention: Attention = Attention()
 
@@ -90,6 +121,28 @@ class Model(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _family_has_these_parts(self) -> "Model":
+        if self.family not in ENCODER_DECODERS:
+            for key in ("encoder_layers", "target_length"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
+        if self.encoder_layers == 0 and self.family != "t5":
+            raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
+        if self.family != "gpt" and set(self.attention.pattern) != {"dense"}:
+            raise ValueError(f"model.attention.pattern is for the gpt family: the {self.family} family is dense")
+        if self.segments and self.family not in ENCODERS:
+            raise ValueError(f"model.segments is for the bert family: leave it out for {self.family}")
+        if self.family == "gpt":
+            plain = {
+                "norm_type": "layer", "bias": True, "positions": "learned", "position_offset": 0,
+                "embedding_norm": False, "embedding_scale": False, "init": "normal",
+            }  # fmt: skip
+            for key, value in plain.items():
+                if getattr(self, key) != value:
+                    raise ValueError(f"model.{key}={getattr(self, key)} is not in the gpt family: leave it out")
+        return self
+
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden // self.heads
@@ -99,14 +152,35 @@ class Model(Section):
         return self.ffn or 4 * self.hidden
 
     @property
+    def gated(self) -> bool:
+        return self.activation == "gated_gelu"
+
+    @property
+    def stacks(self) -> tuple[int, int]:
+        """(encoder, decoder) layers."""
+        if self.family in ENCODERS:
+            return self.layers, 0
+        if self.family in ENCODER_DECODERS:
+            return self.layers if self.encoder_layers is None else self.encoder_layers, self.layers
+        return 0, self.layers
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return min(self.stacks) > 0
+
+    @property
+    def label_length(self) -> int:
+        """Positions with a label."""
+        if not self.is_encoder_decoder:
+            return self.sequence_length
+        assert self.target_length is not None, "the target length is resolved before it is used"
+        return self.target_length
+
+    @property
     def padded_vocabulary(self) -> int:
         """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
         assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
         return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
-
-
-class Objective(Section):
-    name: Literal["causal"] = "causal"
 
 
 class Source(Section):
@@ -263,6 +337,22 @@ class RunConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
     health: Health = Health()
+
+    @model_validator(mode="after")
+    def _objective_suits_family(self) -> "RunConfig":
+        family, name = self.model.family, self.objective.name
+        if family == "gpt":
+            fitting: tuple[str, ...] = ("causal",)
+        elif family in ENCODERS:
+            fitting = ("masked",)
+        else:
+            targets = ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm", "deshuffling", "denoising")
+            fitting = (*targets, "pairs", *(() if self.model.is_encoder_decoder else ("causal",)))
+        if name not in fitting:
+            raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
+        if self.objective.next_sentence and self.model.segments < 2:
+            raise ValueError("objective.next_sentence makes samples of two segments: set model.segments=2")
+        return self
 
     @model_validator(mode="after")
     def _loss_scale_is_for_fp16(self) -> "RunConfig":

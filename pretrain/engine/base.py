@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from data_pipeline.batch import Batch
+from data_pipeline.batch import Batch, Rows
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Scores:
     """For each sequence and predicted position, on every rank of the model's replica."""
 
     log_probability: np.ndarray
-    """[rows, length] float32, nats: of each label given everything before it"""
+    """[rows, labels] float32, nats: of each label given what the model reads"""
     greedy: np.ndarray
-    """[rows, length] bool: whether the label was the most probable token"""
+    """[rows, labels] bool: whether the label was the most probable token"""
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Engine(Protocol):
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """One optimizer step on this data rank's rows of the global batch."""
 
-    def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
-        """Scores `labels` [rows, length] after `tokens` [rows, length] (int64). Collective within one replica of the
+    def score(self, batch: Rows) -> Scores:
+        """Scores the labels of `batch`. Collective within one replica of the
         model: data ranks may score other rows, of other shapes, and call this another number of times; but while
         training under ZeRO stage 3, where they share the weights, only as often as each other."""
 

@@ -18,7 +18,7 @@ from megatron.core.transformer.utils import set_model_to_sequence_parallel
 from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
-from data_pipeline.batch import Batch
+from data_pipeline.batch import Batch, Rows
 from pretrain import dropout
 from pretrain.config.schema import RunConfig
 from pretrain.engine import groups
@@ -30,9 +30,11 @@ from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.errors import ConfigError
 from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
+from pretrain.models.inputs import MicroBatch
 from pretrain.models.naming import mark_split, parameters, place_dropout
+from pretrain.models.network import stream_positions
 from pretrain.models.registry import FAMILIES
-from pretrain.objectives.causal import Causal, MicroBatch
+from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
 
 
@@ -49,7 +51,9 @@ class MegatronEngine:
         self.is_reporter = self.groups.rank == 0
         self.updates = 0
         self.keeps_gradients = False
-        self.objective = Causal(config.model.vocabulary or 0, self.groups.tensor_group)
+        self.objective = Tokens(
+            config.model.vocabulary or 0, self.groups.tensor_group, holds_first=self.groups.context_rank == 0
+        )
         self.megatron_config = transformer_config(config)
         with zero.creating(config, self.groups) if train else nullcontext():
             self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
@@ -84,8 +88,8 @@ class MegatronEngine:
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         micro = self.config.batch.micro_sequences
-        rows = self._micro_batches(batch.tokens, batch.labels, batch.loss_mask, micro, first_row)
-        results = self._run(rows, self.objective.forward, self._train_loss, forward_only=False)
+        micro_batches = self._micro_batches(batch, micro, first_row, self._follows_weight(batch))
+        results = self._run(micro_batches, self.objective.forward, self._train_loss, forward_only=False)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for loss_sum, token_count in results:
             sums += torch.stack([loss_sum.double(), token_count.double()])
@@ -109,21 +113,21 @@ class MegatronEngine:
                 lowered = self.loss_scale.overflowed()
         return StepResult(loss_sum, int(token_count), grad_norm, not finite, lowered, loss_scale)
 
-    def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
+    def score(self, batch: Rows) -> Scores:
         """See `base.Engine`."""
-        rows, length = tokens.shape
+        rows, length = batch.labels.shape
         micro = min(self.config.batch.micro_sequences, rows)
         group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
         padded = -(-rows // group) * group
         if padded > rows:
-            tokens, labels = (np.pad(x, ((0, padded - rows), (0, 0))) for x in (tokens, labels))
+            batch = batch[np.arange(padded).clip(max=rows - 1)]
         slices = self.layout.context * (self.layout.tensor if self.layout.sequence else 1)
-        if length % slices:
-            raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {length}")
-        mask = np.ones(tokens.shape, dtype=np.float32)
+        for positions in (length, batch.tokens.shape[1]):
+            if positions % slices:
+                raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
         with self._evaluating():
-            batches = self._micro_batches(tokens, labels, mask, micro)
-            results = self._run(batches, self.objective.forward, self._score_loss, forward_only=True)
+            cuts = self._micro_batches(batch, micro)
+            results = self._run(cuts, self.objective.forward, self._score_loss, forward_only=True)
         both = torch.zeros(2, padded, length // self.layout.context, device=self.device)
         for index, (log_probability, greedy) in enumerate(results):
             both[:, index * micro : (index + 1) * micro] = torch.stack([log_probability.float(), greedy.float()])
@@ -131,17 +135,17 @@ class MegatronEngine:
         log_probability, greedy = both[:, :rows].cpu().numpy()
         return Scores(log_probability, greedy.astype(bool))
 
-    def logits(self, tokens: np.ndarray) -> Tensor:
-        """[rows, length, vocabulary] float32 on the CPU, on one rank: for parity with other implementations."""
+    def logits(self, batch: Rows) -> Tensor:
+        """[rows, labels, vocabulary] float32 on the CPU, on one rank: for parity with other implementations."""
         assert self.layout.world == 1, "logits are for one rank"
 
-        def whole(_: MicroBatch, logits_SBV: Tensor) -> tuple[Tensor, Tensor, Any]:
-            real_BSV = logits_SBV[..., : self.objective.vocabulary].transpose(0, 1)
-            return logits_SBV.sum(), torch.tensor(0, dtype=torch.int), real_BSV.float().cpu()
+        def whole(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
+            logits_LBV = outputs[0] if isinstance(outputs, tuple) else outputs
+            real_BLV = logits_LBV[..., : self.objective.vocabulary].transpose(0, 1)
+            return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), real_BLV.float().cpu()
 
-        batches = self._micro_batches(tokens, tokens, np.ones(tokens.shape, dtype=np.float32), 1)
         with self._evaluating():
-            return torch.cat(self._run(batches, self.objective.forward, whole, forward_only=True))
+            return torch.cat(self._run(self._micro_batches(batch, 1), self.objective.forward, whole, True))
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """See `base.Engine`. Prompts of different lengths advance together: the shortest is read at once, then one
@@ -232,22 +236,51 @@ class MegatronEngine:
         return parts
 
     def _micro_batches(
-        self, tokens: np.ndarray, labels: np.ndarray, loss_mask: np.ndarray, micro: int, first_row: int = 0
+        self, batch: Rows, micro: int, first_row: int = 0, follows_weight: float = 0.0
     ) -> list[MicroBatch]:
         """Cuts this rank's rows, which dropout numbers from `first_row`, into micro-batches on the device: of each row
         the positions that are this context rank's."""
-        move = partial(torch.as_tensor, device=self.device)
-        count = tokens.shape[1] // self.layout.context
-        begin = self.groups.context_rank * count
-        own = slice(begin, begin + count)
-        positions = torch.arange(begin, begin + count, device=self.device).expand(micro, -1)
-        cuts = [slice(start, start + micro) for start in range(0, tokens.shape[0], micro)]
-        return [
-            MicroBatch(
-                move(tokens[c, own]), move(labels[c, own]), move(loss_mask[c, own]), positions, first_row + c.start
+        inputs, labels = (self._own_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
+        found = []
+        for start in range(0, len(batch.tokens), micro):
+            cut = batch[slice(start, start + micro)]
+            found.append(
+                MicroBatch(
+                    tokens_BS=self._move(cut.tokens, inputs),
+                    positions_BS=self._positions(inputs, micro),
+                    labels_BL=self._move(cut.labels, labels),
+                    loss_mask_BL=self._move(cut.loss_mask, labels),
+                    decoder_tokens_BL=self._move(cut.decoder_tokens, labels),
+                    decoder_positions_BL=None if cut.decoder_tokens is None else self._positions(labels, micro),
+                    visible_BS=self._move(cut.visible),
+                    segments_BS=self._move(cut.segments, inputs),
+                    follows_B=self._move(cut.follows),
+                    follows_weight=follows_weight,
+                    first_row=first_row + start,
+                )
             )
-            for c in cuts
-        ]
+        return found
+
+    def _own_positions(self, length: int) -> slice:
+        """This context rank's of `length` positions."""
+        count = length // self.layout.context
+        return slice(self.groups.context_rank * count, (self.groups.context_rank + 1) * count)
+
+    def _positions(self, own: slice, rows: int) -> Tensor:
+        return torch.arange(own.start, own.stop, device=self.device).expand(rows, -1)
+
+    def _move(self, values: np.ndarray | None, columns: slice | None = None) -> Tensor | None:
+        if values is None:
+            return None
+        return torch.as_tensor(values if columns is None else values[:, columns], device=self.device)
+
+    def _follows_weight(self, batch: Batch) -> float:
+        """What makes the sum of losses a sum of two means, of tokens' and of rows', when divided by the tokens: the
+        loss-bearing tokens of the global batch for each of its rows."""
+        if batch.follows is None:
+            return 0.0
+        tokens, rows = self.sum_over_data(np.array([batch.loss_mask.sum(dtype=np.float64), len(batch.follows)]))
+        return float(tokens / rows)
 
     def _run(
         self,
@@ -271,28 +304,36 @@ class MegatronEngine:
         iterators = [iter(batches) for _ in self.chunks]
         virtual = self.layout.virtual > 1
         rows, length = batches[0].tokens_BS.shape
+        positions = self._stream_positions(length, batches[0].labels_BL.shape[1])
         return schedule(
             forward_step_func=step,
             data_iterator=iterators if virtual else iterators[0],
             model=self.chunks if virtual else self.chunks[0],
             num_microbatches=len(batches),
-            seq_length=length * self.layout.context,
+            seq_length=positions,
             micro_batch_size=rows,
             forward_only=forward_only,
         )
 
-    def _train_loss(self, batch: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+    def _stream_positions(self, inputs: int, labels: int) -> int:
+        """Of what travels between stages, over all ranks that share it: megatron-core divides by those."""
+        layout = self.layout
+        slices = layout.context * (layout.tensor if layout.sequence else 1)
+        whole = (x * layout.context for x in (inputs, labels))
+        return stream_positions(self.config.model, *whole, slices, layout.tensor)
+
+    def _train_loss(self, batch: MicroBatch, logits: Any) -> tuple[Tensor, Tensor, Any]:
         loss_sum, token_count = self.objective.loss(logits, batch)
         return loss_sum, token_count, (loss_sum.detach(), token_count)
 
-    def _score_loss(self, batch: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
+    def _score_loss(self, batch: MicroBatch, logits: Any) -> tuple[Tensor, Tensor, Any]:
         log_probability, greedy = self.objective.score(logits, batch)
         return log_probability.sum(), torch.tensor(0, dtype=torch.int), (log_probability, greedy)
 
     def _next_token(self, ids: Tensor, begin: int, cache: StaticInferenceContext) -> Tensor:
         """The most probable token after `ids` [rows, positions], which follow `begin` cached positions."""
         positions = torch.arange(begin, begin + ids.shape[1], device=self.device).expand_as(ids)
-        batch = MicroBatch(ids, ids, ids, positions)
+        batch = MicroBatch(ids, positions, ids, ids)
 
         def last_id(_: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
             return logits.sum(), torch.tensor(0, dtype=torch.int), self.objective.next_token(logits)

@@ -73,7 +73,7 @@ def heldout_loss(
     sums = np.zeros(2)
     rows = rank_rows * engine.data_world
     for batch in heldout(dataset, sequence_length, rows, engine.data_rank, engine.data_world, sequences):
-        scores = engine.score(batch.tokens, batch.labels)
+        scores = engine.score(batch)
         counted = batch.loss_mask > 0
         sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
     loss_sum, token_count = engine.sum_over_data(sums).tolist()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.batch import Rows
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 
@@ -52,7 +53,7 @@ def score_pairs(engine: Engine, pairs: Sequence[Pair], length: int, batch_rows: 
         tokens, labels = np.zeros((2, len(rows), width), np.int64)
         for number, text in enumerate(texts):
             tokens[number, : len(text) - 1], labels[number, : len(text) - 1] = text[:-1], text[1:]
-        scores = engine.score(tokens, labels)
+        scores = engine.score(Rows.of(tokens, labels))
         for number, (row, text) in enumerate(zip(rows, texts, strict=True)):
             answer = slice(len(text) - 1 - len(pairs[row][1]), len(text) - 1)
             total = scores.log_probability[number, answer].sum(dtype=np.float64)

@@ -1,16 +1,29 @@
 """GPT, GPT-2, GPT-3: decoder with learned positions; one pipeline chunk of it."""
 
+from typing import Any
+
 from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from pretrain.config.schema import Model
 from pretrain.models.blocks import HiddenDropout, decoder_spec
+from pretrain.models.inputs import MicroBatch
 
 
 class GPT(GPTModel):
-    """megatron-core's GPTModel, but called with labels it hands on the logits as they lie, [S, B, V]: the loss is the
-    objective's. Called without, it transposes them, which costs three copies of all the logits in a training step."""
+    """megatron-core's GPTModel, but in training it hands on the logits as they lie, [S, B, V]: the loss is the
+    objective's. Called without labels, megatron-core transposes them, which costs three copies of all the logits."""
+
+    encoder_layers = 0
+
+    def forward(self, batch: MicroBatch, cache: Any = None) -> Tensor:
+        """Hidden states for the next stage, or logits on the last one: [S, B, V / tensor ranks]; with a key-value
+        `cache` [B, 1, V] for the last position, of all tensor ranks."""
+        if cache is None:
+            return super().forward(batch.tokens_BS, batch.positions_BS, None, labels=batch.labels_BL)
+        whole = {"inference_context": cache, "runtime_gather_output": True}
+        return super().forward(batch.tokens_BS, batch.positions_BS, None, **whole)
 
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
         return logits

@@ -80,7 +80,11 @@ def place_dropout(chunk: nn.Module, axes: Mapping[str, tuple[int, int]]) -> None
 def _global_name(chunk: nn.Module, name: str) -> str:
     parts = name.split(".")
     if parts[:2] == ["decoder", "layers"]:
-        parts[2] = str(chunk.decoder.layers[int(parts[2])].layer_number - 1)
+        number = chunk.decoder.layers[int(parts[2])].layer_number - 1
+        if number < chunk.encoder_layers:
+            parts[0], parts[2] = "encoder", str(number)
+        else:
+            parts[2] = str(number - chunk.encoder_layers)
     return ".".join(parts)
 
 
@@ -89,7 +93,7 @@ def _split_dim(module: nn.Module, leaf: str) -> int | None:
         return 0
     if isinstance(module, RowParallelLinear) and leaf == "weight":
         return 1
-    return None
+    return getattr(module, "split_dim", None)
 
 
 def _clear_marks(value: Tensor) -> None:

@@ -67,19 +67,30 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
     # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
     _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
-    _divides("parallel.context", parallel.context, "model.sequence_length", model.sequence_length)
+    lengths = {"model.sequence_length": model.sequence_length}
+    if model.is_encoder_decoder:
+        lengths["model.target_length"] = model.label_length
+    for name, length in lengths.items():
+        _divides("parallel.context", parallel.context, name, length)
     if parallel.sequence:
         if parallel.tensor == 1:
             raise ConfigError(
                 "parallel.sequence splits the sequence over tensor ranks, and parallel.tensor is 1: "
                 "set parallel.sequence=false or parallel.tensor=2"
             )
-        slice_name = "model.sequence_length" + (" / parallel.context" if parallel.context > 1 else "")
-        _divides("parallel.tensor", parallel.tensor, slice_name, model.sequence_length // parallel.context)
+        for name, length in lengths.items():
+            slice_name = name + (" / parallel.context" if parallel.context > 1 else "")
+            _divides("parallel.tensor", parallel.tensor, slice_name, length // parallel.context)
     if parallel.virtual > 1 and parallel.pipeline == 1:
         raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
     chunks = parallel.pipeline * parallel.virtual
-    if model.layers % chunks:
+    if model.is_encoder_decoder:
+        if chunks > sum(model.stacks):
+            raise ConfigError(
+                f"{' + '.join(map(str, model.stacks))} layers cannot be divided into {chunks} chunks "
+                f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): use fewer"
+            )
+    elif model.layers % chunks:
         raise ConfigError(
             f"model.layers={model.layers} cannot be divided into {chunks} equal chunks "
             f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch.distributed as dist
 
-from data_pipeline.batch import Batch, Cursor
+from data_pipeline.batch import Batch
 from pretrain.config.schema import RunConfig
 from pretrain.engine.base import Engine, GlobalPart
 
@@ -81,7 +81,7 @@ def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> It
         batch = source.batch(start, rows, engine.data_rank, engine.data_world)
         count = len(batch.tokens)
         first = engine.data_rank * count
-        masks = [_loss_mask(config.run.seed, start + first + row, batch.tokens.shape[1]) for row in range(count)]
+        masks = [_loss_mask(config.run.seed, start + first + row, batch.labels.shape[1]) for row in range(count)]
         batch = replace(batch, loss_mask=batch.loss_mask * np.stack(masks))
         result = engine.train_step(batch, config.optimizer.learning_rate, step)
         loss = result.loss_sum / result.token_count
@@ -95,34 +95,6 @@ def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> It
             said=_gather([Said(dist.get_rank(), loss, result.token_count, result.grad_norm)]),
             gradients=_gather(_held(engine.gradients(), "gradient")),
         )
-
-
-class MadeUp:
-    """Rows for a config without data: each token follows from the one before it, nearly."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self._seed, self._length = config.run.seed, config.model.sequence_length
-        self._vocabulary = config.model.vocabulary or 0
-
-    def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
-        """As Stream.batch."""
-        share = count // data_world
-        mine = range(start + data_rank * share, start + (data_rank + 1) * share)
-        stretches = np.stack([self._row(sample) for sample in mine])
-        ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
-        mask = np.ones((share, self._length), np.float32)
-        return Batch(
-            stretches[:, :-1].copy(),
-            stretches[:, 1:].copy(),
-            mask,
-            sample_ids=ids,
-            cursor=Cursor(start + count, "made up"),
-        )
-
-    def _row(self, sample: int) -> np.ndarray:
-        random = np.random.default_rng([self._seed, sample])
-        steps = random.integers(1, 4, self._length + 1)
-        return (random.integers(self._vocabulary) + np.cumsum(steps)) % self._vocabulary
 
 
 def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:

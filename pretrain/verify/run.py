@@ -20,7 +20,8 @@ from pretrain.errors import RunError
 from pretrain.plan.layout import plan_layout
 from pretrain.verify.departure import Reference, Verdict, bounds_of
 from pretrain.verify.jobs import ONE_RANK, Job
-from pretrain.verify.probe import MadeUp, Observation, Source, observe
+from pretrain.verify.made_up import MadeUp
+from pretrain.verify.probe import Observation, Source, observe
 
 Result = TypeVar("Result")
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from data_pipeline.batch import Rows
 from pretrain.attention.patterns import PATTERNS, banded, dense
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
@@ -192,7 +193,7 @@ def _continuations() -> tuple[list[list[int]], list[list[int]]]:
     for prompt in prompts:
         ids = list(prompt)
         for _ in range(count):
-            ids.append(int(engine.logits(np.array([ids]))[0, -1].argmax()))
+            ids.append(int(engine.logits(Rows.of(np.array([ids]), np.array([ids])))[0, -1].argmax()))
         whole.append(ids[len(prompt) :])
     return engine.generate(prompts, count, stop=-1), whole
 

@@ -1,12 +1,12 @@
 """A GPT small enough for a test, batches for it, and an engine on any layout."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch.distributed as dist
 
+from data_pipeline.batch import Rows
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
@@ -44,15 +44,6 @@ def build_engine(config: RunConfig, train: bool = True) -> MegatronEngine:
     engine = MegatronEngine(config, plan_layout(config, dist.get_world_size()), place, train)
     engine.initialise()
     return engine
-
-
-@dataclass(frozen=True)
-class Rows:
-    """As much of a data_pipeline Batch as a step reads."""
-
-    tokens: np.ndarray
-    labels: np.ndarray
-    loss_mask: np.ndarray
 
 
 def rows(engine: MegatronEngine, step: int, masked: bool = False) -> Rows:

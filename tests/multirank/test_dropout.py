@@ -91,7 +91,7 @@ def _losses_of_one_batch() -> Any:
     return (
         *losses,
         engine.train_step(batch, 0.0, 7).loss_sum,
-        -engine.score(batch.tokens, batch.labels).log_probability.sum(),
+        -engine.score(batch).log_probability.sum(),
     )
 
 

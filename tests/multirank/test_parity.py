@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data_pipeline.batch import Rows
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.config.schema import RunConfig
 from pretrain.engine.megatron import MegatronEngine
@@ -52,6 +53,10 @@ def _tokens(vocabulary: int) -> np.ndarray:
     return np.random.default_rng(5).integers(0, vocabulary, (4, LENGTH))
 
 
+def _rows(vocabulary: int) -> Rows:
+    return Rows.of(_tokens(vocabulary), _tokens(vocabulary))
+
+
 def _rate(step: int) -> float:
     return 1e-3 * (step + 1) / STEPS
 
@@ -65,7 +70,7 @@ def _export(config: RunConfig, tokenizer: Path, directory: Path) -> Any:
 
     engine = build_engine(config, train=False)
     _randomise(engine)
-    return export(engine, config, tokenizer, directory), engine.logits(_tokens(config.model.vocabulary or 0)).numpy()
+    return export(engine, config, tokenizer, directory), engine.logits(_rows(config.model.vocabulary or 0)).numpy()
 
 
 def _export_in_wrong_order(config: RunConfig, tokenizer: Path, directory: Path) -> str:
@@ -82,7 +87,7 @@ def _logits(config: RunConfig, zero: str) -> Any:
     engine = build_engine(config, train=False)
     _randomise(engine, zero)
     weights = {name.removeprefix("model/"): value for name, value in whole_state(engine).items()}
-    return engine.logits(_tokens(VOCABULARY)).numpy(), weights
+    return engine.logits(_rows(VOCABULARY)).numpy(), weights
 
 
 def _train(config: RunConfig) -> list[tuple[float, float]]:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.batch import Rows
 from pretrain.errors import ConfigError
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, VOCABULARY, build_engine, tiny_config, train
@@ -17,7 +18,7 @@ def _score(parallel: dict[str, Any], rows_count: int) -> tuple[np.ndarray, np.nd
     engine = build_engine(tiny_config(parallel=parallel, batch={"sequences": ROWS, "micro_sequences": 2}))
     random = np.random.default_rng(3)
     tokens, labels = random.integers(0, VOCABULARY, (2, rows_count, LENGTH))
-    scores = engine.score(tokens, labels)
+    scores = engine.score(Rows.of(tokens, labels))
     assert engine.sum_over_data(np.ones(1))[0] == engine.data_world, "no row counts twice"
     return scores.log_probability, scores.greedy
 
@@ -46,7 +47,7 @@ def _padding_bears_no_probability() -> float:
     assert engine.config.model.padded_vocabulary > VOCABULARY
     tokens = np.full((VOCABULARY, 1), 5)
     labels = np.arange(VOCABULARY)[:, None]
-    return float(np.exp(engine.score(tokens, labels).log_probability.astype(np.float64)).sum())
+    return float(np.exp(engine.score(Rows.of(tokens, labels)).log_probability.astype(np.float64)).sum())
 
 
 def test_probabilities_of_real_tokens_sum_to_one() -> None:
@@ -70,7 +71,7 @@ def _generate_without_cache() -> list[list[int]]:
             tokens = np.tile(np.array(ids), (VOCABULARY, 1))
             labels = np.zeros_like(tokens)
             labels[:, -1] = np.arange(VOCABULARY)
-            ids.append(int(engine.score(tokens, labels).log_probability[:, -1].argmax()))
+            ids.append(int(engine.score(Rows.of(tokens, labels)).log_probability[:, -1].argmax()))
         found.append(ids[len(prompt) :])
     return found
 
@@ -94,7 +95,7 @@ def _refusals() -> list[str]:
     with pytest.raises(ConfigError) as generation:
         engine.generate(PROMPTS, NEW_TOKENS, -1)
     with pytest.raises(ValueError, match="multiples of") as length:
-        engine.score(*np.zeros((2, 1, 7), dtype=np.int64))
+        engine.score(Rows.of(*np.zeros((2, 1, 7), dtype=np.int64)))
     return [str(generation.value), str(length.value)]
 
 

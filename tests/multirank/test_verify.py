@@ -23,7 +23,7 @@ from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.plan.kinds import parse
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
-from pretrain.verify.probe import MadeUp
+from pretrain.verify.made_up import MadeUp
 from pretrain.verify.run import Row, Verification
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import tiny_config

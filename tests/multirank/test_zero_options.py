@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.batch import Rows
 from pretrain.engine.megatron import MegatronEngine
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import LENGTH, VOCABULARY, build_engine, rows, tiny_config, train, whole_state
@@ -55,7 +56,7 @@ def _curves(parallels: Sequence[dict[str, Any]], precision: str = "bf16") -> lis
 
 
 def _said(engine: MegatronEngine) -> dict[str, Any]:
-    engine.score(*_same_rows())  # after which second copies are there
+    engine.score(_same_rows())  # after which second copies are there
     values = [parameter.value for parameter in engine.parameters]
     optimizer: Any = engine.sharding.optimizer if engine.sharding is not None else None
     ddp = getattr(engine.chunks[0], "ddp_config", None)
@@ -122,15 +123,15 @@ def _half(parallels: Sequence[dict[str, Any]]) -> list[Any]:
         rate, results = engine.config.optimizer.learning_rate, []
         for step in range(10):
             results.append(engine.train_step(rows(engine, step), rate, step))
-        scored = engine.score(*_same_rows()).log_probability
+        scored = engine.score(_same_rows()).log_probability
         found.append((results, scored, engine.updates, engine.loss_scale.state if engine.loss_scale else None))
         meet_again()
     return found
 
 
-def _same_rows() -> tuple[np.ndarray, np.ndarray]:
+def _same_rows() -> Rows:
     random = np.random.default_rng(0)
-    return random.integers(0, VOCABULARY, (4, LENGTH)), random.integers(0, VOCABULARY, (4, LENGTH))
+    return Rows.of(*random.integers(0, VOCABULARY, (2, 4, LENGTH)))
 
 
 def test_fp16_leaves_out_what_overflows_and_follows_fp32_alike_on_every_sharding() -> None:
@@ -193,7 +194,7 @@ def _scored_between(zero: dict[str, Any]) -> tuple[Any, Any]:
         for step in range(5):
             curve += train(engine, range(step, step + 1))
             if scores and step != 2:
-                engine.score(*_same_rows())
+                engine.score(_same_rows())
         curves.append(curve)
         meet_again()
     return curves[0], curves[1]

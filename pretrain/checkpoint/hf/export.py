@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import GPT2LMHeadModel
 
+from data_pipeline.batch import Rows
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint.hf.gpt2 import hf_config, hf_tensors
 from pretrain.config.schema import RunConfig
@@ -56,4 +57,4 @@ def largest_difference(engine: MegatronEngine, config: RunConfig, directory: Pat
         raise RunError(f"not exported: transformers misses or does not know some weights ({report})")
     with torch.no_grad():
         expected = theirs.eval()(torch.from_numpy(tokens)).logits
-    return float((engine.logits(tokens) - expected).abs().max())
+    return float((engine.logits(Rows.of(tokens, tokens)) - expected).abs().max())

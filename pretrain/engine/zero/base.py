@@ -50,7 +50,7 @@ class Sharding(Protocol):
     def begin(self, keeps_gradients: bool) -> None:
         """Before the first micro-batch of a step. `keeps_gradients`: until the next step's beginning."""
 
-    def forwarded(self, chunk: Any, output: Tensor) -> None:
+    def forwarded(self, chunk: Any, output: Any) -> None:
         """`chunk` has been run on a micro-batch that will be trained on."""
 
     def reduce(self, token_count: int) -> None:

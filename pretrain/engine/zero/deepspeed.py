@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import register_multi_grad_hook
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.groups import Groups
@@ -71,16 +72,17 @@ class DeepSpeedSharding(ABC):
         self.optimizer.zero_grad(set_to_none=True)
         self.optimizer.set_gradient_accumulation_boundary(False)
 
-    def forwarded(self, chunk: Any, output: Tensor) -> None:
-        """The gradient's arrival at the chunk's output is the beginning of its backward pass. DeepSpeed's engine would
-        call these two; in a pipeline, several forward passes lie between."""
+    def forwarded(self, chunk: Any, output: Any) -> None:
+        """The gradient's arrival at the chunk's output (at the first, if it has several) is the beginning of its
+        backward pass. DeepSpeed's engine would call these two; in a pipeline, several forward passes lie between."""
 
-        def begins(_: Tensor) -> None:
+        def begins(_: Any) -> None:
             self._backward_begins(chunk)
             # Of this backward pass, however many are nested in it (recomputed layers run their own).
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # type: ignore[attr-defined]
 
-        output.register_hook(begins)
+        outputs = output if isinstance(output, tuple) else (output,)
+        register_multi_grad_hook(outputs, begins, mode="any")
 
     def reduce(self, token_count: int) -> None:
         self._finish()

@@ -73,7 +73,7 @@ class MegatronSharding:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
 
-    def forwarded(self, chunk: Any, output: Tensor) -> None:
+    def forwarded(self, chunk: Any, output: Any) -> None:
         pass
 
     def reduce(self, token_count: int) -> None:

@@ -103,7 +103,7 @@ class Stage3(DeepSpeedSharding):
         super().begin(keeps_gradients)
         self._passes = dict.fromkeys(self.chunks, 0)
 
-    def forwarded(self, chunk: Any, output: Tensor) -> None:
+    def forwarded(self, chunk: Any, output: Any) -> None:
         # How many of a module's inputs await their gradient: after the last, DeepSpeed lets its weights go. It counts
         # for the latest forward pass only, and in a pipeline others wait; they are all alike.
         counted = (module for module in self._modules[chunk] if hasattr(module, "ds_grads_remaining"))

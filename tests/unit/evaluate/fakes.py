@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from data_pipeline.batch import Rows
 from data_pipeline.progress import Progress
 from pretrain.engine.base import Scores
 
@@ -44,7 +45,8 @@ class FakeEngine:
         self.scored: list[tuple[np.ndarray, np.ndarray]] = []
 
     @torch.no_grad()
-    def score(self, tokens: np.ndarray, labels: np.ndarray) -> Scores:
+    def score(self, batch: Rows) -> Scores:
+        tokens, labels = batch.tokens, batch.labels
         assert tokens.dtype == labels.dtype == np.int64
         assert tokens.shape[1] <= LENGTH
         self.scored.append((tokens, labels))

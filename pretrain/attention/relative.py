@@ -1,0 +1,32 @@
+"""Attention scores biased by distance (T5: Raffel et al. 2020, arXiv 1910.10683, section 2.1): near distances have a
+bucket each, farther ones share buckets that grow with the logarithm, and from `largest` on all share the last."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def bias_by_distance(table: Tensor, queries: int, keys: int, both_ways: bool, largest: int) -> Tensor:
+    """[buckets, heads] -> [1, heads, queries, keys]. Query i and key i are at one position. `both_ways`: half of the
+    buckets are for keys that come after their query; otherwise those count as at distance zero."""
+    distances = torch.arange(1 - queries, keys, device=table.device)  # of key from query
+    values = F.embedding(bucket(distances, table.shape[0], both_ways, largest), table)
+    # The rows of a Toeplitz matrix are windows of one vector, from the last query to the first.
+    return values.T.unfold(1, keys, 1).flip(1)[None]
+
+
+def bucket(distances: Tensor, buckets: int, both_ways: bool, largest: int) -> Tensor:
+    """Bucket of each distance (key's position minus query's), int64."""
+    first = 0
+    if both_ways:
+        buckets //= 2
+        first = (distances > 0) * buckets
+        distances = distances.abs()
+    else:
+        distances = (-distances).clamp(min=0)
+    exact = buckets // 2
+    ratio = (distances.clamp(min=1).float() / exact).log() / math.log(largest / exact)
+    far = (exact + (ratio * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return first + torch.where(distances < exact, distances, far)

@@ -1,0 +1,43 @@
+"""BERT and RoBERTa: encoders with a head for masked tokens and, if asked for, one for the next sentence."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from torch import Tensor, nn
+
+from pretrain.config.schema import Model
+from pretrain.models.blocks import Config, LayerNorm
+from pretrain.models.network import Network
+
+
+class MaskedHead(nn.Module):
+    """Dense layer, GELU and norm before the logits, which have a bias (Devlin et al. 2018, arXiv 1810.04805); with two
+    segments, beside them the two logits of "the second follows the first", [B, 2], from the first position."""
+
+    bias = True
+
+    def __init__(self, model: Model, megatron: Config) -> None:
+        super().__init__()
+        self.transform = nn.Linear(model.hidden, model.hidden)
+        self.norm = LayerNorm(megatron, model.hidden, model.norm_eps)
+        for parameter in self.transform.parameters():
+            parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
+        self.pooler = nn.Linear(model.hidden, model.hidden) if model.segments > 1 else None
+        self.next_sentence = nn.Linear(model.hidden, 2) if model.segments > 1 else None
+        self.shares_sequence = megatron.sequence_parallel
+
+    def forward(self, hidden_SBH: Tensor, project: Callable[[Tensor], Tensor]) -> Any:
+        logits = project(self.norm(F.gelu(self.transform(hidden_SBH))))
+        if self.pooler is None or self.next_sentence is None:
+            return logits
+        if self.shares_sequence:  # every tensor rank goes on alike, so each takes its own slice's gradient
+            hidden_SBH = gather_from_sequence_parallel_region(hidden_SBH, tensor_parallel_output_grad=False)
+        return logits, self.next_sentence(torch.tanh(self.pooler(hidden_SBH[0])))
+
+
+build = partial(Network, head=MaskedHead)
+"""(model, megatron, first, last, chunk) -> one chunk"""

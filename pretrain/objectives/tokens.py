@@ -1,0 +1,72 @@
+"""What a model should say at its positions: model + micro-batch -> (loss sum, token count).
+
+Sums and counts travel; the engine divides the gradient once, by the count of the global batch. Rows of the embedding
+that pad the vocabulary take no part in the softmax. Which positions count, and what they should say, is in the batch:
+the next token, a masked one, a target.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from torch import Tensor, nn
+
+from pretrain.models.inputs import MicroBatch
+
+
+class Tokens:
+    """`vocabulary`: real token ids; `group`: the tensor ranks that share the logits; `holds_first`: whether this rank's
+    slice of a sequence is the first."""
+
+    def __init__(self, vocabulary: int, group: dist.ProcessGroup, holds_first: bool) -> None:
+        self.vocabulary, self.group, self.holds_first = vocabulary, group, holds_first
+
+    def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
+        """Hidden states for the next stage, or on the last one logits [L, B, V / tensor ranks] (with two segments, and
+        [B, 2] of whether the second follows); with a key-value `cache` [B, 1, V] for the last position."""
+        return model(batch) if cache is None else model(batch, cache)
+
+    def next_token(self, logits_B1V: Tensor) -> Tensor:
+        """The most probable next token id [B], from gathered logits."""
+        return logits_B1V[:, -1, : self.vocabulary].argmax(dim=-1)
+
+    def loss(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(sum of losses in nats, number of loss-bearing tokens as int32). Overwrites the logits. Besides a token's,
+        there is the loss of each row's answer whether its second segment follows, times `follows_weight`."""
+        logits_LBV, follows_B2 = outputs if isinstance(outputs, tuple) else (outputs, None)
+        losses_LB = vocab_parallel_cross_entropy(self._real(logits_LBV), batch.labels_BL.T.contiguous())
+        total = (losses_LB * batch.loss_mask_BL.T).sum()
+        if follows_B2 is not None:  # at the first position, which one context rank has; the others' counts as nothing
+            asked = batch.follows_B is not None and self.holds_first
+            target = batch.follows_B if batch.follows_B is not None else torch.zeros_like(batch.tokens_BS[:, 0])
+            answers = F.cross_entropy(follows_B2.float(), target, reduction="sum")
+            total = total + answers * (batch.follows_weight if asked else 0.0)
+        return total, batch.loss_mask_BL.sum().int()
+
+    def score(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """(log probability of each label [B, L], whether it is the most probable token [B, L])."""
+        logits_LBV = outputs[0] if isinstance(outputs, tuple) else outputs
+        labels_LB = batch.labels_BL.T.contiguous()
+        greedy_LB = self._most_probable(logits_LBV) == labels_LB
+        return -vocab_parallel_cross_entropy(self._real(logits_LBV), labels_LB).T, greedy_LB.T
+
+    def _most_probable(self, logits_LBV: Tensor) -> Tensor:
+        """The most probable token id [L, B] over all tensor ranks; the lowest id among equals."""
+        best_LB, id_LB = self._real(logits_LBV).max(dim=-1)
+        id_LB = id_LB + dist.get_rank(self.group) * logits_LBV.shape[-1]
+        if dist.get_world_size(self.group) == 1:
+            return id_LB
+        bests, ids = ([torch.empty_like(x) for _ in range(dist.get_world_size(self.group))] for x in (best_LB, id_LB))
+        dist.all_gather(bests, best_LB, group=self.group)
+        dist.all_gather(ids, id_LB, group=self.group)
+        winner_LB = torch.stack(bests).argmax(dim=0, keepdim=True)
+        return torch.stack(ids).gather(0, winner_LB)[0]
+
+    def _real(self, logits_LBV: Tensor) -> Tensor:
+        """The logits with padding columns at minus infinity, in place. Autograd need not know (`data`), since their
+        gradient from the cross entropy is their probability, zero; told, it would copy all the logits twice."""
+        real = self.vocabulary - dist.get_rank(self.group) * logits_LBV.shape[-1]
+        logits_LBV.data[..., max(0, real) :] = -torch.inf
+        return logits_LBV

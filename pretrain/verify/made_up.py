@@ -1,0 +1,54 @@
+"""Rows for a config without data: of the kind that its model reads, with padding, prefixes and segments of all lengths.
+
+Each token follows from the one before it, nearly; what a target says follows from its input.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.batch import Batch, Cursor, Rows
+from pretrain.config.schema import ENCODERS, RunConfig
+
+_SHORTEST = 0.5  # part of a row that is no padding
+
+
+class MadeUp:
+    """In place of data_pipeline's Stream."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._seed, self._model, self._objective = config.run.seed, config.model, config.objective
+        self._vocabulary = config.model.vocabulary or 0
+
+    def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
+        """As Stream.batch."""
+        share = count // data_world
+        mine = range(start + data_rank * share, start + (data_rank + 1) * share)
+        rows = self._rows([np.random.default_rng([self._seed, sample]) for sample in mine])
+        ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
+        return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "made up"))
+
+    def _rows(self, randoms: list[np.random.Generator]) -> Rows:
+        model, length = self._model, self._model.sequence_length
+        stretches = np.stack([self._stretch(random, length) for random in randoms])
+        tokens, labels = stretches[:, :-1].copy(), stretches[:, 1:].copy()
+        if model.family == "gpt":
+            return Rows.of(tokens, labels)
+        first = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])[:, None]
+        seen = np.arange(length) < first
+        if model.family in ENCODERS:
+            mask = seen.astype(np.float32)
+            segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments else None
+            asked = self._objective.next_sentence
+            follows = np.array([random.integers(2) for random in randoms]) if asked else None
+            return Rows(tokens, labels, mask, visible=seen, segments=segments, follows=follows)
+        if not model.is_encoder_decoder:
+            if self._objective.name == "causal":
+                return Rows.of(tokens, labels)
+            return Rows(tokens, labels, 1 - seen.astype(np.float32), visible=seen)
+        targets = np.stack([self._stretch(random, model.label_length) for random in randoms])
+        labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)
+        return Rows(tokens, labels, mask, decoder_tokens=targets[:, :-1].copy(), visible=seen)
+
+    def _stretch(self, random: np.random.Generator, length: int) -> NDArray[np.int64]:
+        steps = random.integers(1, 4, length + 1)
+        return (random.integers(self._vocabulary) + np.cumsum(steps)) % self._vocabulary

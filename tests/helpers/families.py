@@ -1,0 +1,63 @@
+"""The smallest model of each family that has all its parts, and made-up rows for it."""
+
+from typing import Any
+
+from pretrain.config.schema import RunConfig
+from pretrain.engine.megatron import MegatronEngine
+from pretrain.verify.made_up import MadeUp
+from tests.helpers.tiny import ROWS, tiny_config
+
+_BERT = {
+    "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
+    "embedding_norm": True, "scale_residual_init": False, "attention": {},
+}  # fmt: skip
+_TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "scale_residual_init": False, "attention": {}}
+_T5 = _TARGET | {
+    "family": "t5", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "relu",
+    "positions": "relative", "relative_buckets": 8, "relative_distance": 20, "init": "t5", "head_dim": 8,
+}  # fmt: skip
+_DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
+    "roberta": {
+        "model": _BERT | {"family": "roberta", "segments": 0, "position_offset": 2},
+        "objective": {"name": "masked"},
+    },
+    "t5": {"model": _T5, "objective": {"name": "span_corruption"}},
+    "t5v1.1": {
+        "model": _T5 | {"activation": "gated_gelu", "tied_head": False},
+        "objective": {"name": "span_corruption"},
+    },
+    "prefix-lm": {"model": _DECODER, "objective": {"name": "prefix_lm"}},
+    "transformer": {
+        "model": _TARGET | {
+            "family": "transformer", "norm": "post", "activation": "relu", "positions": "sinusoidal",
+            "embedding_scale": True, "init": "xavier",
+        },
+        "objective": {"name": "pairs"},
+    },
+    "bart": {
+        "model": _TARGET | {
+            "family": "bart", "norm": "post", "activation": "gelu", "position_offset": 2, "embedding_norm": True,
+        },
+        "objective": {"name": "denoising"},
+    },
+}  # fmt: skip
+
+
+def family_config(family: str, **sections: Any) -> RunConfig:
+    """Of width 64, 4 layers in all; `sections` as in `tiny_config`. A ReLU that only just fires gives its weights a
+    gradient of rounding size, of which Adam with an epsilon of 1e-8 would make a whole step."""
+    parts = {**FAMILIES[family], "optimizer": {"eps": 1e-6}}
+    return tiny_config(**{name: {**parts.get(name, {}), **sections.get(name, {})} for name in {*parts, *sections}})
+
+
+def train_family(engine: MegatronEngine, steps: range) -> list[tuple[float, float]]:
+    """(mean loss, gradient norm) of each step, at the config's learning rate."""
+    source, rate, found = MadeUp(engine.config), engine.config.optimizer.learning_rate, []
+    for step in steps:
+        batch = source.batch((step - 1) * ROWS, ROWS, engine.data_rank, engine.data_world)
+        result = engine.train_step(batch, rate, step)
+        found.append((result.loss_sum / result.token_count, result.grad_norm))
+    return found
