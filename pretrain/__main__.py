@@ -5,6 +5,8 @@
     pretrain eval runs/debug-gpt --tasks last_word,arithmetic_2da --shots 0,1,8 --out reports/debug-gpt
     pretrain verify configs/debug/gpt.yaml --layouts tp2,pp2,tp2pp2dp2+sp+vp2
     pretrain compare runs/debug-gpt runs/debug-gpt-again
+    pretrain export runs/debug-gpt --to hf exported/debug-gpt
+    pretrain import hf exported/debug-gpt --out runs/imported
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
@@ -29,7 +31,15 @@ _AUTO_RANKS = 4  # that `verify --layouts auto` fills when nobody says how many
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status. A user's mistake is one sentence on stderr, without a traceback."""
     arguments = sys.argv[1:] if argv is None else argv
-    verbs = {"data": _data, "train": _train, "eval": _eval, "verify": _verify, "compare": _compare, "export": _export}
+    verbs = {
+        "data": _data,
+        "train": _train,
+        "eval": _eval,
+        "verify": _verify,
+        "compare": _compare,
+        "export": _export,
+        "import": _import,
+    }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
@@ -244,12 +254,31 @@ def _export(argv: list[str]) -> int:
     _quiet()
     from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.directory import locate
-    from pretrain.checkpoint.files import TOKENIZER
     from pretrain.checkpoint.hf.export import export
 
     config, checkpoint = open_checkpoint(locate(Path(options.checkpoint)), ["precision=fp32"], one_rank=True)
-    difference = export(build_scorer(config, checkpoint), config, checkpoint / TOKENIZER, Path(directory))
+    difference = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
     print(f"{directory}: largest logit difference from transformers {difference:.2e}")
+    return 0
+
+
+def _import(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="pretrain import", allow_abbrev=False, description="Weights of other libraries as a run, after a gate."
+    )
+    parser.add_argument("format", choices=["hf"])
+    parser.add_argument("directory", type=Path, help="what save_pretrained wrote")
+    parser.add_argument("--out", type=Path, help="run directory to make; absent: runs/ and the directory's name")
+    options = parser.parse_args(argv)
+    out = options.out or Path("runs") / options.directory.resolve().name
+    _quiet()
+    from pretrain.build import build_empty
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+
+    config = read_config(options.directory, out)
+    engine = build_empty(config)
+    difference = import_hf(options.directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
+    print(f"{out}: largest logit difference from transformers {difference:.2e}")
     return 0
 
 

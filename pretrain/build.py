@@ -78,6 +78,13 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
     return engine
 
 
+def build_empty(config: RunConfig) -> MegatronEngine:
+    """An engine on one rank that can only score, whose weights the caller fills in."""
+    place = device.install()
+    device.join(config.health.timeout_s)
+    return MegatronEngine(config, plan_layout(config, dist.get_world_size(), trains=False), place, train=False)
+
+
 def versions() -> dict[str, str]:
     """Of what decides the numbers."""
     names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "numpy")

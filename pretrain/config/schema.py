@@ -100,6 +100,9 @@ class Model(Section):
     relative_buckets: int = Field(32, gt=1, description="distances told apart (relative)")
     relative_distance: int = Field(128, gt=0, description="from which on distances are one (relative)")
     segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
+    pooled_head: bool = Field(
+        False, description="a head on the first position that says whether the second segment follows (BERT)"
+    )
     embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
     embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer)")
     tied_head: bool = Field(True, description="the output projection is the token embedding")
@@ -131,8 +134,8 @@ class Model(Section):
             raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
         if self.family != "gpt" and set(self.attention.pattern) != {"dense"}:
             raise ValueError(f"model.attention.pattern is for the gpt family: the {self.family} family is dense")
-        if self.segments and self.family not in ENCODERS:
-            raise ValueError(f"model.segments is for the bert family: leave it out for {self.family}")
+        if (self.segments or self.pooled_head) and self.family not in ENCODERS:
+            raise ValueError(f"model.segments and model.pooled_head are BERT's: leave them out for {self.family}")
         if self.family == "gpt":
             plain = {
                 "norm_type": "layer", "bias": True, "positions": "learned", "position_offset": 0,
@@ -350,8 +353,11 @@ class RunConfig(Section):
             fitting = (*targets, "pairs", *(() if self.model.is_encoder_decoder else ("causal",)))
         if name not in fitting:
             raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
-        if self.objective.next_sentence and self.model.segments < 2:
-            raise ValueError("objective.next_sentence makes samples of two segments: set model.segments=2")
+        if self.objective.next_sentence and not (self.model.segments > 1 and self.model.pooled_head):
+            raise ValueError(
+                "objective.next_sentence makes samples of two segments and asks whether the second follows: set "
+                "model.segments=2 and model.pooled_head=true"
+            )
         return self
 
     @model_validator(mode="after")

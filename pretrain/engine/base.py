@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -89,6 +89,15 @@ class Engine(Protocol):
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token. Collective as
         `score` is."""
+
+    def encode(self, tokens: np.ndarray, visible: np.ndarray) -> Any:
+        """Of an encoder-decoder: what its encoder makes of `tokens` [rows, length] (int64), those that are not padding
+        being `visible` (bool); for `next_tokens`. Collective within one replica of the model, of one pipeline stage."""
+
+    def next_tokens(self, encoded: Any, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """[hypotheses, vocabulary] float32: log probabilities, in nats, of what follows each of `targets` [hypotheses,
+        tokens] (int64, the decoder's start first), each a target of one of the encoded `rows` [hypotheses]. Collective
+        likewise."""
 
     def state(self) -> dict[str, GlobalPart]:
         """Everything a checkpoint holds, by global name: live views to save from or to load into."""

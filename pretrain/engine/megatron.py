@@ -6,6 +6,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -135,17 +136,19 @@ class MegatronEngine:
         log_probability, greedy = both[:, :rows].cpu().numpy()
         return Scores(log_probability, greedy.astype(bool))
 
-    def logits(self, batch: Rows) -> Tensor:
-        """[rows, labels, vocabulary] float32 on the CPU, on one rank: for parity with other implementations."""
+    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
+        """[rows, labels, vocabulary] float32 on the CPU, and with a pooled head [rows, 2]; on one rank, for parity with
+        other implementations."""
         assert self.layout.world == 1, "logits are for one rank"
 
         def whole(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
-            logits_LBV = outputs[0] if isinstance(outputs, tuple) else outputs
+            logits_LBV, *more = outputs if isinstance(outputs, tuple) else (outputs,)
             real_BLV = logits_LBV[..., : self.objective.vocabulary].transpose(0, 1)
-            return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), real_BLV.float().cpu()
+            return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
 
         with self._evaluating():
-            return torch.cat(self._run(self._micro_batches(batch, 1), self.objective.forward, whole, True))
+            results = self._run(self._micro_batches(batch, 1), self.objective.forward, whole, forward_only=True)
+        return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """See `base.Engine`. Prompts of different lengths advance together: the shortest is read at once, then one
@@ -173,6 +176,33 @@ class MegatronEngine:
                 if bool((finished | (end + 1 >= ends + new_tokens)).all()):
                     break
         return [_until(ids[row, len(p) : len(p) + new_tokens].tolist(), stop) for row, p in enumerate(prompts)]
+
+    def encode(self, tokens: np.ndarray, visible: np.ndarray) -> "Encoded":
+        """See `base.Engine`."""
+        if self.layout.pipeline > 1 or self.layout.context > 1:
+            raise ConfigError(
+                "translation runs with parallel.pipeline=1 and parallel.context=1, which change no number"
+            )
+        there = self._micro_batches(Rows(tokens, tokens, tokens, visible=visible), len(tokens))[0]
+        with self._evaluating(), self._without_sequence_parallel():
+            return Encoded(self.bare[0].encode(there), there)
+
+    def next_tokens(self, encoded: "Encoded", rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """See `base.Engine`."""
+        there = torch.as_tensor(rows, device=self.device)
+        assert encoded.batch.visible_BS is not None
+        ids = torch.as_tensor(targets, device=self.device)
+        batch = replace(
+            encoded.batch,
+            tokens_BS=encoded.batch.tokens_BS[there],
+            visible_BS=encoded.batch.visible_BS[there],
+            labels_BL=ids[:, -1:],  # the head works on the last position
+            decoder_tokens_BL=ids,
+            decoder_positions_BL=torch.arange(ids.shape[1], device=self.device).expand_as(ids),
+        )
+        with self._evaluating(), self._without_sequence_parallel():
+            logits_1BV = self.bare[0].decode(encoded.memory_SBH[:, there], batch)
+            return self.objective.log_probabilities(logits_1BV)[0].cpu().numpy()
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.Engine`. Names are `model/...` (fp32 weights), `exp_avg/...` and `exp_avg_sq/...`."""
@@ -354,6 +384,14 @@ class MegatronEngine:
 
     def _without_sequence_parallel(self) -> "_WithoutSequenceParallel":
         return _WithoutSequenceParallel(self.bare, self.layout.sequence)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Inputs, as an encoder leaves them."""
+
+    memory_SBH: Tensor
+    batch: MicroBatch
 
 
 class _Evaluating:

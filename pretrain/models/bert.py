@@ -15,8 +15,9 @@ from pretrain.models.network import Network
 
 
 class MaskedHead(nn.Module):
-    """Dense layer, GELU and norm before the logits, which have a bias (Devlin et al. 2018, arXiv 1810.04805); with two
-    segments, beside them the two logits of "the second follows the first", [B, 2], from the first position."""
+    """Dense layer, GELU and norm before the logits, which have a bias (Devlin et al. 2018, arXiv 1810.04805). With a
+    pooled head, beside them the logits of "another document" and "the second segment follows", [B, 2], from the first
+    position."""
 
     bias = True
 
@@ -26,8 +27,8 @@ class MaskedHead(nn.Module):
         self.norm = LayerNorm(megatron, model.hidden, model.norm_eps)
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
-        self.pooler = nn.Linear(model.hidden, model.hidden) if model.segments > 1 else None
-        self.next_sentence = nn.Linear(model.hidden, 2) if model.segments > 1 else None
+        self.pooler = nn.Linear(model.hidden, model.hidden) if model.pooled_head else None
+        self.next_sentence = nn.Linear(model.hidden, 2) if model.pooled_head else None
         self.shares_sequence = megatron.sequence_parallel
 
     def forward(self, hidden_SBH: Tensor, project: Callable[[Tensor], Tensor]) -> Any:

@@ -52,7 +52,7 @@ class StackEmbedding(nn.Module):
         self.segment_embeddings = nn.Embedding(model.segments, model.hidden) if model.segments else None
         self.norm = norm_of(model)(megatron, model.hidden, model.norm_eps) if model.embedding_norm else IdentityOp()
         self.dropout = HiddenDropout(megatron)
-        self.shares_sequence = megatron.sequence_parallel
+        self.megatron = megatron
 
     def forward(self, words_BSH: Tensor, positions_BS: Tensor, segments_BS: Tensor | None) -> Tensor:
         x = words_BSH * self.scale if self.scale != 1 else words_BSH
@@ -63,7 +63,7 @@ class StackEmbedding(nn.Module):
         if self.segment_embeddings is not None:
             x = x + self.segment_embeddings(torch.zeros_like(positions_BS) if segments_BS is None else segments_BS)
         x = x.transpose(0, 1).contiguous()
-        if self.shares_sequence:
+        if self.megatron.sequence_parallel:
             x = scatter_to_sequence_parallel_region(x)
         return self.dropout(self.norm(x))
 

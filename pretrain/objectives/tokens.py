@@ -32,6 +32,12 @@ class Tokens:
         """The most probable next token id [B], from gathered logits."""
         return logits_B1V[:, -1, : self.vocabulary].argmax(dim=-1)
 
+    def log_probabilities(self, logits_LBV: Tensor) -> Tensor:
+        """[L, B, vocabulary] float32, nats, on every tensor rank."""
+        parts = [torch.empty_like(logits_LBV) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(parts, logits_LBV.contiguous(), group=self.group)
+        return torch.cat(parts, dim=-1)[..., : self.vocabulary].float().log_softmax(dim=-1)
+
     def loss(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(sum of losses in nats, number of loss-bearing tokens as int32). Overwrites the logits. Besides a token's,
         there is the loss of each row's answer whether its second segment follows, times `follows_weight`."""

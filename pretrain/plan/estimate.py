@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from pretrain.config.schema import Model, RunConfig
+from pretrain.config.schema import ENCODERS, Model, RunConfig
 from pretrain.plan.layout import Layout
 from pretrain.plan.ramp import batch_sequences
 
@@ -13,32 +13,54 @@ def num_parameters(model: Model, padded: bool = True) -> int:
     otherwise with the vocabulary's own rows, as papers count."""
     hidden, ffn, attention = model.hidden, model.ffn_width, model.heads * model.head_width
     rows = _rows(model, padded)
-    weights = _layer_weights(model)
-    biases = 3 * attention + hidden + ffn + hidden
-    norms = 2 * 2 * hidden
-    embeddings = (rows + model.sequence_length) * hidden
-    final_norm = 2 * hidden if model.norm == "pre" else 0
-    head = 0 if model.tied_head else rows * hidden
-    return model.layers * (weights + biases + norms) + embeddings + final_norm + head
+    norm = (2 if model.norm_type == "layer" else 1) * hidden
+    self_attention = 4 * hidden * attention + model.bias * (3 * attention + hidden) + norm
+    cross_attention = self_attention if model.is_encoder_decoder else 0
+    inner = 2 * ffn if model.gated else ffn
+    feed_forward = (inner + ffn) * hidden + model.bias * (inner + hidden) + norm
+    total = rows * hidden
+    for stack, layers in enumerate(model.stacks):
+        if layers:
+            length = model.label_length if stack else model.sequence_length
+            total += layers * (self_attention + stack * cross_attention + feed_forward)
+            total += norm if model.norm == "pre" else 0
+            total += (length + model.position_offset) * hidden if model.positions == "learned" else 0
+            total += model.relative_buckets * model.heads if model.positions == "relative" else 0
+            total += model.segments * hidden + norm * model.embedding_norm
+    if model.family in ENCODERS:
+        total += hidden * hidden + hidden + norm + rows  # of masked tokens
+        total += hidden * hidden + hidden + 2 * hidden + 2 if model.pooled_head else 0
+    return total + (0 if model.tied_head else rows * hidden)
 
 
 def training_flops_per_token(model: Model) -> float:
-    """Floating-point operations of forward and backward per token, averaged over the positions of a full sequence.
+    """Floating-point operations of forward and backward per token of a full sequence (of an encoder-decoder, per token
+    of its input).
 
         3 * (2 * (layers * layer weights + vocabulary * hidden) + sum over layers of 4 * keys * heads * head width)
 
     A multiply-add is two operations; backward is twice forward (Kaplan et al. 2020, arXiv 2001.08361, section 2.1;
     the attention term as Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only what a
     query sees: half the sequence under a causal mask, less in a band. So this is the work that the model asks for,
-    whatever the kernels do; recomputed activations, padding rows, norms and softmax are not counted.
+    whatever the kernels do; recomputed activations, padding, norms and softmax are not counted. An encoder-decoder's
+    layers count at the positions that they work on, and so does the vocabulary.
     """
-    weights = model.layers * _layer_weights(model) + _rows(model, padded=False) * model.hidden
+    inputs, labels = model.sequence_length, model.label_length
+    projection = model.hidden * model.heads * model.head_width
+    weights = 4 * projection + (3 if model.gated else 2) * model.hidden * model.ffn_width
+    scores = 2 * model.heads * model.head_width  # multiply-adds for each key that a query sees
+    encoder_layers, decoder_layers = model.stacks
+    multiply_adds = encoder_layers * inputs * (weights + scores * inputs)
     pattern = model.attention.pattern
-    keys = sum(
-        mean_visible_keys(pattern[layer % len(pattern)], model.attention.window, model.sequence_length)
-        for layer in range(model.layers)
-    )
-    return 3 * (2 * weights + 4 * keys * model.heads * model.head_width)
+    for layer in range(decoder_layers):
+        keys = mean_visible_keys(pattern[layer % len(pattern)], model.attention.window, labels)
+        multiply_adds += labels * (weights + scores * keys)
+    if model.is_encoder_decoder:
+        multiply_adds += decoder_layers * (2 * (inputs + labels) * projection + labels * scores * inputs)
+    head = _rows(model, padded=False) * model.hidden
+    if model.family in ENCODERS:
+        head += model.hidden * model.hidden
+    return 6 * (multiply_adds + labels * head) / inputs
 
 
 @dataclass(frozen=True)
@@ -90,11 +112,6 @@ def run_length(config: RunConfig) -> tuple[int, int]:
     batch_tokens = config.batch.sequences * length
     left = int(last_step) - steps if train.tokens is None else max(0, -(-(train.tokens - tokens) // batch_tokens))
     return steps + left, tokens + left * batch_tokens
-
-
-def _layer_weights(model: Model) -> int:
-    """Entries of one layer's matrices: queries, keys, values, output, two of the feed-forward."""
-    return 4 * model.hidden * model.heads * model.head_width + 2 * model.hidden * model.ffn_width
 
 
 def _rows(model: Model, padded: bool) -> int:

@@ -17,10 +17,10 @@ from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.errors import RunError
+from pretrain.made_up import MadeUp
 from pretrain.plan.layout import plan_layout
 from pretrain.verify.departure import Reference, Verdict, bounds_of
 from pretrain.verify.jobs import ONE_RANK, Job
-from pretrain.verify.made_up import MadeUp
 from pretrain.verify.probe import Observation, Source, observe
 
 Result = TypeVar("Result")

@@ -4,11 +4,11 @@ from typing import Any
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.megatron import MegatronEngine
-from pretrain.verify.made_up import MadeUp
+from pretrain.made_up import MadeUp
 from tests.helpers.tiny import ROWS, tiny_config
 
 _BERT = {
-    "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
+    "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2, "pooled_head": True,
     "embedding_norm": True, "scale_residual_init": False, "attention": {},
 }  # fmt: skip
 _TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "scale_residual_init": False, "attention": {}}
@@ -21,7 +21,7 @@ _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "roberta": {
-        "model": _BERT | {"family": "roberta", "segments": 0, "position_offset": 2},
+        "model": _BERT | {"family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2},
         "objective": {"name": "masked"},
     },
     "t5": {"model": _T5, "objective": {"name": "span_corruption"}},

@@ -20,10 +20,10 @@ from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.engine.zero.megatron import MegatronSharding
+from pretrain.made_up import MadeUp
 from pretrain.plan.kinds import parse
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
-from pretrain.verify.made_up import MadeUp
 from pretrain.verify.run import Row, Verification
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import tiny_config

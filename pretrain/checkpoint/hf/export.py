@@ -1,60 +1,128 @@
 """`pretrain export CHECKPOINT --to hf DIR`: weights in Hugging Face's format, after a gate.
 
-The gate loads what was written with transformers and puts the same tokens through both implementations. A directory
-whose logits differ by more than GATE is removed again.
+Tensors go from the checkpoint's files to safetensors one parameter at a time, whatever layout wrote them. The gate then
+loads what was written with transformers and puts the same input through both implementations, one after the other: that
+takes the memory of one whole model. A directory that does not pass is removed again.
 """
 
+import json
+import math
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
-from transformers import GPT2LMHeadModel
+from torch import Tensor
+from transformers import PretrainedConfig
 
-from data_pipeline.batch import Rows
+from data_pipeline.specials import specials
 from data_pipeline.tokenizer import Tokenizer
-from pretrain.checkpoint.hf.gpt2 import hf_config, hf_tensors
+from pretrain.checkpoint import store
+from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
+from pretrain.checkpoint.hf import card
+from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
+from pretrain.checkpoint.hf.links import Link
+from pretrain.checkpoint.hf.registry import FAMILIES
+from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.errors import ConfigError, RunError
 
-GATE = 1e-4  # largest logit difference, fp32
+WEIGHTS = "model.safetensors"
 
 
-def export(engine: MegatronEngine, config: RunConfig, tokenizer: Path, directory: Path) -> float:
-    """Writes `directory` (config.json, model.safetensors, the tokenizer's file) from an fp32 engine on one rank.
-    Returns the largest logit difference; raises RunError when the gate does not pass."""
+def export(
+    checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], MegatronEngine]
+) -> float:  # fmt: skip
+    """Writes `directory` (weights, config, generation config, tokenizer, model card) from a verified checkpoint.
+    `scorer` builds an fp32 engine on one rank with its weights. Returns the largest logit difference; raises
+    ConfigError for a model that Hugging Face has no class for, RunError when the gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory, or remove it")
-    described = hf_config(config.model, Tokenizer.load(tokenizer).end_of_text)
+    family = FAMILIES[config.model.family]
+    tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
+    described = family.hf_config(config.model, specials(tokenizer, config.objective))
     temporary = directory.with_name(f"{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        described.save_pretrained(temporary)
-        ours = {name.removeprefix("model/"): part.pieces[0].value for name, part in engine.state().items()}
-        tensors = {name: tensor.contiguous() for name, tensor in hf_tensors(config.model, ours)}
-        save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
-        shutil.copy(tokenizer, temporary / "tokenizer.model")
-        difference = largest_difference(engine, config, temporary)
+        _write_config(described, config.model.tied_head, temporary)
+        manifest = Manifest.read(checkpoint)
+        write_tensors(temporary / WEIGHTS, family.links(config.model), _Reader(checkpoint, manifest))
+        tokenizer.save(temporary / tokenizer.file_name)
+        batch = rows_for(config)
+        ours = scorer().logits(batch)
+        theirs = load(family, config, temporary)
+        difference = largest_difference(ours, hf_logits(theirs, batch, config.model.position_offset))
         if not difference <= GATE:
             raise RunError(
-                f"not exported: logits differ by {difference:.2e} from transformers' GPT-2, more than {GATE:.0e}"
+                f"not exported: logits differ by {difference:.2e} from transformers' {type(theirs).__name__}, more "
+                f"than {GATE:.0e}"
             )
+        if theirs.can_generate():
+            theirs.generation_config.save_pretrained(temporary)
+        (temporary / "README.md").write_text(
+            card.text(Record.read(checkpoint / RECORD), config, type(theirs).__name__, difference)
+        )
         temporary.rename(directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return difference
 
 
-def largest_difference(engine: MegatronEngine, config: RunConfig, directory: Path) -> float:
-    """Largest absolute logit difference on random tokens, over the model's whole length."""
-    assert config.model.vocabulary is not None
-    tokens = np.random.default_rng(0).integers(0, config.model.vocabulary, (2, config.model.sequence_length))
-    theirs, report = GPT2LMHeadModel.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
-    if report["missing_keys"] or report["unexpected_keys"]:
-        raise RunError(f"not exported: transformers misses or does not know some weights ({report})")
-    with torch.no_grad():
-        expected = theirs.eval()(torch.from_numpy(tokens)).logits
-    return float((engine.logits(Rows.of(tokens, tokens)) - expected).abs().max())
+def load(family: ModuleType, config: RunConfig, directory: Path) -> Any:
+    """The model that transformers makes of `directory`. Raises RunError where weights are missing or unknown to it."""
+    chosen = getattr(family, "hf_class", lambda model: family.CLASS)(config.model)
+    theirs, report = chosen.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+    missing = {name for name in report["missing_keys"] if not name.endswith("embed_positions.weight")}  # sinusoids
+    if missing or report["unexpected_keys"]:
+        raise RunError(f"transformers misses or does not know some weights ({report})")
+    return theirs
+
+
+def write_tensors(path: Path, links: Iterator[Link], read: "_Reader") -> None:
+    """A safetensors file of what `links` make of our tensors: shapes first, from tensors without values, then one
+    parameter's values after the other."""
+    chain = list(links)
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for link in chain:
+        for name, shape in zip(link.theirs, link.out(torch.empty(read.shape(link.ours), device="meta")), strict=True):
+            size = 4 * math.prod(shape.shape)
+            offsets = [position, position + size]
+            entries[name] = {"dtype": "F32", "shape": list(shape.shape), "data_offsets": offsets}
+            position += size
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("xb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for link in chain:
+            for value in link.out(torch.from_numpy(read(link.ours))):
+                file.write(memoryview(_little_endian(value)).cast("B"))
+
+
+class _Reader:
+    """Our whole tensors, by the name of the parameter."""
+
+    def __init__(self, checkpoint: Path, manifest: Manifest) -> None:
+        self._checkpoint, self._manifest = checkpoint, manifest
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._manifest.tensors[f"model/{name}"].shape
+
+    def __call__(self, name: str) -> np.ndarray:
+        return store.whole(self._checkpoint, self._manifest, f"model/{name}")
+
+
+def _little_endian(value: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(value.numpy(), dtype="<f4")
+
+
+def _write_config(described: PretrainedConfig, tied_head: bool, directory: Path) -> None:
+    """transformers 5 writes that T5's head is tied where it is not."""
+    described.save_pretrained(directory)
+    path = directory / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": tied_head}, indent=2) + "\n")

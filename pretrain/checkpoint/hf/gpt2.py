@@ -1,25 +1,21 @@
-"""Our GPT as Hugging Face's GPT-2: names, shapes and the one reordering (query, key and value of each head lie together
-here, and apart there)."""
+"""Our GPT as Hugging Face's GPT-2."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
 
-_NORMS = {"ln_1": "input_layernorm", "ln_2": "pre_mlp_layernorm"}
-_PROJECTIONS = {
-    "attn.c_attn": "self_attention.linear_qkv",
-    "attn.c_proj": "self_attention.linear_proj",
-    "mlp.c_fc": "mlp.linear_fc1",
-    "mlp.c_proj": "mlp.linear_fc2",
-}
+CLASS = GPT2LMHeadModel
 
 
-def hf_config(model: Model, end_of_text: int) -> GPT2Config:
+def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
     if model.norm != "pre":
         raise ConfigError("Hugging Face's GPT-2 is pre-norm: a model with model.norm=post cannot be exported to it")
@@ -30,6 +26,11 @@ def hf_config(model: Model, end_of_text: int) -> GPT2Config:
         )
     if model.head_width * model.heads != model.hidden:
         raise ConfigError("Hugging Face's GPT-2 needs heads * head_dim = hidden: this model cannot be exported to it")
+    if model.activation not in _ACTIVATIONS or model.ffn_dropout:
+        raise ConfigError(
+            f"Hugging Face's GPT-2 has no model.activation={model.activation} with "
+            f"model.ffn_dropout={model.ffn_dropout}: this model cannot be exported to it"
+        )
     return GPT2Config(
         vocab_size=model.vocabulary,
         n_positions=model.sequence_length,
@@ -37,41 +38,74 @@ def hf_config(model: Model, end_of_text: int) -> GPT2Config:
         n_layer=model.layers,
         n_head=model.heads,
         n_inner=model.ffn_width,
-        activation_function="gelu_new",
+        activation_function=_ACTIVATIONS[model.activation],
         resid_pdrop=model.dropout,
         embd_pdrop=model.dropout,
         attn_pdrop=model.attention_dropout,
         layer_norm_epsilon=model.norm_eps,
         initializer_range=model.init_std,
-        bos_token_id=end_of_text,
-        eos_token_id=end_of_text,
+        bos_token_id=specials.end,
+        eos_token_id=specials.end,
         tie_word_embeddings=model.tied_head,
         architectures=["GPT2LMHeadModel"],
     )
 
 
-def hf_tensors(model: Model, ours: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, tensor) for each of our whole tensors."""
-    vocabulary = model.vocabulary
-    yield "transformer.wte.weight", ours["embedding.word_embeddings.weight"][:vocabulary]
-    yield "transformer.wpe.weight", ours["embedding.position_embeddings.weight"]
+_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
+
+
+def model_of(config: GPT2Config) -> dict[str, Any]:
+    """Our `model` section."""
+    ours = {theirs: name for name, theirs in _ACTIVATIONS.items()}
+    return {
+        "family": "gpt",
+        "layers": config.n_layer,
+        "hidden": config.n_embd,
+        "heads": config.n_head,
+        "ffn": config.n_inner or 4 * config.n_embd,
+        "sequence_length": config.n_positions,
+        "vocabulary": config.vocab_size,
+        "norm_eps": config.layer_norm_epsilon,
+        "activation": ours[config.activation_function],
+        "tied_head": config.tie_word_embeddings,
+        "dropout": config.resid_pdrop,
+        "attention_dropout": config.attn_pdrop,
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "transformer.wte.weight", model)
+    yield same("embedding.position_embeddings.weight", "transformer.wpe.weight")
     for layer in range(model.layers):
-        for theirs, name in _NORMS.items():
-            for leaf in ("weight", "bias"):
-                yield f"transformer.h.{layer}.{theirs}.{leaf}", ours[f"decoder.layers.{layer}.{name}.{leaf}"]
-        for theirs, name in _PROJECTIONS.items():
-            weight, bias = (ours[f"decoder.layers.{layer}.{name}.{leaf}"] for leaf in ("weight", "bias"))
-            if theirs == "attn.c_attn":
-                weight, bias = _apart(weight, model), _apart(bias, model)
-            yield f"transformer.h.{layer}.{theirs}.weight", weight.T  # Conv1D keeps [in, out]
-            yield f"transformer.h.{layer}.{theirs}.bias", bias
-    for leaf in ("weight", "bias"):
-        yield f"transformer.ln_f.{leaf}", ours[f"decoder.final_layernorm.{leaf}"]
+        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{ours}.input_layernorm", f"{theirs}.ln_1", model)
+        yield from _conv_by_head(f"{ours}.self_attention.linear_qkv", f"{theirs}.attn.c_attn", model)
+        yield from _conv(f"{ours}.self_attention.linear_proj", f"{theirs}.attn.c_proj")
+        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.ln_2", model)
+        yield from _conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
+        yield from _conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
+    yield from norm("decoder.final_layernorm", "transformer.ln_f", model)
     if not model.tied_head:
-        yield "lm_head.weight", ours["output_layer.weight"][:vocabulary]
+        yield rows("output_layer.weight", "lm_head.weight", model)
 
 
-def _apart(fused: Tensor, model: Model) -> Tensor:
-    """[heads * (q, k, v), ...] -> [(q of all heads, k, v), ...]."""
-    by_head = fused.view(model.heads, 3, model.head_width, *fused.shape[1:])
-    return torch.cat([by_head[:, part].flatten(0, 1) for part in range(3)])
+def _conv(ours: str, theirs: str) -> Iterator[Link]:
+    yield transposed(f"{ours}.weight", f"{theirs}.weight")
+    yield same(f"{ours}.bias", f"{theirs}.bias")
+
+
+def _conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+    """[heads * (q, k, v), ...] here, (q of all heads, k, v) there."""
+
+    def out(fused: Tensor) -> list[Tensor]:
+        split = fused.view(model.heads, 3, model.head_width, *fused.shape[1:])
+        apart = split.transpose(0, 1).flatten(0, 2)
+        return [apart.T if apart.dim() > 1 else apart]
+
+    def back(apart: Tensor) -> Tensor:
+        straight = apart.T if apart.dim() > 1 else apart
+        split = straight.reshape(3, model.heads, model.head_width, *straight.shape[1:])
+        return torch.transpose(split, 0, 1).flatten(0, 2)
+
+    for leaf in ("weight", "bias"):
+        yield Link(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), out, back)

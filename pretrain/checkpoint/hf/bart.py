@@ -1,0 +1,133 @@
+"""Our BART as Hugging Face's."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BartConfig, BartForConditionalGeneration
+
+from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
+from pretrain.config.schema import Model
+from pretrain.errors import ConfigError
+
+CLASS = BartForConditionalGeneration
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+_OFFSET = 2
+
+
+def hf_config(model: Model, specials: Specials) -> BartConfig:
+    """Every field stated. Raises ConfigError for a model that BART cannot express."""
+    check(model, "BART", positions="learned", embedding_norm=True, position_offset=_OFFSET)
+    return BartConfig(
+        **fields(model, specials),
+        scale_embedding=model.embedding_scale,
+        forced_eos_token_id=None,
+        architectures=[CLASS.__name__],
+    )
+
+
+def check(model: Model, name: str, **fits: Any) -> None:
+    """What BART and its kin have no word for. Raises ConfigError."""
+    fits |= {"norm": "post", "norm_type": "layer", "bias": True, "tied_head": True, "ffn_dropout": 0.0}
+    for key, value in fits.items():
+        if getattr(model, key) != value:
+            raise ConfigError(
+                f"Hugging Face's {name} has model.{key}={value}: {getattr(model, key)} cannot be exported"
+            )
+    if model.head_width * model.heads != model.hidden:
+        raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
+    if model.activation not in ACTIVATIONS:
+        raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}")
+
+
+def fields(model: Model, specials: Specials) -> dict[str, Any]:
+    """What BART's and Marian's configs share."""
+    encoder_layers, decoder_layers = model.stacks
+    return {
+        "vocab_size": model.vocabulary,
+        "d_model": model.hidden,
+        "encoder_layers": encoder_layers,
+        "decoder_layers": decoder_layers,
+        "encoder_attention_heads": model.heads,
+        "decoder_attention_heads": model.heads,
+        "encoder_ffn_dim": model.ffn_width,
+        "decoder_ffn_dim": model.ffn_width,
+        "max_position_embeddings": max(model.sequence_length, model.label_length),
+        "activation_function": ACTIVATIONS[model.activation],
+        "dropout": model.dropout,
+        "attention_dropout": model.attention_dropout,
+        "activation_dropout": 0.0,
+        "init_std": model.init_std,
+        "pad_token_id": specials.pad,
+        "bos_token_id": specials.cls,
+        "eos_token_id": specials.end,
+        "decoder_start_token_id": specials.start,
+        "tie_word_embeddings": True,
+    }
+
+
+def model_of(config: BartConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    return section(config) | {"family": "bart", "position_offset": _OFFSET, "embedding_norm": True}
+
+
+def section(config: Any) -> dict[str, Any]:
+    ours = {theirs: name for name, theirs in ACTIVATIONS.items()}
+    return {
+        "layers": config.decoder_layers,
+        "encoder_layers": config.encoder_layers,
+        "hidden": config.d_model,
+        "heads": config.encoder_attention_heads,
+        "ffn": config.encoder_ffn_dim,
+        "sequence_length": config.max_position_embeddings,
+        "target_length": config.max_position_embeddings,
+        "vocabulary": config.vocab_size,
+        "norm": "post",
+        "activation": ours[config.activation_function],
+        "embedding_scale": config.scale_embedding,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "scale_residual_init": False,
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "model.shared.weight", model)
+    longest = max(model.sequence_length, model.label_length)
+    for stack, length in (("encoder", model.sequence_length), ("decoder", model.label_length)):
+        ours, theirs = f"embedding.{stack}.position_embeddings.weight", f"model.{stack}.embed_positions.weight"
+        yield _positions(ours, theirs, length + _OFFSET, longest - length)
+        yield from norm(f"embedding.{stack}.norm", f"model.{stack}.layernorm_embedding", model)
+    yield from layers(model)
+
+
+def _positions(ours: str, theirs: str, own: int, more: int) -> Link:
+    """Theirs are as many for both stacks: the shorter one gets rows that are not used."""
+
+    def out(x: Tensor) -> list[Tensor]:
+        return [torch.cat((x, x.new_zeros(more, x.shape[1])))]
+
+    return Link(ours, (theirs,), out, lambda x: x[:own])
+
+
+def layers(model: Model) -> Iterator[Link]:
+    """Of both stacks."""
+    for stack, count in zip(("encoder", "decoder"), model.stacks, strict=True):
+        for layer in range(count):
+            ours, theirs = f"{stack}.layers.{layer}", f"model.{stack}.layers.{layer}"
+            names = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
+            yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
+            yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.self_attn.out_proj", model)
+            yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.self_attn_layer_norm", model)
+            if stack == "decoder":
+                cross = f"{theirs}.encoder_attn"
+                yield from linear(f"{ours}.cross_attention.linear_q", f"{cross}.q_proj", model)
+                names = [f"{cross}.{name}_proj" for name in "kv"]
+                yield from by_head(f"{ours}.cross_attention.linear_kv", names, model)
+                yield from linear(f"{ours}.cross_attention.linear_proj", f"{cross}.out_proj", model)
+                yield from norm(f"{ours}.cross_attn_bda.norm", f"{cross}_layer_norm", model)
+            yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.fc1", model)
+            yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.fc2", model)
+            yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.final_layer_norm", model)

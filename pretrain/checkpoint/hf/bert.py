@@ -1,0 +1,126 @@
+"""Our BERT as Hugging Face's."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
+
+from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.config.schema import Model
+from pretrain.errors import ConfigError
+
+CLASS = BertForPreTraining
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+
+
+def check(model: Model, name: str) -> None:
+    """What Hugging Face's encoders have no word for. Raises ConfigError."""
+    fits = {
+        "norm": "post", "norm_type": "layer", "bias": True, "positions": "learned", "embedding_norm": True,
+        "embedding_scale": False, "ffn_dropout": 0.0, "tied_head": True,
+    }  # fmt: skip
+    for key, value in fits.items():
+        if getattr(model, key) != value:
+            raise ConfigError(
+                f"Hugging Face's {name} has model.{key}={value}: {getattr(model, key)} cannot be exported"
+            )
+    if model.head_width * model.heads != model.hidden:
+        raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
+    if model.activation not in ACTIVATIONS:
+        raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}")
+
+
+def hf_config(model: Model, specials: Specials) -> BertConfig:
+    """Every field stated. Raises ConfigError for a model that BERT cannot express."""
+    check(model, "BERT")
+    if model.position_offset or model.segments < 1:
+        raise ConfigError("Hugging Face's BERT has model.position_offset=0 and at least one segment")
+    return BertConfig(**encoder_fields(model, specials), architectures=[hf_class(model).__name__])
+
+
+def hf_class(model: Model) -> type[BertForPreTraining] | type[BertForMaskedLM]:
+    return BertForPreTraining if model.pooled_head else BertForMaskedLM
+
+
+def encoder_fields(model: Model, specials: Specials) -> dict[str, Any]:
+    """What BERT's and RoBERTa's configs share."""
+    return {
+        "vocab_size": model.vocabulary,
+        "hidden_size": model.hidden,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "intermediate_size": model.ffn_width,
+        "hidden_act": ACTIVATIONS[model.activation],
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": model.attention_dropout,
+        "max_position_embeddings": model.sequence_length + model.position_offset,
+        "type_vocab_size": max(1, model.segments),
+        "initializer_range": model.init_std,
+        "layer_norm_eps": model.norm_eps,
+        "pad_token_id": specials.pad,
+        "bos_token_id": specials.cls,
+        "eos_token_id": specials.sep,
+        "tie_word_embeddings": True,
+    }
+
+
+def model_of(config: BertConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    names = config.architectures or []
+    return encoder_section(config) | {
+        "family": "bert",
+        "segments": config.type_vocab_size,
+        "pooled_head": "BertForPreTraining" in names,
+    }
+
+
+def encoder_section(config: Any) -> dict[str, Any]:
+    ours = {theirs: name for name, theirs in ACTIVATIONS.items()}
+    return {
+        "layers": config.num_hidden_layers,
+        "hidden": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "ffn": config.intermediate_size,
+        "sequence_length": config.max_position_embeddings,
+        "vocabulary": config.vocab_size,
+        "norm": "post",
+        "norm_eps": config.layer_norm_eps,
+        "activation": ours[config.hidden_act],
+        "embedding_norm": True,
+        "dropout": config.hidden_dropout_prob,
+        "attention_dropout": config.attention_probs_dropout_prob,
+        "scale_residual_init": False,
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "bert.embeddings.word_embeddings.weight", model)
+    yield same("embedding.encoder.position_embeddings.weight", "bert.embeddings.position_embeddings.weight")
+    yield same("embedding.encoder.segment_embeddings.weight", "bert.embeddings.token_type_embeddings.weight")
+    yield from norm("embedding.encoder.norm", "bert.embeddings.LayerNorm", model)
+    yield from layers(model, "bert.encoder.layer")
+    yield from linear("head.transform", "cls.predictions.transform.dense", model)
+    yield from norm("head.norm", "cls.predictions.transform.LayerNorm", model)
+    yield rows("output_layer.bias", "cls.predictions.bias", model)
+    if model.pooled_head:
+        yield from linear("head.pooler", "bert.pooler.dense", model)
+        yield from by_answer("head.next_sentence", "cls.seq_relationship")
+
+
+def by_answer(ours: str, theirs: str) -> Iterator[Link]:
+    """Theirs says "follows" first."""
+    for leaf in ("weight", "bias"):
+        yield Link(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), lambda x: [x.flip(0)], lambda x: x.flip(0))
+
+
+def layers(model: Model, prefix: str) -> Iterator[Link]:
+    for layer in range(model.layers):
+        ours, theirs = f"encoder.layers.{layer}", f"{prefix}.{layer}"
+        names = [f"{theirs}.attention.self.{name}" for name in ("query", "key", "value")]
+        yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
+        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.attention.output.dense", model)
+        yield from norm(f"{ours}.self_attn_bda.norm", f"{theirs}.attention.output.LayerNorm", model)
+        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.intermediate.dense", model)
+        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.output.dense", model)
+        yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.output.LayerNorm", model)

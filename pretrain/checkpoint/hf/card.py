@@ -1,0 +1,41 @@
+"""The model card of an export: what the run says of itself, and what was measured."""
+
+from pretrain.checkpoint.state import Record
+from pretrain.config.schema import RunConfig
+from pretrain.plan.estimate import num_parameters
+
+
+def text(record: Record, config: RunConfig, name: str, difference: float) -> str:
+    """Markdown, with Hugging Face's front matter."""
+    model, optimizer = config.model, config.optimizer
+    sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
+    versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
+    return f"""---
+library_name: transformers
+tags: [{model.family}, pretrain]
+---
+# {config.run.name}
+
+A {model.family} model of {num_parameters(model, padded=False):,} parameters, exported for transformers' `{name}`.
+
+| | |
+|---|---|
+| trained | {record.step:,} steps, {record.tokens:,} tokens |
+| objective | {config.objective.name} |
+| layers (encoder, decoder) | {model.stacks[0]}, {model.stacks[1]} |
+| width, heads, feed-forward | {model.hidden}, {model.heads}, {model.ffn_width} |
+| sequence length | {model.sequence_length} |
+| vocabulary | {model.vocabulary} |
+| batch | {config.batch.sequences} sequences |
+| optimizer | {optimizer.name}, peak learning rate {optimizer.learning_rate:g}, {config.schedule.name} schedule |
+| precision | {config.precision} |
+| seed | {config.run.seed} |
+| layout of the last step | {record.layout} |
+| largest logit difference from transformers | {difference:.1e} (fp32, made-up input) |
+
+Data:
+
+{sources or "- none: the weights were imported"}
+
+Versions: {versions}.
+"""

@@ -1,0 +1,45 @@
+"""The same input through both implementations: what passes over from or to Hugging Face passes this first."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data_pipeline.batch import Rows
+from pretrain.config.schema import RunConfig
+from pretrain.errors import RunError
+from pretrain.made_up import MadeUp
+
+GATE = 1e-4
+"""largest logit difference, fp32"""
+_ROWS = 2
+
+
+def rows_for(config: RunConfig) -> Rows:
+    """Made-up input of the model's whole length, with padding, segments and targets where it reads some."""
+    return MadeUp(config).batch(0, _ROWS, 0, 1)
+
+
+def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
+    """What MegatronEngine.logits returns, from a Hugging Face model."""
+    inputs = {
+        "input_ids": batch.tokens,
+        "attention_mask": batch.visible,
+        "token_type_ids": batch.segments,
+        "decoder_input_ids": batch.decoder_tokens,
+    }
+    tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
+    if theirs.config.model_type == "roberta":  # or they would follow from which ids are those of padding
+        tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
+    with torch.no_grad():
+        said = theirs.float().eval()(**tensors)
+    if hasattr(said, "prediction_logits"):
+        return said.prediction_logits, said.seq_relationship_logits.flip(1)
+    return (said.logits,)
+
+
+def largest_difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
+    """Raises RunError where shapes differ."""
+    if [x.shape for x in ours] != [x.shape for x in theirs]:
+        raise RunError(f"the implementations' outputs have other shapes: {[tuple(x.shape) for x in (*ours, *theirs)]}")
+    return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))

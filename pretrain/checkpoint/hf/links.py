@@ -1,0 +1,76 @@
+"""How one of our parameters is one or several of Hugging Face's, and back.
+
+A family's file lists its links once; export and import both follow them, a link at a time, so that no more than one
+parameter is held. Functions take meta tensors too: that is how shapes are known before values.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pretrain.config.schema import Model
+
+Out = Callable[[Tensor], Sequence[Tensor]]
+Back = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Link:
+    """`out` makes the tensors called `theirs` of ours, `back` ours of those."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    out: Out
+    back: Back
+
+
+def same(ours: str, theirs: str) -> Link:
+    return Link(ours, (theirs,), lambda x: [x], lambda x: x)
+
+
+def transposed(ours: str, theirs: str) -> Link:
+    """Conv1D keeps [in, out]."""
+    return Link(ours, (theirs,), lambda x: [x.T], lambda x: x.T)
+
+
+def rows(ours: str, theirs: str, model: Model) -> Link:
+    """The vocabulary's rows, without those that pad it (which are zeros when they come back)."""
+    assert model.vocabulary is not None
+    real, padding = model.vocabulary, model.padded_vocabulary - model.vocabulary
+    return Link(ours, (theirs,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
+
+
+def linear(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+    """Weight, and bias if the model has them."""
+    for leaf in ("weight", "bias") if model.bias else ("weight",):
+        yield same(f"{ours}.{leaf}", f"{theirs}.{leaf}")
+
+
+def norm(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+    for leaf in ("weight", "bias") if model.norm_type == "layer" else ("weight",):
+        yield same(f"{ours}.{leaf}", f"{theirs}.{leaf}")
+
+
+def by_head(ours: str, theirs: Sequence[str], model: Model) -> Iterator[Link]:
+    """Query, key and value (or key and value) of each head lie together here, and apart there."""
+    count = len(theirs)
+
+    def out(fused: Tensor) -> Sequence[Tensor]:
+        split = fused.view(model.heads, count, model.head_width, *fused.shape[1:])
+        return [split[:, part].flatten(0, 1) for part in range(count)]
+
+    def back(*parts: Tensor) -> Tensor:
+        split = [part.view(model.heads, model.head_width, *part.shape[1:]) for part in parts]
+        return torch.stack(split, dim=1).flatten(0, 2)
+
+    for leaf in ("weight", "bias") if model.bias else ("weight",):
+        yield Link(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)
+
+
+def gated(ours: str, gate: str, value: str) -> Link:
+    """Gate and value of each feature lie side by side here."""
+    return Link(
+        ours, (gate, value), lambda x: [x[0::2], x[1::2]], lambda g, v: torch.stack((g, v), dim=1).flatten(0, 1)
+    )

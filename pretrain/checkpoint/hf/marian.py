@@ -1,0 +1,36 @@
+"""Our Transformer (2017) as Hugging Face's Marian, which is one with sinusoidal positions and norms after sublayers."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import MarianConfig, MarianMTModel
+
+from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.bart import check, fields, layers, section
+from pretrain.checkpoint.hf.links import Link, rows
+from pretrain.config.schema import Model
+
+CLASS = MarianMTModel
+
+
+def hf_config(model: Model, specials: Specials) -> MarianConfig:
+    """Every field stated. Raises ConfigError for a model that Marian cannot express."""
+    check(model, "Marian", positions="sinusoidal", embedding_norm=False)
+    return MarianConfig(
+        **fields(model, specials),
+        decoder_vocab_size=model.vocabulary,
+        scale_embedding=model.embedding_scale,
+        share_encoder_decoder_embeddings=True,
+        forced_eos_token_id=None,
+        architectures=[CLASS.__name__],
+    )
+
+
+def model_of(config: MarianConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    return section(config) | {"family": "transformer", "positions": "sinusoidal"}
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "model.shared.weight", model)
+    yield from layers(model)

@@ -1,0 +1,57 @@
+"""Our RoBERTa as Hugging Face's, which has one kind of segment, whose embedding is added everywhere."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import RobertaConfig, RobertaForMaskedLM
+
+from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.bert import check, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.links import Link, linear, norm, rows
+from pretrain.config.schema import Model
+from pretrain.errors import ConfigError
+
+CLASS = RobertaForMaskedLM
+
+
+def hf_config(model: Model, specials: Specials) -> RobertaConfig:
+    """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
+    check(model, "RoBERTa")
+    if model.segments or model.pooled_head:
+        raise ConfigError("Hugging Face's RoBERTa has no segments: export this model as family bert")
+    if specials.pad + 1 != model.position_offset:
+        raise ConfigError(
+            f"Hugging Face's RoBERTa counts positions from the id of padding, {specials.pad}, plus 1, and "
+            f"model.position_offset is {model.position_offset}: use a tokenizer whose <pad> is "
+            f"{model.position_offset - 1} (tokenizer.type=byte_bpe makes one)"
+        )
+    return RobertaConfig(**encoder_fields(model, specials), architectures=[CLASS.__name__])
+
+
+def model_of(config: RobertaConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    offset = config.pad_token_id + 1
+    section = encoder_section(config)
+    length = section["sequence_length"] - offset
+    return section | {"family": "roberta", "position_offset": offset, "sequence_length": length}
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "roberta.embeddings.word_embeddings.weight", model)
+    yield Link(
+        "embedding.encoder.position_embeddings.weight",
+        ("roberta.embeddings.position_embeddings.weight", "roberta.embeddings.token_type_embeddings.weight"),
+        _without_segment,
+        lambda positions, segment: positions + segment,
+    )
+    yield from norm("embedding.encoder.norm", "roberta.embeddings.LayerNorm", model)
+    yield from layers(model, "roberta.encoder.layer")
+    yield from linear("head.transform", "lm_head.dense", model)
+    yield from norm("head.norm", "lm_head.layer_norm", model)
+    yield rows("output_layer.bias", "lm_head.bias", model)
+
+
+def _without_segment(positions: Tensor) -> list[Tensor]:
+    return [positions, torch.zeros_like(positions[:1])]

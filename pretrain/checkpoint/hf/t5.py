@@ -1,0 +1,114 @@
+"""Our T5 as Hugging Face's: v1.0 (ReLU, tied head) and v1.1 (gated GELU, its own head)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import T5Config, T5ForConditionalGeneration
+
+from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
+from pretrain.config.schema import Model
+from pretrain.errors import ConfigError
+
+CLASS = T5ForConditionalGeneration
+
+
+def hf_config(model: Model, specials: Specials) -> T5Config:
+    """Every field stated. Raises ConfigError for a model that T5 cannot express."""
+    fits = {
+        "norm": "pre", "norm_type": "rms", "bias": False, "positions": "relative", "embedding_norm": False,
+        "embedding_scale": False,
+    }  # fmt: skip
+    for key, value in fits.items():
+        if getattr(model, key) != value:
+            raise ConfigError(f"Hugging Face's T5 has model.{key}={value}: {getattr(model, key)} cannot be exported")
+    if not model.is_encoder_decoder:
+        raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
+    if model.activation not in _ACTIVATIONS:
+        raise ConfigError(f"Hugging Face's T5 has no model.activation={model.activation}")
+    encoder_layers, decoder_layers = model.stacks
+    return T5Config(
+        vocab_size=model.vocabulary,
+        d_model=model.hidden,
+        d_kv=model.head_width,
+        d_ff=model.ffn_width,
+        num_layers=encoder_layers,
+        num_decoder_layers=decoder_layers,
+        num_heads=model.heads,
+        relative_attention_num_buckets=model.relative_buckets,
+        relative_attention_max_distance=model.relative_distance,
+        dropout_rate=model.dropout,
+        layer_norm_epsilon=model.norm_eps,
+        feed_forward_proj=_ACTIVATIONS[model.activation],
+        tie_word_embeddings=model.tied_head,
+        decoder_start_token_id=specials.start,
+        pad_token_id=specials.pad,
+        eos_token_id=specials.end,
+        n_positions=model.sequence_length,
+        architectures=[CLASS.__name__],
+    )
+
+
+_ACTIVATIONS = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
+
+
+def model_of(config: T5Config) -> dict[str, Any]:
+    """Our `model` section. Theirs has no longest length: 512 positions are what it was trained on."""
+    ours = {theirs: name for name, theirs in _ACTIVATIONS.items()}
+    return {
+        "family": "t5",
+        "layers": config.num_decoder_layers,
+        "encoder_layers": config.num_layers,
+        "hidden": config.d_model,
+        "head_dim": config.d_kv,
+        "ffn": config.d_ff,
+        "heads": config.num_heads,
+        "sequence_length": getattr(config, "n_positions", 512),
+        "target_length": getattr(config, "n_positions", 512),
+        "vocabulary": config.vocab_size,
+        "norm_type": "rms",
+        "norm_eps": config.layer_norm_epsilon,
+        "bias": False,
+        "activation": ours[config.feed_forward_proj],
+        "positions": "relative",
+        "relative_buckets": config.relative_attention_num_buckets,
+        "relative_distance": config.relative_attention_max_distance,
+        "tied_head": config.scale_decoder_outputs,  # what transformers 5 makes of the file's tie_word_embeddings
+        "dropout": config.dropout_rate,
+        "attention_dropout": config.dropout_rate,
+        "ffn_dropout": config.dropout_rate,
+        "init": "t5",
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "shared.weight", model)
+    for stack, layers in zip(("encoder", "decoder"), model.stacks, strict=True):
+        first = f"{stack}.block.0.layer.0.SelfAttention"
+        yield same(f"embedding.relative.{stack}", f"{first}.relative_attention_bias.weight")
+        for layer in range(layers):
+            yield from _layer(f"{stack}.layers.{layer}", f"{stack}.block.{layer}.layer", model, stack == "decoder")
+        yield from norm(f"{stack}.layers.{layers - 1}.final.norm", f"{stack}.final_layer_norm", model)
+    if not model.tied_head:
+        yield rows("output_layer.weight", "lm_head.weight", model)
+
+
+def _layer(ours: str, theirs: str, model: Model, decodes: bool) -> Iterator[Link]:
+    yield from norm(f"{ours}.input_layernorm", f"{theirs}.0.layer_norm", model)
+    names = [f"{theirs}.0.SelfAttention.{name}" for name in "qkv"]
+    yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
+    yield same(f"{ours}.self_attention.linear_proj.weight", f"{theirs}.0.SelfAttention.o.weight")
+    if decodes:
+        cross = f"{theirs}.1.EncDecAttention"
+        yield from norm(f"{ours}.pre_cross_attn_layernorm", f"{theirs}.1.layer_norm", model)
+        yield same(f"{ours}.cross_attention.linear_q.weight", f"{cross}.q.weight")
+        yield from by_head(f"{ours}.cross_attention.linear_kv", [f"{cross}.k", f"{cross}.v"], model)
+        yield same(f"{ours}.cross_attention.linear_proj.weight", f"{cross}.o.weight")
+    last = f"{theirs}.{2 if decodes else 1}"
+    yield from norm(f"{ours}.pre_mlp_layernorm", f"{last}.layer_norm", model)
+    dense = f"{last}.DenseReluDense"
+    if model.gated:
+        yield gated(f"{ours}.mlp.linear_fc1.weight", f"{dense}.wi_0.weight", f"{dense}.wi_1.weight")
+    else:
+        yield same(f"{ours}.mlp.linear_fc1.weight", f"{dense}.wi.weight")
+    yield same(f"{ours}.mlp.linear_fc2.weight", f"{dense}.wo.weight")
