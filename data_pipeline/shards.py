@@ -145,8 +145,8 @@ class Dataset:
         tokenizer = Tokenizer.load(self.directory / record.file)
         if tokenizer.identity != record.identity:
             raise DataError(
-                f"{self.directory / record.file} isn't the tokenizer that made this dataset (with sentencepiece "
-                f"{record.sentencepiece}): put the file or that version back, or build the dataset again."
+                f"{self.directory / record.file} isn't the tokenizer that made this dataset (with {record.library} "
+                f"{record.version}): put the file or that version back, or build the dataset again."
             )
         return tokenizer
 
