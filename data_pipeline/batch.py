@@ -52,7 +52,8 @@ class Rows:
     segments: NDArray[np.int64] | None = None
     """[rows, S] which of the segments that a model tells apart each token belongs to."""
     follows: NDArray[np.int64] | None = None
-    """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one."""
+    """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one; -1 in a
+    row that only fills up a held-out batch."""
 
     @classmethod
     def of(cls, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> Rows:
@@ -73,7 +74,7 @@ class Batch(Rows):
     """One data rank's rows of a global batch."""
 
     sample_ids: NDArray[np.int64]
-    """[global_rows, 3] (source, epoch, window) of every row of the *global* batch, in order, the same on every rank."""
+    """[global_rows, 3] (source, epoch, number) of every row of the *global* batch, in order, the same on every rank."""
     cursor: Cursor
     """Where the data stands after this batch."""
 

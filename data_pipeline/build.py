@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
+from numpy.typing import NDArray
 
 from data_pipeline.config import BuildConfig
 from data_pipeline.durable import sync
@@ -41,7 +41,16 @@ from data_pipeline.tokenizer import Tokenizer
 
 _HASH_BITS = 64
 _ENCODE_CHARACTERS = 2**22  # text that is in memory at once while encoding
-_TOKENIZER, _UNIGRAM, _LOCK = "tokenizer.model", "unigram.npy", "lock"
+_UNIGRAM, _LOCK = "unigram.npy", "lock"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files to read."""
+
+    all: list[Path]
+    validation: frozenset[Path]
+    """Those that make the validation split; without any, hashes decide."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +61,9 @@ class Survey:
     checksum: int
     """Sum of the documents' hashes: tells whether the second pass reads the same."""
     cutoff: int
-    """A document is held out when its hash is below."""
+    """A document is held out when its hash is below, or when its file is."""
     sample: list[str]
-    """Training documents for the tokenizer, in the order of the input."""
+    """Training texts for the tokenizer, in the order of the input."""
 
 
 def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -> bool:
@@ -63,7 +72,7 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
     Raises DataError for input that can't be used, an output that holds something else, and a full disk.
     """
     try:
-        inputs = find_inputs(config.input)
+        inputs = _find(config)
         record = _build_record(config, inputs)
         if _is_built(config.output, record.identity):
             if (config.output / _LOCK).exists():  # a build was killed between its last two steps
@@ -88,23 +97,43 @@ def text_hash(text_utf8: bytes) -> int:
     return int.from_bytes(hashlib.sha256(text_utf8).digest()[: _HASH_BITS // 8], "big")
 
 
-def _build_record(config: BuildConfig, inputs: list[Path]) -> BuildRecord:
-    files = tuple(
-        File(file=name, bytes=path.stat().st_size, sha256=file_sha256(path))
-        for path, name in zip(inputs, _names(inputs), strict=True)
+def _find(config: BuildConfig) -> Inputs:
+    validation = frozenset(find_inputs(config.validation_input) if config.validation_input else [])
+    training = [path for path in find_inputs(config.input) if path not in validation]
+    if not training:
+        raise DataError(f"validation_input names all of the input {config.input}; give other files to train on.")
+    return Inputs([*training, *sorted(validation)], validation)
+
+
+def _build_record(config: BuildConfig, inputs: Inputs) -> BuildRecord:
+    names = _names(inputs)
+    files = {path: File(file=names[path], bytes=path.stat().st_size, sha256=file_sha256(path)) for path in inputs.all}
+    # Without what is None: a setting that came later then leaves the identity of older datasets as it was.
+    settings = config.model_dump(
+        mode="json",
+        exclude={"input": True, "validation_input": True, "output": True, "tokenizer": {"path"}},
+        exclude_none=True,
     )
-    settings = config.model_dump(mode="json", exclude={"input": True, "output": True, "tokenizer": {"path"}})
     given = config.tokenizer.path
     if given:
         settings["tokenizer"] = Tokenizer.load(given).identity
-    identity = digest_of({"format": FORMAT, "settings": settings, "inputs": [[f.file, f.sha256] for f in files]})
-    return BuildRecord(identity=identity, config=config.model_dump(mode="json"), inputs=files)
+    training = tuple(files[path] for path in inputs.all if path not in inputs.validation)
+    validation = tuple(files[path] for path in inputs.all if path in inputs.validation)
+    content = {"format": FORMAT, "settings": settings, "inputs": [[f.file, f.sha256] for f in training]}
+    if validation:
+        content["validation_inputs"] = [[f.file, f.sha256] for f in validation]
+    return BuildRecord(
+        identity=digest_of(content),
+        config=config.model_dump(mode="json"),
+        inputs=training,
+        validation_inputs=validation,
+    )
 
 
-def _names(inputs: list[Path]) -> list[str]:
+def _names(inputs: Inputs) -> dict[Path, str]:
     """The inputs' paths from the folder they share: the same wherever that folder lies."""
-    folder = os.path.commonpath([path.resolve().parent for path in inputs])
-    return [path.resolve().relative_to(folder).as_posix() for path in inputs]
+    folder = os.path.commonpath([path.resolve().parent for path in inputs.all])
+    return {path: path.resolve().relative_to(folder).as_posix() for path in inputs.all}
 
 
 def _is_built(output: Path, identity: str) -> bool:
@@ -139,53 +168,60 @@ def _scratch(output: Path) -> Iterator[Path]:
             raise
 
 
-def _survey(config: BuildConfig, inputs: list[Path], progress: Progress) -> Survey:
+def _survey(config: BuildConfig, inputs: Inputs, progress: Progress) -> Survey:
     """Count, find which documents are held out, and keep the training documents of smallest hash as a sample.
 
     To go by hash makes the sample an even one over the whole input, in memory of `tokenizer.training_bytes`.
     """
     wanted_bytes = 0 if config.tokenizer.path else config.tokenizer.training_bytes
-    cutoff = int(config.validation_fraction * 2**_HASH_BITS)
-    heap: list[tuple[int, int, str, int]] = []  # (-hash, order, text, bytes): the largest hash on top
+    cutoff = 0 if inputs.validation else int(config.validation_fraction * 2**_HASH_BITS)
+    heap: list[tuple[int, int, tuple[str, ...], int]] = []  # (-hash, order, texts, bytes): the largest hash on top
     held_bytes = documents = checksum = 0
     least, most = 2**_HASH_BITS, -1
-    for path in inputs:
+    num_validation = 0
+    for path in inputs.all:
         for document in read_documents(path, config):
-            utf8 = document.text.encode()
+            utf8 = document.utf8
             value = text_hash(utf8)
-            least, most = min(least, value), max(most, value)
             checksum += value
-            if value >= cutoff and wanted_bytes:
-                text = document.text[:wanted_bytes]
-                heapq.heappush(heap, (-value, documents, text, len(utf8)))
+            if path in inputs.validation:
+                num_validation += 1
+            else:
+                least, most = min(least, value), max(most, value)
+            if path not in inputs.validation and value >= cutoff and wanted_bytes:
+                texts = tuple(text[:wanted_bytes] for text in document.texts)
+                heapq.heappush(heap, (-value, documents, texts, len(utf8)))
                 held_bytes += len(utf8)
                 while held_bytes > wanted_bytes and len(heap) > 1:
                     held_bytes -= heapq.heappop(heap)[3]
             documents += 1
             progress.add(1, len(utf8))
     progress.done()
-    if documents == 0:
+    if documents == num_validation:
         raise DataError(f"The input {config.input} holds no text; give files with text.")
-    cutoff = max(cutoff, least + 1)  # holds out at least one
+    if inputs.validation and not num_validation:
+        raise DataError(f"The validation_input {config.validation_input} holds no text; give files with text.")
+    if not inputs.validation:
+        cutoff = max(cutoff, least + 1)  # holds out at least one
     if most < cutoff:
         raise DataError(
             f"All of the input's {documents} documents fall into the validation split, none is left to train on; give "
             "more text, a smaller validation_fraction, or smaller documents (txt_documents=paragraph)."
         )
-    sample = sorted((order, text) for negative, order, text, _ in heap if -negative >= cutoff)
-    return Survey(documents, checksum, cutoff, [text for _, text in sample])
+    sample = sorted((order, texts) for negative, order, texts, _ in heap if -negative >= cutoff)
+    return Survey(documents, checksum, cutoff, [text for _, texts in sample for text in texts])
 
 
 def _make_tokenizer(config: BuildConfig, survey: Survey) -> Tokenizer:
     settings = config.tokenizer
     if settings.path:
         return Tokenizer.load(settings.path)
-    return Tokenizer.train(survey.sample, settings.type, settings.vocabulary)
+    return Tokenizer.train(survey.sample, settings.type, settings.vocabulary, settings.specials)
 
 
 def _write(
     config: BuildConfig,
-    inputs: list[Path],
+    inputs: Inputs,
     survey: Survey,
     tokenizer: Tokenizer,
     record: BuildRecord,
@@ -195,15 +231,19 @@ def _write(
     writers = {
         split: ShardWriter(directory, split, tokenizer, config.member_tokens, config.shard_tokens) for split in SPLITS
     }
-    names = dict(zip(inputs, _names(inputs), strict=True))
+    names = _names(inputs)
     shown = progress("encoding")
     documents = checksum = 0
     for batch in _batches(config, inputs):
-        for document, ids in zip(batch, tokenizer.encode_batch([d.text for d in batch]), strict=True):
-            utf8 = document.text.encode()
+        encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts]))
+        for document in batch:
+            utf8 = document.utf8
             value = text_hash(utf8)
-            writer = writers["validation" if value < survey.cutoff else "train"]
-            writer.add(ids, names[document.source], document.index, len(utf8), len(document.text.split()))
+            ids = _joined([next(encoded) for _ in document.texts], tokenizer.end_of_text)
+            held_out = value < survey.cutoff or document.source in inputs.validation
+            words = sum(len(text.split()) for text in document.texts)
+            size = sum(len(text.encode()) for text in document.texts)
+            writers["validation" if held_out else "train"].add(ids, names[document.source], document.index, size, words)
             documents += 1
             checksum += value
             shown.add(1, len(utf8))
@@ -211,17 +251,19 @@ def _write(
     if (documents, checksum) != (survey.documents, survey.checksum):
         raise DataError("The input changed while it was read; start again once nothing writes to it.")
     splits = {split: writers[split].close() for split in SPLITS}
-    tokenizer.save(directory / _TOKENIZER)
+    path = directory / tokenizer.file_name
+    tokenizer.save(path)
     np.save(directory / _UNIGRAM, writers["train"].counts)
     dtype = token_dtype(tokenizer.vocabulary_size)
     return Manifest(
         identity=stream_identity(tokenizer.identity, dtype, splits),
         dtype=dtype,
         tokenizer=TokenizerRecord(
-            file=_TOKENIZER,
-            sha256=file_sha256(directory / _TOKENIZER),
+            file=path.name,
+            sha256=file_sha256(path),
             identity=tokenizer.identity,
-            sentencepiece=sentencepiece.__version__,
+            library=tokenizer.library,
+            version=tokenizer.library_version,
             vocabulary=tokenizer.vocabulary_size,
             end_of_text=tokenizer.end_of_text,
         ),
@@ -230,16 +272,23 @@ def _write(
         ),
         splits=splits,
         build=record,
+        pairs=config.pair_fields is not None,
     )
 
 
-def _batches(config: BuildConfig, inputs: list[Path]) -> Iterator[list[Document]]:
+def _joined(texts: list[NDArray[np.int32]], end_of_text: int) -> NDArray[np.int32]:
+    """The ids of a document's texts with an end of text between them."""
+    first, *others = texts
+    return np.concatenate([first, *([end_of_text, *ids] for ids in others)], dtype=np.int32) if others else first
+
+
+def _batches(config: BuildConfig, inputs: Inputs) -> Iterator[list[Document]]:
     batch: list[Document] = []
     characters = 0
-    for path in inputs:
+    for path in inputs.all:
         for document in read_documents(path, config):
             batch.append(document)
-            characters += len(document.text)
+            characters += sum(map(len, document.texts))
             if characters >= _ENCODE_CHARACTERS:
                 yield batch
                 batch, characters = [], 0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Config(BaseModel):
@@ -13,19 +13,35 @@ class _Config(BaseModel):
 
 
 class TokenizerConfig(_Config):
-    """Which tokenizer: one trained on the input, or a given sentencepiece model."""
+    """Which tokenizer: one trained on the input, or a given one."""
 
-    type: Literal["bpe", "unigram"] = Field(default="bpe", description="algorithm of the tokenizer to train")
+    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe"] = Field(
+        default="bpe",
+        description="what to train: bpe or unigram (sentencepiece), wordpiece (BERT's, lower case) or byte_bpe (that "
+        "of GPT-2 and RoBERTa)",
+    )
     vocabulary: int = Field(default=8192, gt=257, description="pieces, including 256 bytes and the special ones")
     training_bytes: int = Field(
         default=32 * 2**20,
         gt=0,
         description="bytes of UTF-8 text to train on; a larger input is sampled by document hash",
     )
+    specials: Literal["bert", "t5"] | None = Field(
+        default=None,
+        description="what a trained bpe or unigram holds besides <|endoftext|>: bert ([PAD] [CLS] [SEP] [MASK]), t5 "
+        "(<pad> </s>) or nothing; an objective appends what it needs and the tokenizer lacks",
+    )
     path: Path | None = Field(
         default=None,
-        description="a sentencepiece .model to use as it is; `type`, `vocabulary`, `training_bytes` then say nothing",
+        description="a sentencepiece .model, tokenizer.json or BERT vocab.txt to use as it is; the other settings then "
+        "say nothing",
     )
+
+    @model_validator(mode="after")
+    def _specials_are_sentencepiece_s(self) -> Self:
+        if self.specials and self.type not in ("bpe", "unigram"):
+            raise ValueError(f"specials={self.specials} is for bpe and unigram; {self.type} has its own: leave it out")
+        return self
 
 
 class Objective(_Config):
@@ -74,8 +90,18 @@ class BuildConfig(_Config):
     input: str | list[str] = Field(
         description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki), also as .gz .bz2 .zst"
     )
+    validation_input: str | list[str] | None = Field(
+        default=None,
+        description="files that make the validation split, all of them, as `input` names files; `input` leaves them "
+        "out, and validation_fraction then says nothing",
+    )
     output: Path = Field(description="directory to create; appears only once it is whole")
     text_field: str = Field(default="text", description="key of the text in each line of a .jsonl file")
+    pair_fields: tuple[str, str] | None = Field(
+        default=None,
+        description="keys of the two texts in each line of a .jsonl file, such as [source, target]: a dataset for the "
+        "objective `pairs`",
+    )
     txt_documents: Literal["passages", "file", "paragraph", "line"] = Field(
         default="passages",
         description="what one document is in a .txt file: passages (the whole file when short, else runs of paragraphs "

@@ -9,40 +9,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.batch import Batch, Cursor
+from data_pipeline.batch import Batch, Cursor, Rows
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName, digest_of
 from data_pipeline.mixture import Mixture
 from data_pipeline.order import permute, round_keys
-from data_pipeline.pack import inputs_and_labels, num_windows
+from data_pipeline.pack import inputs_and_labels
+from data_pipeline.recipes.base import Recipe, in_order
+from data_pipeline.recipes.causal import Causal
 from data_pipeline.shards import Dataset
 
 _ORDER_VERSION = 1  # raise it when order, mixture or pack would give other samples for the same settings
+_RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
+_HELDOUT_SEED = 0
 
 
 class Stream:
-    """Weighted, shuffled, endless windows of one or more datasets, reachable at any position."""
+    """Weighted, shuffled, endless samples of one or more datasets, reachable at any position."""
 
     def __init__(
         self,
         sources: Sequence[tuple[Path, float]],
-        sequence_length: int,
+        recipe: Recipe | int,
         seed: int,
         split: SplitName = "train",
     ) -> None:
-        """`sources` are (dataset directory, weight).
+        """`sources` are (dataset directory, weight); a number as `recipe` is the sequence length of the causal one.
 
-        Raises DataError when a dataset can't be read, two differ in tokenizer, or one is too short for one window;
-        ValueError for weights that aren't positive.
+        Raises DataError when a dataset can't be read, two differ in tokenizer, or one makes no sample; ValueError for
+        weights that aren't positive.
         """
         self._mixture = Mixture([weight for _, weight in sources])
         self.datasets = [Dataset(Path(path)) for path, _ in sources]
-        self.sequence_length, self.split, self._seed = sequence_length, split, seed
+        self.split, self._seed = split, seed
         first = self.datasets[0]
         for other in self.datasets[1:]:
             if other.manifest.tokenizer.identity != first.manifest.tokenizer.identity:
@@ -50,33 +55,31 @@ class Stream:
                     f"{first.directory} and {other.directory} were made with different tokenizers; build one of them "
                     f"again with tokenizer.path={first.directory / first.manifest.tokenizer.file}."
                 )
-        self.num_windows = [num_windows(dataset.num_tokens(split), sequence_length) for dataset in self.datasets]
-        """Windows of each source: its epoch is that many samples."""
-        for dataset, windows in zip(self.datasets, self.num_windows, strict=True):
-            if windows == 0:
-                raise DataError(
-                    f"The {split} split of {dataset.directory} has {dataset.num_tokens(split):,} tokens, too few for "
-                    f"one window of {sequence_length:,} and its next token; add text or shorten the sequences."
-                )
+        self.recipe = Causal(recipe, first.manifest.tokenizer.vocabulary) if isinstance(recipe, int) else recipe
+        self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
+        self.num_samples = [samples.count for samples in self.samples]
+        """Samples in an epoch of each source."""
         weights = [float(weight) for _, weight in sources]
         identities = [dataset.identity for dataset in self.datasets]
-        self.fingerprint = digest_of([_ORDER_VERSION, identities, weights, seed, sequence_length, split])
+        order = [_ORDER_VERSION, identities, weights, seed, self.recipe.sequence_length, split]
+        settings = self.recipe.settings
+        self.fingerprint = digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings])
 
     def cursor(self, samples: int) -> Cursor:
         """The state of the data after `samples` samples of this stream."""
         return Cursor(samples=samples, fingerprint=self.fingerprint)
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
-        """[count, 3] (source, epoch, window) of the samples from position `start` on."""
+        """[count, 3] (source, epoch, number) of the samples from position `start` on."""
         source, index = self._mixture.assign(np.arange(start, start + count, dtype=np.int64))
-        windows_of = np.array(self.num_windows, np.int64)
-        epoch, place = np.divmod(index, windows_of[source])
-        window = np.empty_like(place)
-        turn = epoch * len(windows_of) + source  # one number per (source, epoch)
-        for e, s in (divmod(number, len(windows_of)) for number in np.unique(turn).tolist()):
-            rows = np.flatnonzero(turn == e * len(windows_of) + s)
-            window[rows] = permute(place[rows], self.num_windows[s], round_keys(self._seed, s, e))
-        return np.stack([source, epoch, window], axis=1)
+        samples_of = np.array(self.num_samples, np.int64)
+        epoch, place = np.divmod(index, samples_of[source])
+        number = np.empty_like(place)
+        turn = epoch * len(samples_of) + source  # one for each (source, epoch)
+        for e, s in (divmod(value, len(samples_of)) for value in np.unique(turn).tolist()):
+            rows = np.flatnonzero(turn == e * len(samples_of) + s)
+            number[rows] = permute(place[rows], self.num_samples[s], round_keys(self._seed, s, e))
+        return np.stack([source, epoch, number], axis=1)
 
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
         """Rows of `data_rank` in the global batch of samples start..start+count-1.
@@ -85,14 +88,15 @@ class Stream:
         """
         ids = self.sample_ids(start, count)
         mine = ids[_rows_of_rank(count, data_rank, data_world)]
-        stretches = np.empty((len(mine), self.sequence_length + 1), np.int64)
-        for source, dataset in enumerate(self.datasets):
-            rows = np.flatnonzero(mine[:, 0] == source)
-            starts = mine[rows, 2] * self.sequence_length
-            stretches[rows] = dataset.read(self.split, starts, self.sequence_length + 1)
-        tokens, labels = inputs_and_labels(stretches)
-        mask = np.ones(tokens.shape, np.float32)
-        return Batch(tokens, labels, mask, sample_ids=ids, cursor=self.cursor(start + count))
+        places = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
+        rows = in_order(
+            [
+                (at, samples.rows(self._seed, mine[at]))
+                for at, samples in zip(places, self.samples, strict=True)
+                if len(at)
+            ]
+        )
+        return _batch(rows, ids, self.cursor(start + count))
 
 
 def load(
@@ -112,8 +116,8 @@ def load(
     """
     if cursor.fingerprint != stream.fingerprint:
         raise DataError(
-            "The checkpoint's data cursor belongs to another order of samples: datasets, weights, seed or sequence "
-            "length have changed; restore them, or start a new run."
+            "The checkpoint's data cursor belongs to another order of samples: datasets, weights, seed, "
+            "objective or sequence length have changed; restore them, or start a new run."
         )
     spans = _spans(cursor.samples, batch_size)
     if workers == 0:
@@ -123,20 +127,55 @@ def load(
 
 def heldout(
     dataset: Dataset,
-    sequence_length: int,
+    recipe: Recipe | int,
     rows: int,
     data_rank: int = 0,
     data_world: int = 1,
     limit: int | None = None,
     split: SplitName = "validation",
 ) -> Iterator[Batch]:
-    """Every window of a split once, in order, in global batches of `rows` windows; at most `limit` windows.
+    """Every sample of a split once, in order, in global batches of `rows`; at most `limit` samples.
 
-    Each token of the stream but the first is a label exactly once: the last window is filled up with ends of text, and
-    the last batch with whole windows of them, both masked, so that every rank gets as many batches, of one shape. The
-    mask over all batches and ranks sums to the tokens predicted. A filler's window in `sample_ids` is -1.
-    Raises ValueError when the ranks can't share `rows` evenly.
+    Causal (a number is its sequence length): each token of the stream but the first is a label exactly once. The last
+    window is filled up with ends of text, and the last batch with whole windows of them, both masked, so that every
+    rank gets as many batches, of one shape; the mask over all batches and ranks sums to the tokens predicted.
+    Other recipes: samples of the first epoch, the same ones for every run; the last batch is filled up with masked
+    rows. A filler's number in `sample_ids` is -1.
+    Raises ValueError when the ranks can't share `rows` evenly, DataError when the split makes no sample.
     """
+    if isinstance(recipe, int | Causal):
+        length = recipe if isinstance(recipe, int) else recipe.sequence_length
+        return _heldout_windows(dataset, length, rows, data_rank, data_world, limit, split)
+    return _heldout_samples(dataset, recipe, rows, data_rank, data_world, limit, split)
+
+
+def _heldout_samples(
+    dataset: Dataset, recipe: Recipe, rows: int, data_rank: int, data_world: int, limit: int | None, split: SplitName
+) -> Iterator[Batch]:
+    samples = recipe.samples(dataset, split)
+    mine = _rows_of_rank(rows, data_rank, data_world)
+    count = samples.count if limit is None else min(samples.count, limit)
+    for first in range(0, count, rows):
+        number = np.arange(first, first + rows)
+        filler = number >= count
+        ids = np.stack([np.zeros_like(number), np.zeros_like(number), np.where(filler, 0, number)], axis=1)
+        made = samples.rows(_HELDOUT_SEED, ids[mine])
+        made.loss_mask[filler[mine]] = 0
+        if made.follows is not None:
+            made.follows[filler[mine]] = -1
+        ids[filler, 2] = -1
+        yield _batch(made, ids, Cursor(samples=min(first + rows, count), fingerprint=dataset.identity))
+
+
+def _heldout_windows(
+    dataset: Dataset,
+    sequence_length: int,
+    rows: int,
+    data_rank: int,
+    data_world: int,
+    limit: int | None,
+    split: SplitName,
+) -> Iterator[Batch]:
     mine = _rows_of_rank(rows, data_rank, data_world)
     tokens = dataset.num_tokens(split)
     windows = -(-(tokens - 1) // sequence_length)
@@ -156,6 +195,10 @@ def heldout(
         ids = np.stack([np.zeros_like(window), np.zeros_like(window), window], axis=1)
         cursor = Cursor(samples=min(first + rows, windows), fingerprint=dataset.identity)
         yield Batch(*inputs_and_labels(stretches), mask, sample_ids=ids, cursor=cursor)
+
+
+def _batch(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:
+    return Batch(**{field.name: getattr(rows, field.name) for field in fields(Rows)}, sample_ids=ids, cursor=cursor)
 
 
 def _rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:

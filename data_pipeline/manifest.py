@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from data_pipeline.errors import DataError
 
@@ -55,7 +55,9 @@ class TokenizerRecord(_Record):
     file: str
     sha256: str
     identity: str = Field(description="digest of all that token ids depend on")
-    sentencepiece: str = Field(description="version of the library that encoded")
+    library: str = Field(default="sentencepiece", description="what encoded: sentencepiece or tokenizers")
+    # Older manifests name the version after the only library that there was.
+    version: str = Field(validation_alias=AliasChoices("version", "sentencepiece"), description="of the library")
     vocabulary: int
     end_of_text: int
 
@@ -74,6 +76,7 @@ class BuildRecord(_Record):
     identity: str
     config: dict[str, Any]
     inputs: tuple[File, ...]
+    validation_inputs: tuple[File, ...] = ()
 
 
 class Manifest(_Record):
@@ -86,6 +89,7 @@ class Manifest(_Record):
     unigram: File = Field(description="int64 [vocabulary] counts of each token in the training split, as .npy")
     splits: dict[SplitName, Split]
     build: BuildRecord
+    pairs: bool = Field(default=False, description="each document is two texts, both followed by an end of text")
 
     def save(self, directory: Path) -> None:
         """Write manifest.json, the same bytes for the same content."""

@@ -34,12 +34,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Document:
-    """One text, and where it came from."""
+    """One text or a pair of them, and where they came from."""
 
-    text: str
+    texts: tuple[str, ...]
     source: Path
     index: int
     """Place in the file, from 0: the line of a .jsonl file, the passage of a .txt file, the article of a dump."""
+
+    @property
+    def utf8(self) -> bytes:
+        """The bytes of its text; those of a pair's two texts with a zero between them."""
+        return b"\0".join(text.encode() for text in self.texts)
 
 
 def find_inputs(patterns: str | list[str]) -> list[Path]:
@@ -68,10 +73,18 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
 def read_documents(path: Path, config: BuildConfig) -> Iterator[Document]:
     """The documents of one file, in order. Raises DataError naming the file and line or byte that can't be read."""
     blocks = _blocks(path)
+    if config.pair_fields:
+        if _kind(path) != ".jsonl":
+            raise DataError(f"{path} holds no pairs; with pair_fields, give .jsonl files only.")
+        for index, pair in enumerate(_json_texts(path, _lines(path, blocks), config.pair_fields)):
+            if all(text.strip() for text in pair):
+                yield Document(pair, path, index)
+        return
+    texts: Iterator[str]
     if _kind(path) == ".xml":
         texts = _articles(path, blocks)
     elif _kind(path) == ".jsonl":
-        texts = _json_texts(path, _lines(path, blocks), config.text_field)
+        texts = (text for (text,) in _json_texts(path, _lines(path, blocks), (config.text_field,)))
     elif config.txt_documents == "file":
         texts = iter(["".join(_lines(path, blocks))])
     elif config.txt_documents == "line":
@@ -82,7 +95,7 @@ def read_documents(path: Path, config: BuildConfig) -> Iterator[Document]:
         texts = _passages(_lines(path, blocks), config.txt_passage_characters)
     for index, text in enumerate(texts):
         if text.strip():
-            yield Document(text, path, index)
+            yield Document((text,), path, index)
 
 
 def _kind(path: Path) -> str | None:
@@ -171,27 +184,30 @@ def _passages(lines: Iterator[str], least: int) -> Iterator[str]:
         yield "".join(held)
 
 
-def _json_texts(path: Path, lines: Iterator[str], field: str) -> Iterator[str]:
+def _json_texts(path: Path, lines: Iterator[str], fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The texts under `fields` of each line."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
-            yield ""  # keeps `index` the line's number
+            yield ("",) * len(fields)  # keeps `index` the line's number
             continue
         try:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove that line.") from error
-        if not isinstance(record, dict) or field not in record:
-            raise DataError(f"{path}, line {number}: has no field {field!r}; name the field of the text in text_field.")
-        text = record[field]
-        if not isinstance(text, str):
-            raise DataError(f"{path}, line {number}: field {field!r} is {type(text).__name__}, but must be a string.")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise DataError(
-                f"{path}, line {number}: field {field!r} holds half a character ({error.reason})."
-            ) from error
-        yield text
+        yield tuple(_json_text(f"{path}, line {number}", record, field) for field in fields)
+
+
+def _json_text(place: str, record: Any, field: str) -> str:
+    if not isinstance(record, dict) or field not in record:
+        raise DataError(f"{place}: has no field {field!r}; name the text's in text_field, or a pair's in pair_fields.")
+    text = record[field]
+    if not isinstance(text, str):
+        raise DataError(f"{place}: field {field!r} is {type(text).__name__}, but must be a string.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{place}: field {field!r} holds half a character ({error.reason}).") from error
+    return text
 
 
 def _articles(path: Path, blocks: Iterator[bytes]) -> Iterator[str]:

@@ -145,8 +145,8 @@ class Dataset:
         tokenizer = Tokenizer.load(self.directory / record.file)
         if tokenizer.identity != record.identity:
             raise DataError(
-                f"{self.directory / record.file} isn't the tokenizer that made this dataset (with sentencepiece "
-                f"{record.sentencepiece}): put the file or that version back, or build the dataset again."
+                f"{self.directory / record.file} isn't the tokenizer that made this dataset (with {record.library} "
+                f"{record.version}): put the file or that version back, or build the dataset again."
             )
         return tokenizer
 
@@ -163,6 +163,17 @@ class Dataset:
         """[count] tokens that begin at `start` in the split's stream. Raises ValueError beyond its end."""
         tokens: NDArray[np.int64] = self.read(split, np.array([start]), count)[0]
         return tokens
+
+    def starts(self, split: SplitName) -> NDArray[np.int64]:
+        """[documents] where each document begins in the split's stream, read from the tars."""
+        found, begin = [np.empty(0, np.int64)], 0
+        for shard in self.manifest.splits[split].shards:
+            with tarfile.open(self.directory / shard.file) as tar:
+                names = [name for name in tar.getnames() if name.endswith(".starts.npy")]
+                for member, name in zip(shard.members, names, strict=True):
+                    found.append(begin + np.load(io.BytesIO(_member(tar, name).read())))
+                    begin += member.tokens
+        return np.concatenate(found)
 
     def documents(self, split: SplitName) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
         """(record, tokens without the end of text) of each document in order; record: source, index, bytes, words."""

@@ -1,175 +1,118 @@
-"""sentencepiece, made lossless: what is encoded comes back character for character, whatever the text holds.
+"""Text <-> token ids: what every kind of tokenizer answers, and how one is read or trained.
 
-A tokenizer trained here changes no character (identity normalizer, no added or removed spaces, newlines kept), spells
-what it has no piece for in bytes, and has <|endoftext|> as a control symbol that no text can produce.
+`tokenizer_sentencepiece.py` holds bpe and unigram, `tokenizer_json.py` wordpiece (BERT), byte_bpe (GPT-2, RoBERTa) and
+whatever else a Hugging Face tokenizer.json describes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import os
-import re
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-import sentencepiece
 from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
-_SPACE = "\u2581"  # stands for a space inside sentencepiece, so it can't stand for itself
-_SAMPLE_CHARACTERS = 2**12  # the trainer skips "sentences" longer than a limit without a word: hand it short ones
-_ENCODE_CHARACTERS = 2**14  # one call's text; longer is slower, and takes memory in proportion
-_CUT = re.compile(r"[^ \u2581](?= )")
-_THREADS = 4  # of the trainer: fixed, since the result of unigram depends on it in the last digit
+Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe"]
+CONTROL_SYMBOLS: dict[str | None, list[str]] = {
+    None: [],
+    "bert": ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
+    "t5": ["<pad>", "</s>"],
+}
+"""What a sentencepiece model trained here holds besides <|endoftext|>, by `tokenizer.specials`."""
 
 
-class Tokenizer:
-    """Text <-> token ids."""
+class Tokenizer(ABC):
+    """Text <-> token ids. A special piece is one that no text encodes to."""
 
-    def __init__(self, model: bytes, origin: str) -> None:
-        """`model` is a model file's bytes, `origin` what errors call it. Raises DataError when it can't be used."""
-        self._processor = sentencepiece.SentencePieceProcessor()
-        try:
-            self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
-            raise DataError(f"{origin} is not a sentencepiece model; give a .model file.") from error
-        self._model = model
-        self.vocabulary_size: int = self._processor.vocab_size()
-        self.end_of_text: int = self._find_end_of_text(origin)
-        self.identity: str = self._digest()
-        encode = self._processor.encode
-        # A model that puts a space before every text must get each text in one go.
-        self._can_cut = encode("a b") == encode("a") + encode(" b")
-        spelled = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE.encode()]
-        self._space_spelled = spelled if all(map(self._processor.is_byte, spelled)) else None
+    file_name: ClassVar[str]
+    """What the file is called in a dataset's directory."""
+    library: ClassVar[str]
+    library_version: str
+    vocabulary_size: int
+    end_of_text: int
+    """The id after each document."""
+    identity: str
+    """Digest of all that ids depend on."""
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Read a sentencepiece .model file. Raises DataError when it is missing or can't be used."""
+        """Read a sentencepiece .model, a tokenizer.json or a BERT vocab.txt, told apart by what is in it.
+
+        Raises DataError when it is missing or can't be used.
+        """
+        # Imported here, since each kind is made of this class.
+        from data_pipeline import tokenizer_json
+        from data_pipeline.tokenizer_sentencepiece import SentencePiece
+
         try:
-            return cls(path.read_bytes(), str(path))
+            content = path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"Tokenizer {path} can't be read ({error.strerror}); give a sentencepiece .model."
+                f"Tokenizer {path} can't be read ({error.strerror}); give a sentencepiece .model, a tokenizer.json or "
+                "a BERT vocab.txt."
             ) from error
+        if content.lstrip()[:1] == b"{":
+            return tokenizer_json.JsonTokenizer(content, str(path))
+        if tokenizer_json.is_bert_vocabulary(content):
+            return tokenizer_json.from_bert_vocabulary(content, str(path))
+        return SentencePiece(content, str(path))
 
     @classmethod
-    def train(cls, texts: Iterable[str], type: Literal["bpe", "unigram"], vocabulary: int) -> Tokenizer:
-        """Train on `texts`; the same texts in the same order give the same bytes.
+    def train(
+        cls, texts: Iterable[str], type: Kind, vocabulary: int, specials: Literal["bert", "t5"] | None = None
+    ) -> Tokenizer:
+        """Train on `texts`; the same texts in the same order give the same bytes, on any number of threads.
 
-        Raises DataError, naming the size that would do, when the texts don't fill or don't fit the vocabulary.
+        `specials` names a row of CONTROL_SYMBOLS; wordpiece and byte_bpe have their own. Raises DataError, naming the
+        size that would do, when the texts don't fill or don't fit the vocabulary.
         """
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_short(texts),
-                model_writer=model,
-                model_type=type,
-                vocab_size=vocabulary,
-                normalization_rule_name="identity",
-                byte_fallback=True,
-                add_dummy_prefix=False,
-                remove_extra_whitespaces=False,
-                unk_id=0,
-                bos_id=-1,
-                eos_id=-1,
-                pad_id=-1,
-                control_symbols=[END_OF_TEXT],
-                max_sentence_length=8 * _SAMPLE_CHARACTERS,
-                num_threads=_THREADS,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise DataError(_training_problem(str(error), vocabulary)) from error
-        return cls(model.getvalue(), "the trained tokenizer")
+        from data_pipeline import tokenizer_json
+        from data_pipeline.tokenizer_sentencepiece import train
 
+        if type == "wordpiece":
+            return tokenizer_json.train_wordpiece(texts, vocabulary)
+        if type == "byte_bpe":
+            return tokenizer_json.train_byte_bpe(texts, vocabulary)
+        return train(texts, type, vocabulary, CONTROL_SYMBOLS[specials])
+
+    @abstractmethod
+    def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
+        """Token ids of each text, without an end of text, on `threads` (default: one per core)."""
+
+    @abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
+
+    @abstractmethod
     def save(self, path: Path) -> None:
-        """Write the model file."""
-        path.write_bytes(self._model)
+        """Write the file that `load` reads."""
+
+    @abstractmethod
+    def id_of(self, piece: str) -> int | None:
+        """The id of a special piece such as "[MASK]"; None when the tokenizer has none of this name."""
+
+    @abstractmethod
+    def texts(self) -> list[str]:
+        """[vocabulary] the text of each piece, with a space before what begins a word; "" of special ones."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without an end of text."""
         ids: list[int] = self.encode_batch([text], threads=1)[0].tolist()
         return ids
 
-    def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
-        """Token ids of each text, on `threads` (default: one per core)."""
-        parts: list[str] = []
-        ends: list[int] = []
-        for text in texts:
-            parts.extend(_cut(text) if self._can_cut else [text])
-            ends.append(len(parts))
-        ids = self._processor.encode_as_numpy(parts, num_threads=threads or os.cpu_count() or 1)
-        if self._space_spelled:
-            for row, part in enumerate(parts):
-                if _SPACE in part:
-                    ids[row] = self._encode_around_space_signs(part)
-        starts = [0, *ends[:-1]]
-        return [np.concatenate([*ids[a:b], np.empty(0, np.int32)]) for a, b in zip(starts, ends, strict=True)]
+    def is_special(self) -> NDArray[np.bool_]:
+        """[vocabulary] the pieces that stand for no text."""
+        return np.array([not text for text in self.texts()], np.bool_)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
-        return str(self._processor.decode([int(i) for i in ids]))
+    def starts_word(self) -> NDArray[np.bool_]:
+        """[vocabulary] the pieces that a word begins with: after white space, or special."""
+        return np.array([not text or text[0].isspace() for text in self.texts()], np.bool_)
 
-    def _encode_around_space_signs(self, text: str) -> NDArray[np.int32]:
-        """Like encode, but with each U+2581 spelled in bytes, so that it doesn't come back as a space."""
-        first, *others = text.split(_SPACE)
-        ids = self._processor.encode(first)
-        for other in others:
-            ids += self._space_spelled + self._processor.encode(other)
-        return np.array(ids, np.int32)
-
-    def _find_end_of_text(self, origin: str) -> int:
-        for index in range(self.vocabulary_size):
-            if self._processor.is_control(index) and self._processor.id_to_piece(index) == END_OF_TEXT:
-                return index
-        if self._processor.eos_id() < 0:
-            raise DataError(f"{origin} has neither {END_OF_TEXT} nor an end-of-sentence piece to end documents with.")
-        return self._processor.eos_id()
-
-    def _digest(self) -> str:
-        """All that ids depend on: the model, and for unigram the library (0.2.1 and 0.2.2 give different ids).
-
-        The scores of a BPE model are ranks, those of a unigram model logarithms of probabilities.
-        """
-        digest = hashlib.sha256(self._model)
-        if not all(self._processor.get_score(i).is_integer() for i in range(self.vocabulary_size)):
-            digest.update(sentencepiece.__version__.encode())
-        return digest.hexdigest()
-
-
-def _short(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        for start in range(0, len(text), _SAMPLE_CHARACTERS):
-            yield text[start : start + _SAMPLE_CHARACTERS]
-
-
-def _cut(text: str) -> list[str]:
-    """Parts that encode, each alone, as they would together: cut before a space after something else.
-
-    A piece that is trained here holds a space only at its start, so no piece reaches over such a place.
-    """
-    if len(text) <= _ENCODE_CHARACTERS:
-        return [text]
-    parts, start = [], 0
-    while start < len(text):
-        place = _CUT.search(text, start + _ENCODE_CHARACTERS)
-        end = place.start() + 1 if place else len(text)
-        parts.append(text[start:end])
-        start = end
-    return parts
-
-
-def _training_problem(message: str, vocabulary: int) -> str:
-    if match := re.search(r"too high .* value <= (\d+)", message):
-        return f"The text is too small for tokenizer.vocabulary={vocabulary}; the largest possible is {match[1]}."
-    if match := re.search(r"\d+ vs (\d+)", message):
-        return (
-            f"tokenizer.vocabulary={vocabulary} can't hold the text's characters; the smallest possible is {match[1]}."
-        )
-    return f"The tokenizer can't be trained ({message}); give more text or a tokenizer.path."
+    def ends_sentence(self) -> NDArray[np.bool_]:
+        """[vocabulary] the pieces that end in . ! or ? (white space aside) or hold a newline."""
+        return np.array([text.rstrip().endswith((".", "!", "?")) or "\n" in text for text in self.texts()], np.bool_)

@@ -15,6 +15,12 @@ from data_pipeline.progress import Progress
 from data_pipeline.shards import Dataset
 
 Build = Callable[..., Dataset]
+ODD = [
+    "", " ", "  a  b   ", "\n", "\n\n a\n\tb\r\n\r", "\x00a\x00", "\x7f\x1b[0m",
+    "\u2581", " \u2581\u2581 x\u2581", "a\u2581 b", "\u00a0\u2028\u3000x", "\ufeffx", "\ufffd", "\u2047",
+    "e\u0301 \u00e9", "ﬁ ①Ⅷ", "👩\u200d👩\u200d👧 🇩🇪", "مرحبا שלום", "中文字。", "\U0010ffff\ue000",
+    "<|endoftext|>", "<unk>", "<s></s>", "<0x0A>", "\\n",
+]  # fmt: skip
 
 
 class Silent(Progress):

@@ -75,7 +75,7 @@ def test_a_run_resumed_again_and_again_sees_what_an_unbroken_one_sees(stream: St
 
 def test_every_window_of_a_source_comes_once_an_epoch_in_another_order_each_time(stream: Stream) -> None:
     ids = stream.sample_ids(0, 10_000)
-    for source, windows in enumerate(stream.num_windows):
+    for source, windows in enumerate(stream.num_samples):
         mine = ids[ids[:, 0] == source]
         epochs = len(mine) // windows
         assert epochs >= 3

@@ -30,7 +30,7 @@ def test_windows_equal_documents_laid_end_to_end(dataset: Dataset, length: int) 
     assert len(stream) == dataset.num_tokens("train")
     windows = [stream[i : i + length + 1] for i in range(0, len(stream) - length, length)]
     epoch = Stream([(dataset.directory, 1.0)], length, seed=0)
-    assert epoch.num_windows == [len(windows)]
+    assert epoch.num_samples == [len(windows)]
     batch = epoch.batch(0, len(windows))
     assert sorted(batch.sample_ids[:, 2].tolist()) == list(range(len(windows)))
     for row, (_, _, window) in enumerate(batch.sample_ids.tolist()):

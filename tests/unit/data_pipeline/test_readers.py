@@ -25,7 +25,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 
 def texts(path: Path, **changes: object) -> list[str]:
-    return [d.text for d in read_documents(path, settings(input=str(path), output="out", **changes))]
+    return [d.texts[0] for d in read_documents(path, settings(input=str(path), output="out", **changes))]
 
 
 def write(path: Path, data: bytes | str) -> Path:
@@ -45,7 +45,7 @@ def test_jsonl_gives_one_document_per_line(tmp_path: Path, suffix: str) -> None:
     bodies = ["one\ntwo", "üñí ☃ \u2028 x", "three"]
     path = write(tmp_path / f"a.jsonl{suffix}", "\n".join(json.dumps({"id": 1, "body": b}) for b in bodies))
     documents = list(read_documents(path, settings(input=str(path), output="out", text_field="body")))
-    assert [d.text for d in documents] == bodies
+    assert [d.texts[0] for d in documents] == bodies
     assert [(d.source, d.index) for d in documents] == [(path, 0), (path, 1), (path, 2)]
 
 

@@ -10,18 +10,12 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from conftest import make_documents
+from conftest import ODD, make_documents
 
-from data_pipeline import tokenizer as module
+from data_pipeline import tokenizer_sentencepiece as module
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import END_OF_TEXT, Tokenizer
-
-ODD = [
-    "", " ", "  a  b   ", "\n", "\n\n a\n\tb\r\n\r", "\x00a\x00", "\x7f\x1b[0m",
-    "\u2581", " \u2581\u2581 x\u2581", "a\u2581 b", "\u00a0\u2028\u3000x", "\ufeffx", "\ufffd", "\u2047",
-    "e\u0301 \u00e9", "ﬁ ①Ⅷ", "👩\u200d👩\u200d👧 🇩🇪", "مرحبا שלום", "中文字。", "\U0010ffff\ue000",
-    END_OF_TEXT, "<unk>", "<s></s>", "<0x0A>", "\\n",
-]  # fmt: skip
+from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizer_sentencepiece import SentencePiece
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
@@ -106,13 +100,13 @@ def test_training_on_nothing_is_refused() -> None:
 def test_unigram_is_another_tokenizer_under_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {kind: Tokenizer.train(make_documents(0, 99), kind, 400) for kind in ("bpe", "unigram")}
     monkeypatch.setattr(sentencepiece, "__version__", "9.9.9")
-    after = {kind: Tokenizer(tokenizer._model, "same") for kind, tokenizer in before.items()}
+    after = {kind: SentencePiece(tokenizer._model, "same") for kind, tokenizer in before.items()}
     assert after["bpe"].identity == before["bpe"].identity
     assert after["unigram"].identity != before["unigram"].identity
 
 
 def test_a_given_model_ends_documents_with_its_own_eos() -> None:
-    given = Tokenizer(foreign_model(eos_id=2), "given.model")
+    given = SentencePiece(foreign_model(eos_id=2), "given.model")
     assert given.end_of_text == 2
 
 
@@ -120,7 +114,7 @@ def test_a_given_model_ends_documents_with_its_own_eos() -> None:
 def test_a_given_model_with_a_dummy_prefix_encodes_long_text_in_one_go(
     tidies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = Tokenizer(foreign_model(eos_id=2, remove_extra_whitespaces=tidies), "given.model")
+    given = SentencePiece(foreign_model(eos_id=2, remove_extra_whitespaces=tidies), "given.model")
     text = "abc def " * 50
     whole = given.encode(text)
     monkeypatch.setattr(module, "_ENCODE_CHARACTERS", 20)

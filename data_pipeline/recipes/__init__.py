@@ -1,0 +1,1 @@
+"""Samples of each objective: a dataset's split -> numbered samples -> Rows."""

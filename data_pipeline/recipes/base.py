@@ -1,0 +1,148 @@
+"""What a recipe is, and what all of them are made with.
+
+Each sample is a pure function of (seed, source, epoch, number): no sample depends on the batch that it comes in, so
+order, blend, resume and the number of ranks leave it as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.batch import Rows
+from data_pipeline.errors import DataError
+from data_pipeline.manifest import SplitName
+from data_pipeline.shards import Dataset
+
+Ids = NDArray[np.int64]
+Sample = tuple[Ids, Ids]
+"""(input, target): ids without padding, with their ends."""
+
+
+class Samples(Protocol):
+    """The samples of one split of a dataset."""
+
+    @property
+    def count(self) -> int:
+        """Samples in an epoch."""
+
+    @property
+    def left_out(self) -> int:
+        """Documents that no sample can be made of."""
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """The samples `ids` [n, 3] (source, epoch, number), in that order; `number` is below `count`."""
+
+
+class Recipe(Protocol):
+    """What an objective makes of datasets."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Positions S that a model (an encoder-decoder's encoder) reads."""
+
+    @property
+    def target_length(self) -> int:
+        """Positions L with a label."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids in all, specials included."""
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """Plain values that samples depend on beside dataset, seed and sequence length; None when there are none."""
+
+    def samples(self, dataset: Dataset, split: SplitName) -> Samples:
+        """The samples of a split. Raises DataError when there are none, or the dataset is of another kind."""
+
+
+def generator(seed: int, sample: Ids) -> np.random.Generator:
+    """The random numbers of one sample (source, epoch, number): Philox, keyed by a digest of all four."""
+    source, epoch, number = sample.tolist()
+    key = hashlib.blake2b(f"sample/{seed}/{source}/{epoch}/{number}".encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+
+
+def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
+    """Raises DataError unless the dataset was made with this tokenizer, and is one of pairs or not, as asked."""
+    if dataset.manifest.pairs != pairs:
+        raise DataError(
+            f"{dataset.directory} holds {'pairs' if dataset.manifest.pairs else 'no pairs'}; "
+            + ("build it with pair_fields, or choose another objective." if pairs else "use objective.name=pairs.")
+        )
+    if dataset.manifest.tokenizer.identity != tokenizer:
+        raise DataError(
+            f"{dataset.directory} was made with another tokenizer than this objective's ids; build it again with "
+            "tokenizer.path set to the other dataset's."
+        )
+
+
+def too_short(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError:
+    """The error of a split that does not fill one sample."""
+    return DataError(
+        f"The {split} split of {dataset.directory} has {dataset.num_tokens(split):,} tokens, too few for one sample of "
+        f"{text_tokens:,}; add text or shorten the sequences."
+    )
+
+
+def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[np.bool_]]:
+    """Rows of up to `length` ids -> ([rows, length] ids, [rows, length] True where they are the rows' own)."""
+    sizes = np.array([len(row) for row in rows], np.int64)
+    assert not len(rows) or sizes.max() <= length
+    own = np.arange(length) < sizes[:, None]
+    ids = np.full(own.shape, filler, np.int64)
+    ids[own] = np.concatenate([*rows, np.empty(0, np.int64)])
+    return ids, own
+
+
+def in_order(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
+    """Parts (places [n], their rows), whose places together are 0, 1, ..., as one."""
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    columns: dict[str, Any] = {}
+    for field in fields(Rows):
+        values = [getattr(rows, field.name) for _, rows in parts]
+        columns[field.name] = None if values[0] is None else np.concatenate(values)[order]
+    return Rows(**columns)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How inputs and targets become rows: of an encoder and a decoder, or of a decoder alone.
+
+    Alone, it reads input and target as one sequence, and sees all of the input from each of its positions (T5's prefix
+    LM, Raffel et al. 2020, section 3.2); both must fit into `sequence_length`, which is then that of the labels too.
+    """
+
+    sequence_length: int
+    target_length: int
+    pad: int
+    start: int
+    decoder_only: bool = False
+    full_inputs: bool = False
+    """Every input fills its row, so that no position is padding."""
+
+    def rows(self, samples: Sequence[Sample]) -> Rows:
+        """One row for each (input, target), padded; labels count where they are the target's."""
+        if self.decoder_only:
+            return self._as_one(samples)
+        tokens, visible = padded([inputs for inputs, _ in samples], self.sequence_length, self.pad)
+        labels, counted = padded([target for _, target in samples], self.target_length, self.pad)
+        shifted = np.full_like(labels, self.start)
+        shifted[:, 1:] = labels[:, :-1]
+        assert not self.full_inputs or visible.all()
+        return Rows(tokens, labels, counted.astype(np.float32), shifted, visible=None if self.full_inputs else visible)
+
+    def _as_one(self, samples: Sequence[Sample]) -> Rows:
+        whole = [np.concatenate([inputs, [self.start], target]) for inputs, target in samples]
+        ids, _ = padded(whole, self.sequence_length + 1, self.pad)
+        first = np.array([len(inputs) for inputs, _ in samples], np.int64)[:, None]
+        last = first + np.array([len(target) for _, target in samples], np.int64)[:, None]
+        position = np.arange(self.sequence_length)
+        counted = (position >= first) & (position < last)
+        return Rows(ids[:, :-1].copy(), ids[:, 1:].copy(), counted.astype(np.float32), visible=position < first)

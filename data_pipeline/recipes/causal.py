@@ -1,0 +1,59 @@
+"""GPT's recipe: windows of the stream, each token labelled with the next (`pack.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from data_pipeline.batch import Rows
+from data_pipeline.errors import DataError
+from data_pipeline.manifest import SplitName
+from data_pipeline.pack import inputs_and_labels, num_windows
+from data_pipeline.recipes.base import Ids, require
+from data_pipeline.shards import Dataset
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Windows of `sequence_length`."""
+
+    sequence_length: int
+    vocabulary: int
+
+    @property
+    def target_length(self) -> int:
+        """Each position has a label."""
+        return self.sequence_length
+
+    @property
+    def settings(self) -> None:
+        """Nothing but the sequence length."""
+
+    def samples(self, dataset: Dataset, split: SplitName) -> Windows:
+        """Raises DataError when the split is too short for one window."""
+        require(dataset, dataset.manifest.tokenizer.identity)
+        count = num_windows(dataset.num_tokens(split), self.sequence_length)
+        if count == 0:
+            raise DataError(
+                f"The {split} split of {dataset.directory} has {dataset.num_tokens(split):,} tokens, too few for "
+                f"one window of {self.sequence_length:,} and its next token; add text or shorten the sequences."
+            )
+        return Windows(dataset, split, self.sequence_length, count)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of a split's stream."""
+
+    dataset: Dataset
+    split: SplitName
+    length: int
+    count: int
+    left_out: int = 0
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """The windows as they are: nothing about them is drawn."""
+        stretches = self.dataset.read(self.split, ids[:, 2] * self.length, self.length + 1)
+        tokens, labels = inputs_and_labels(stretches)
+        return Rows(tokens, labels, np.ones(tokens.shape, np.float32))

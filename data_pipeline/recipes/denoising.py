@@ -1,0 +1,79 @@
+"""BART's objective (Lewis et al. 2020, section 2.2): the text through a chain of noise, to be written out whole.
+
+Input: <s> noised text </s>. Target: <s> text </s>, which the decoder begins to write from </s>.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from data_pipeline.recipes.base import Ids, Sample
+from data_pipeline.recipes.corruption import Corruption
+
+Noise = Callable[[Ids, np.random.Generator, Corruption], Ids]
+
+
+def denoising(text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
+    """The noise of `objective.noise`, one after the other. None makes the text longer."""
+    noised = text
+    for name in recipe.objective.noise:
+        noised = NOISE[name](noised, random, recipe)
+    cls, end = recipe.known.specials.cls, recipe.known.specials.end
+    return np.concatenate([[cls], noised, [end]]), np.concatenate([[cls], text, [end]])
+
+
+def token_masking(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+    """`noise_density` of the tokens are masked."""
+    masked = text.copy()
+    masked[_chosen(text, random, recipe)] = recipe.known.specials.mask
+    return masked
+
+
+def token_deletion(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+    """`noise_density` of the tokens are left out."""
+    return np.delete(text, _chosen(text, random, recipe))
+
+
+def text_infilling(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+    """Spans of Poisson(`mean_span`) tokens, `noise_density` in all, are one mask each; one of no tokens is inserted.
+
+    Spans don't touch. Insertions beyond what the other spans save are left out, so that the text never grows.
+    """
+    budget = round(recipe.objective.noise_density * len(text))
+    drawn = random.poisson(recipe.objective.mean_span, 2 * budget + 8)  # mean_span >= 1: half as many nearly always do
+    drawn = drawn[: np.searchsorted(np.cumsum(drawn), budget) + 1]
+    spans = drawn[drawn > 0][: len(text) - budget + 1]
+    if spans.size:
+        spans[-1] -= max(0, spans.sum() - budget)
+    covered = int(spans.sum())
+    gaps = np.sort(random.choice(len(text) - covered + 1, spans.size, replace=False))  # kept tokens before each span
+    starts = gaps + np.cumsum(spans) - spans
+    offsets = np.arange(covered) - np.repeat(np.cumsum(spans) - spans, spans)
+    kept = np.delete(text, np.repeat(starts, spans) + offsets)
+    inserted = min(int((drawn == 0).sum()), covered - spans.size)
+    places = np.concatenate([gaps, random.integers(0, len(kept) + 1, inserted)])
+    return np.insert(kept, places, recipe.known.specials.mask)
+
+
+def sentence_permutation(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+    """The sentences in random order; a document's end closes one too."""
+    ends = recipe.known.ends_sentence[text] | (text == recipe.known.end_of_text)
+    sentences = np.split(text, np.flatnonzero(ends[:-1]) + 1)
+    return np.concatenate([sentences[index] for index in random.permutation(len(sentences))])
+
+
+def document_rotation(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+    """The text from a random token on, then what was before it."""
+    return np.roll(text, -int(random.integers(len(text)))) if len(text) else text
+
+
+NOISE: dict[str, Noise] = {
+    function.__name__: function
+    for function in (token_masking, token_deletion, text_infilling, sentence_permutation, document_rotation)
+}
+
+
+def _chosen(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+    return random.choice(len(text), round(recipe.objective.noise_density * len(text)), replace=False)
