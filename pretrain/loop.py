@@ -28,7 +28,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     config, engine = run.config, run.engine
     checkpoints = Path(config.run.dir) / "checkpoints"
     length = config.model.sequence_length
-    _, end_tokens = run_length(config)
+    end = run_length(config)
+    _, end_tokens = end
     start = _start(run, log, checkpoints)
     step, tokens = start.step, start.tokens
     batches = load(
@@ -61,7 +62,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             batch = next(batches)
             step += 1
             tokens = batch.cursor.samples * length
-            rate = learning_rate(config, tokens, end_tokens)
+            rate = learning_rate(config, (step, tokens), end)
             result = engine.train_step(batch, rate, step)
             log.step(step, tokens, batch, result, rate, time.perf_counter() - started, save_seconds)
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:

@@ -9,8 +9,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.load import validate
-from pretrain.config.schema import RunConfig
+from pretrain.config.schema import RunConfig, Train
+from pretrain.engine.schedule import decay_start
 from pretrain.errors import ConfigError, RunError
+from pretrain.plan.estimate import run_length
 
 _LARGEST_RECORD_BYTES = 16 << 20
 
@@ -21,7 +23,7 @@ _DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
 @dataclass(frozen=True)
 class Record:
     """Where a run stands after `step` optimizer steps. Random state is a function of (seed, step), the learning rate
-    and batch size of `tokens`, so nothing else needs saving."""
+    of step or tokens, and batch size of tokens, so nothing else needs saving."""
 
     step: int
     updates: int
@@ -101,12 +103,25 @@ def check_same_run(record: Record, config: RunConfig) -> None:
             f"this run was started with {key}={before}, and the config now says {after}: "
             "set it back, or use another run.dir for a new run"
         )
-    decays = config.schedule.name != "constant" and config.schedule.decay_tokens is None
-    if decays and then.get("train") != now["train"]:
+    if then.get("train") != now["train"] and _depends_on_length(record, config):
         raise ConfigError(
-            f"train was {then.get('train')} and is now {now['train']}, and without schedule.decay_tokens the learning "
-            "rate decays to the end of training: keep the length, or start a new run with schedule.decay_tokens set"
+            f"train was {then.get('train')} and is now {now['train']}, and the learning rate of steps already made "
+            "depends on it, as schedule's decay ends with training: keep the length, or start a new run (with "
+            "schedule.decay_tokens or decay_steps set; wsd can be made longer until its decay begins)"
         )
+
+
+def _depends_on_length(record: Record, config: RunConfig) -> bool:
+    """Whether the learning rates up to `record` would have been others with another end of training: the one it had
+    then, or the one of `config`, which differs in nothing else."""
+    schedule = config.schedule
+    if schedule.name in ("constant", "inverse_sqrt"):
+        return False
+    if schedule.name != "wsd":
+        return schedule.decay_length is None
+    before = config.model_copy(update={"train": validate(Train, record.config.get("train"), "the run's record")})
+    now = record.step if schedule.in_steps else record.tokens
+    return now > min(decay_start(c, run_length(c)) for c in (before, config))
 
 
 def _at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:

@@ -15,6 +15,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _refuse_idle(section: "Optimizer | Schedule", title: str, keys: tuple[str, ...]) -> None:
+    """Raises ValueError if one of `keys`, which do nothing under the section's `name`, is not as it is by itself."""
+    for key in keys:
+        value, default = getattr(section, key), type(section).model_fields[key].default
+        if value != default:
+            raise ValueError(f"{title}.{key}={value} does nothing with {title}.name={section.name}: leave it out")
+
+
 class Run(Section):
     name: str = Field("run", description="name shown in reports and in MLflow")
     dir: str = Field(description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/")
@@ -210,13 +218,34 @@ class Data(Section):
 
 
 class Optimizer(Section):
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "adam", "lamb", "adafactor"] = Field(
+        "adamw", description="update rule; adam is adamw with the decay added to the gradient (docs/optimizers.md)"
+    )
     learning_rate: float = Field(gt=0, description="peak learning rate")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0, description="decoupled; never on biases and norms")
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description="decay of the first moment; adafactor: by itself 0, which has none"
+    )
+    beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment; adafactor's is 1 - step^-0.8")
+    eps: float = Field(1e-8, gt=0, description="added to the root of the second moment; not of adafactor")
+    weight_decay: float = Field(
+        0.1, ge=0, description="decoupled but for adam; never on biases and norms; adafactor: by itself 0"
+    )
+    relative: bool = Field(
+        True, description="adafactor: the learning rate is a part of each parameter's root mean square (at least 1e-3)"
+    )
     clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0: no clipping")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_adafactor(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("name") == "adafactor":
+            return {"beta1": 0.0, "weight_decay": 0.0, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _fields_do_something(self) -> "Optimizer":
+        _refuse_idle(self, "optimizer", ("beta2", "eps") if self.name == "adafactor" else ("relative",))
+        return self
 
 
 class LossScale(Section):
@@ -229,12 +258,54 @@ class LossScale(Section):
 
 
 class Schedule(Section):
-    name: Literal["cosine", "linear", "constant"] = Field("cosine", description="shape of the decay")
-    warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
-    decay_tokens: int | None = Field(
-        None, gt=0, description="tokens at which the decay ends, counted from the first; absent: end of training"
+    """In tokens or in steps, whichever the lengths are given in; in tokens if there is none."""
+
+    name: Literal["cosine", "linear", "constant", "inverse_sqrt", "wsd"] = Field(
+        "cosine", description="shape of the decay; wsd: the peak is kept, then a linear decay ends with training"
     )
+    warmup: Literal["linear", "none"] = Field(
+        "linear", description="none: inverse_sqrt is at its peak until warmup_steps (T5), not on the way to it"
+    )
+    warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
+    warmup_steps: int = Field(0, ge=0, description="the same in steps")
+    decay_tokens: int | None = Field(
+        None,
+        gt=0,
+        description="tokens at which the decay ends, counted from the first; absent: end of training. "
+        "wsd: tokens that it takes",
+    )
+    decay_steps: int | None = Field(None, gt=0, description="the same in steps")
     final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate after the decay, as a part of the peak")
+
+    @model_validator(mode="after")
+    def _lengths_make_sense(self) -> "Schedule":
+        in_tokens = bool(self.warmup_tokens or self.decay_tokens)
+        if in_tokens and self.in_steps:
+            raise ValueError("schedule is in tokens or in steps: set warmup_tokens and decay_tokens, or the other two")
+        if self.name == "inverse_sqrt" and not self.warmup_length:
+            raise ValueError("schedule.name=inverse_sqrt falls from where warm-up ends: set schedule.warmup_steps")
+        if self.name == "wsd" and not self.decay_length:
+            raise ValueError(
+                "schedule.name=wsd needs the length of its decay: set schedule.decay_tokens or decay_steps"
+            )
+        if self.name in ("constant", "inverse_sqrt"):
+            _refuse_idle(self, "schedule", ("decay_tokens", "decay_steps", "final_fraction"))
+        if self.name != "inverse_sqrt":
+            _refuse_idle(self, "schedule", ("warmup",))
+        return self
+
+    @property
+    def in_steps(self) -> bool:
+        return bool(self.warmup_steps or self.decay_steps)
+
+    @property
+    def warmup_length(self) -> int:
+        """In the schedule's unit, as `decay_length`."""
+        return self.warmup_steps or self.warmup_tokens
+
+    @property
+    def decay_length(self) -> int | None:
+        return self.decay_steps or self.decay_tokens
 
 
 class Parallel(Section):

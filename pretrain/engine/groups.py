@@ -51,6 +51,11 @@ class Groups:
         return parallel_state.get_data_parallel_group(with_context_parallel=True)
 
     @property
+    def stage_group(self) -> dist.ProcessGroup:
+        """Tensor, data and context ranks: those that hold parts or copies of the same parameters."""
+        return parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
+
+    @property
     def all_copies(self) -> list[list[int]]:
         """The global ranks of every `copies_group`."""
         everyone: list[list[int]] = [[]] * dist.get_world_size()

@@ -205,13 +205,15 @@ class MegatronEngine:
             return self.objective.log_probabilities(logits_1BV)[0].cpu().numpy()
 
     def state(self) -> dict[str, GlobalPart]:
-        """See `base.Engine`. Names are `model/...` (fp32 weights), `exp_avg/...` and `exp_avg_sq/...`."""
+        """See `base.Engine`. Names are `model/...` (fp32 weights) and those of the optimizer's moments."""
         if self.sharding is None:
             return self._parts((p.value, 0, {"model": p.value.detach().view(-1)}) for p in self.parameters)
-        return self._parts(
-            (o.parameter, o.start, {"model": o.main, "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq})
-            for o in self.sharding.owned()
-        )
+        parts = self._parts((o.parameter, o.start, {"model": o.main, **o.moments}) for o in self.sharding.owned())
+        for parameter, factors in self.sharding.factors():  # every rank has them whole
+            saves = self.groups.tensor_rank == 0 and self.groups.copy_rank == 0 and not parameter.copy
+            for kind, value in factors.items():
+                parts[f"{kind}/{parameter.name}"] = GlobalPart(tuple(value.shape), (Piece((0,), value),), saves)
+        return parts
 
     def gradients(self) -> dict[str, GlobalPart]:
         """See `base.Engine`."""

@@ -34,6 +34,11 @@ class Parameter:
     """an embedding whose copy lives on another stage, or that copy"""
 
     @property
+    def of_vocabulary(self) -> bool:
+        """Each row is of one token, and the last ones may be padding."""
+        return self.name == _EMBEDDING or self.name.startswith("output_layer.")
+
+    @property
     def local_shape(self) -> tuple[int, ...]:
         """Of this tensor rank's part. Under ZeRO stage 3 the value itself is there only while it is computed with."""
         return tuple(getattr(self.value, "ds_shape", self.value.shape))

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from pretrain.config.schema import ENCODERS, Model, RunConfig
+from pretrain.config.schema import ENCODERS, Model, Optimizer, RunConfig
 from pretrain.plan.layout import Layout
 from pretrain.plan.ramp import batch_sequences
 
@@ -71,17 +71,27 @@ class StateBytes:
     """those computed with"""
     gradients: float
     optimizer: float
-    """moments, and fp32 weights where they are not the ones computed with"""
+    """moments of each weight, and fp32 weights where they are not the ones computed with"""
 
     @property
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(parameters: float, layout: Layout, precision: str) -> StateBytes:
-    """For the `parameters` of one tensor and pipeline rank. Gradients are accumulated in fp32 whatever the precision
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has half precision gradients). Not counted: activations, the
-    buckets of an exchange, and the small weights that stage 3 keeps everywhere. Offloaded states are counted too."""
+def num_moments(optimizer: Optimizer) -> int:
+    """Values that the optimizer keeps for each weight of a matrix."""
+    if optimizer.name == "adafactor":
+        return 1 if optimizer.beta1 else 0
+    return 2
+
+
+def state_bytes(parameters: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
+    """For the `parameters` of one tensor and pipeline rank, and `num_moments` of the optimizer.
+
+    Gradients are accumulated in fp32 whatever the precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has
+    half precision gradients). Not counted: activations, the buckets of an exchange, the small weights that stage 3
+    keeps everywhere, and Adafactor's moments of vectors, rows and columns (4 * (rows + columns) for rows * columns
+    weights). Offloaded states are counted too."""
     width = 4 if precision == "fp32" else 2
     shares = layout.zero > 0 and (layout.copies > 1 or layout.shards_by_deepspeed)
     own = parameters / layout.copies if shares else parameters
@@ -89,7 +99,7 @@ def state_bytes(parameters: float, layout: Layout, precision: str) -> StateBytes
     return StateBytes(
         weights=width * (own if layout.zero == 3 else parameters),
         gradients=4 * (own if layout.zero >= 2 else parameters),
-        optimizer=(12 if copies else 8) * own,
+        optimizer=4 * (moments + copies) * own,
     )
 
 

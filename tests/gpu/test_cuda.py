@@ -148,7 +148,7 @@ def _host_and_device() -> tuple[set[str], set[str]]:
     engine = build_engine(tiny_config(parallel=SHARDINGS["zero 3, all offloaded"], precision="bf16"))
     train(engine, range(2))
     assert engine.sharding is not None
-    states = {tensor.device.type for o in engine.sharding.owned() for tensor in (o.main, o.exp_avg, o.exp_avg_sq)}
+    states = {tensor.device.type for o in engine.sharding.owned() for tensor in (o.main, *o.moments.values())}
     return states | {r.value.device.type for r in engine.sharding.in_use()}, {engine.device.type}
 
 

@@ -44,7 +44,7 @@ def held(engine: MegatronEngine, before: int) -> StateBytes:
     def counted(token_count: int) -> None:
         values = [parameter.value for parameter in engine.parameters]
         weights = storages([*values, *(value.ds_tensor for value in values if hasattr(value, "ds_tensor"))])
-        optimizer = storages(tensor for o in engine.sharding.owned() for tensor in (o.main, o.exp_avg, o.exp_avg_sq))
+        optimizer = storages(tensor for o in engine.sharding.owned() for tensor in (o.main, *o.moments.values()))
         rest = tensor_bytes() - before - sum((weights | optimizer).values())
         own = sum(size for place, size in optimizer.items() if place not in weights)
         found.append(StateBytes(sum(weights.values()), rest, own))

@@ -11,6 +11,7 @@ from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
+from pretrain.engine.base import GlobalPart
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.plan.layout import plan_layout
 
@@ -81,9 +82,14 @@ def save(directory: Path, engine: MegatronEngine, *steps: int, keep: int = 2) ->
 
 def whole_state(engine: MegatronEngine) -> dict[str, np.ndarray]:
     """Every global tensor of the engine's state, from what each rank would save. AssertionError on overlap or gap."""
+    return whole(engine.state())
+
+
+def whole(parts: dict[str, GlobalPart]) -> dict[str, np.ndarray]:
+    """Global tensors from what each rank would save of them. AssertionError on overlap or gap. Collective."""
     mine = [
         (name, part.shape, piece.offset, piece.value.detach().float().cpu().numpy().copy())
-        for name, part in engine.state().items()
+        for name, part in parts.items()
         if part.saves
         for piece in part.pieces
     ]

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
+from pretrain.engine.optimizer.base import Owned
 from pretrain.models.naming import Parameter
 
 _BLOCK = 1024
@@ -25,18 +26,6 @@ class Range:
     parameter: nn.Parameter
     start: int
     value: Tensor
-
-
-@dataclass(frozen=True)
-class Owned:
-    """A range of a parameter that this rank updates: fp32 live views of one shape."""
-
-    parameter: nn.Parameter
-    start: int
-    main: Tensor
-    """the weights"""
-    exp_avg: Tensor
-    exp_avg_sq: Tensor
 
 
 class Sharding(Protocol):
@@ -72,6 +61,9 @@ class Sharding(Protocol):
     def owned(self) -> Iterator[Owned]:
         """The ranges that this rank updates."""
 
+    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
+        """What the optimizer keeps of whole parameters (`optimizer.base.Rule.factors`)."""
+
     def gradients(self) -> Iterator[Range]:
         """The gradient of the last update, if it was to be kept, of the owned ranges."""
 
@@ -80,7 +72,7 @@ class Sharding(Protocol):
 
     def loaded(self, updates: int) -> None:
         """The weights and moments in `owned` have been written to: makes the weights in use follow. `updates` is how
-        many led to them, which Adam's bias correction needs."""
+        many led to them, on which the next one depends."""
 
 
 def bucket_parameters(config: RunConfig) -> int:
@@ -98,23 +90,6 @@ def overlaps(config: RunConfig, device: torch.device) -> bool:
     if parallel.shards_by_deepspeed and parallel.zero == 1:
         return False
     return parallel.overlap if parallel.overlap is not None else device.type == "cuda" and parallel.pipeline == 1
-
-
-def adam_groups(config: RunConfig, parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """AdamW's parameter groups: decay on matrices only, never on biases and norms."""
-    decayed = [p.value for p in parameters if len(p.local_shape) > 1]
-    plain = [p.value for p in parameters if len(p.local_shape) == 1]
-    decays = ((decayed, config.optimizer.weight_decay), (plain, 0.0))
-    return [{"params": values, "weight_decay": decay} for values, decay in decays if values]
-
-
-def adam_state(main: Tensor) -> dict[str, Tensor]:
-    """Adam's state before the first step: zeros. torch would make it lazily, too late to load into."""
-    return {
-        "step": torch.tensor(0.0, device=main.device),  # where torch's fused kernel wants it
-        "exp_avg": torch.zeros_like(main, memory_format=torch.preserve_format),
-        "exp_avg_sq": torch.zeros_like(main, memory_format=torch.preserve_format),
-    }
 
 
 def clip_factor(grad_norm: float, limit: float) -> float:

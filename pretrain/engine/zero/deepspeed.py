@@ -7,7 +7,7 @@ nothing more under stage 3 than under stage 1. DeepSpeed's own averaging, scalin
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,10 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Owned, Range, adam_groups, norm, scale
+from pretrain.engine.optimizer import adam
+from pretrain.engine.optimizer.base import Owned
+from pretrain.engine.optimizer.rules import Idle, find_rule
+from pretrain.engine.zero.base import Range, norm, scale
 from pretrain.errors import RunError
 from pretrain.models.naming import Parameter
 
@@ -50,18 +53,22 @@ class DeepSpeedSharding(ABC):
         self.config, self.groups, self.chunks, self.device = config, groups, chunks, device
         self.parameters = parameters
         self._offloads = config.parallel.offload_optimizer
+        self._rule = find_rule(config, parameters, groups, device, self.replicated)
         self._keeps = False
         self._kept: list[Range] = []
 
-    def _adam(self) -> torch.optim.AdamW:
+    def _torch_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed is to wrap. A tied embedding, whose copies lie on two stages among other
         parameters, gets a group of its own, so that it is cut alike on both."""
         settings = self.config.optimizer
-        tied = [p for p in self.parameters if p.tied]
-        groups = adam_groups(self.config, [p for p in self.parameters if not p.tied])
-        groups += adam_groups(self.config, tied)
-        betas = (settings.beta1, settings.beta2)
-        return torch.optim.AdamW(groups, settings.learning_rate, betas, settings.eps, fused=True)
+        groups = adam.parameter_groups(settings, [p for p in self.parameters if not p.tied])
+        groups += adam.parameter_groups(settings, [p for p in self.parameters if p.tied])
+        return adam.adam(settings, groups) if self._rule is None else Idle(groups, settings.learning_rate)
+
+    def _make_moments(self, mains: Iterable[Tensor]) -> None:
+        """Adam's, of flat groups of weights. (A rule makes its own.)"""
+        for main in mains if self._rule is None else ():
+            self.optimizer.optimizer.state[main] = adam.adam_state(main)
 
     @property
     def names(self) -> dict[nn.Parameter, str]:
@@ -111,6 +118,8 @@ class DeepSpeedSharding(ABC):
             group["lr"] = learning_rate
         if self._keeps:  # DeepSpeed frees them once they are applied
             self._kept = [Range(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
+        if self._rule is not None:
+            self._rule.update(self.owned(), map(self._gradient, self.flats), learning_rate)
         self.optimizer.step()
         if self.optimizer.overflow:
             raise RunError("DeepSpeed took a finite gradient for one that is not, and left the update out")
@@ -120,16 +129,31 @@ class DeepSpeedSharding(ABC):
 
     def owned(self) -> Iterator[Owned]:
         for flat in self.flats:
-            main = self._main(flat.group)
-            state = self.optimizer.optimizer.state[main]
-            tensors = (main.detach(), state["exp_avg"], state["exp_avg_sq"])
-            values = (tensor.narrow(0, flat.position, flat.count) for tensor in tensors)
-            yield Owned(flat.parameter.value, flat.start, *values)
+            yield Owned(
+                flat.parameter.value, flat.start, self._range(flat, self._main(flat.group)), self._moments(flat)
+            )
+
+    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
+        if self._rule is not None:
+            yield from self._rule.factors()
 
     def loaded(self, updates: int) -> None:
-        for state in self.optimizer.optimizer.state.values():
-            state["step"].fill_(float(updates))
+        if self._rule is not None:
+            self._rule.updates = updates
+        else:
+            for state in self.optimizer.optimizer.state.values():
+                state["step"].fill_(float(updates))
         self._publish()
+
+    def _range(self, flat: Flat, group: Tensor) -> Tensor:
+        return group.detach().narrow(0, flat.position, flat.count)
+
+    def _moments(self, flat: Flat) -> dict[str, Tensor]:
+        main = self._main(flat.group)
+        if self._rule is not None:
+            return self._rule.moments(flat.parameter, self._range(flat, main))
+        state = self.optimizer.optimizer.state[main]
+        return {name: self._range(flat, state[name]) for name in adam.MOMENTS}
 
     def _sum(self, gradient: Tensor, group: dist.ProcessGroup) -> None:
         """Over the ranks of `group`, in place. NCCL knows no gradients that are offloaded."""

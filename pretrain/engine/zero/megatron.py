@@ -15,7 +15,11 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
-from pretrain.engine.zero.base import Owned, Range, adam_state, bucket_parameters, norm, overlaps, scale
+from pretrain.engine.groups import Groups
+from pretrain.engine.optimizer import adam
+from pretrain.engine.optimizer.base import Owned
+from pretrain.engine.optimizer.rules import find_rule
+from pretrain.engine.zero.base import Range, bucket_parameters, norm, overlaps, scale
 from pretrain.models.blocks import DTYPES
 from pretrain.models.naming import Parameter
 from pretrain.plan.layout import Layout
@@ -25,12 +29,13 @@ class MegatronSharding:
     """See `base.Sharding`."""
 
     def __init__(
-        self, config: RunConfig, layout: Layout, megatron: TransformerConfig, chunks: Sequence[nn.Module],
-        parameters: Sequence[Parameter], device: torch.device,
+        self, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig,
+        chunks: Sequence[nn.Module], parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
         shares = layout.zero == 1 and layout.copies > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
         self._parameters, self._device = parameters, device
+        self._rule = find_rule(config, parameters, groups, device, self.replicated)
         ddp = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
             use_distributed_optimizer=shares,
@@ -51,7 +56,7 @@ class MegatronSharding:
             adam_beta1=settings.beta1,
             adam_beta2=settings.beta2,
             adam_eps=settings.eps,
-            decoupled_weight_decay=True,
+            decoupled_weight_decay=settings.name != "adam",
             clip_grad=settings.clip_norm,
             bf16=config.precision != "fp32",  # means fp32 weights beside those in use; loss scaling is the engine's
             params_dtype=DTYPES[config.precision],
@@ -63,10 +68,9 @@ class MegatronSharding:
             # megatron-core leaves this to its scheduler, which we replace: decay on biases and norms is off here.
             group["weight_decay"] = settings.weight_decay * group["wd_mult"]
             group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
-        adam = self.optimizer.optimizer
-        for group in adam.param_groups:
-            for main in group["params"]:
-                adam.state[main] = adam_state(main)
+        inner = self.optimizer.optimizer  # which never makes a step if there is a rule
+        for main in (main for group in inner.param_groups for main in group["params"] if self._rule is None):
+            inner.state[main] = adam.adam_state(main)
 
     def begin(self, keeps_gradients: bool) -> None:
         for chunk in self.chunks:
@@ -89,15 +93,22 @@ class MegatronSharding:
     def update(self, learning_rate: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.optimizer.step_with_ready_grads()
+        if self._rule is None:
+            self.optimizer.step_with_ready_grads()
+        else:
+            self._rule.update(self.owned(), (main.grad for _, main, _ in self._mains()), learning_rate)
+            self._publish()
 
     def discard(self) -> None:
         pass
 
     def owned(self) -> Iterator[Owned]:
         for parameter, main, start in self._mains():
-            state = self.optimizer.optimizer.state[main]
-            yield Owned(parameter, start, main.detach(), state["exp_avg"], state["exp_avg_sq"])
+            yield Owned(parameter, start, main.detach(), self._moments(parameter, main))
+
+    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
+        if self._rule is not None:
+            yield from self._rule.factors()
 
     def gradients(self) -> Iterator[Range]:
         for parameter, main, start in self._mains():
@@ -108,9 +119,22 @@ class MegatronSharding:
             yield Range(parameter.value, 0, parameter.value.detach().view(-1))
 
     def loaded(self, updates: int) -> None:
+        if self._rule is not None:
+            self._rule.updates = updates
+        else:
+            for state in self.optimizer.optimizer.state.values():
+                state["step"].fill_(float(updates))
+        self._publish()
+
+    def _moments(self, parameter: nn.Parameter, main: Tensor) -> dict[str, Tensor]:
+        if self._rule is not None:
+            return self._rule.moments(self._rule.holders.parameters[parameter], main)
+        state = self.optimizer.optimizer.state[main]
+        return {name: state[name] for name in adam.MOMENTS}
+
+    def _publish(self) -> None:
+        """Copies the fp32 weights into those in use, on every data rank."""
         optimizer = self.optimizer
-        for state in optimizer.optimizer.state.values():
-            state["step"].fill_(float(updates))
         if isinstance(optimizer, DistributedOptimizer):
             optimizer._copy_main_params_to_model_params()
             for chunk in optimizer.model_chunks:

@@ -35,7 +35,7 @@ def share(
 ) -> Sharding:  # fmt: skip
     """Shares gradients and optimizer states of `chunks`, whose `parameters` these are, as the config asks."""
     if not config.parallel.shards_by_deepspeed:
-        return MegatronSharding(config, layout, megatron, chunks, parameters, device)
+        return MegatronSharding(config, layout, groups, megatron, chunks, parameters, device)
     if config.parallel.zero < 3:
         from pretrain.engine.zero.stage12 import Stage12
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Range, adam_state, bucket_parameters, overlaps
+from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
 from pretrain.models.naming import Parameter
 
@@ -41,7 +41,7 @@ class Stage12(DeepSpeedSharding):
         self._exchanges_often = parallel.zero == 2
         pin = device.type == "cuda"
         self.optimizer = _Compact(
-            self._adam(),
+            self._torch_optimizer(),
             self.names,
             NoopTimer(),
             optimizer_params={},
@@ -60,9 +60,7 @@ class Stage12(DeepSpeedSharding):
             check_grad_overflow=False,
             compute_grad_norm=self._offloads,  # DeepSpeed insists on it there
         )
-        for group in self.optimizer.optimizer.param_groups:
-            (main,) = group["params"]
-            self.optimizer.optimizer.state[main] = adam_state(main)
+        self._make_moments(main for group in self.optimizer.optimizer.param_groups for main in group["params"])
         self.flats = list(self._find_flats())
         # Its hooks keep parameters and optimizer alive together, where Python's garbage collection does not see it.
         weakref.finalize(self, self.optimizer.destroy).atexit = False

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Range, adam_state, bucket_parameters, overlaps
+from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
 from pretrain.models.blocks import DTYPES
 from pretrain.models.naming import Parameter
@@ -64,7 +64,7 @@ class Stage3(DeepSpeedSharding):
         root = chunks[0] if len(chunks) == 1 else nn.ModuleList(chunks)
         self.optimizer = DeepSpeedZeroOptimizer_Stage3(
             root,
-            self._adam(),
+            self._torch_optimizer(),
             self.names,
             NoopTimer(),
             ds_config=None,
@@ -93,8 +93,7 @@ class Stage3(DeepSpeedSharding):
             # Its hook looks for an order of modules to prefetch by, which a pipeline has not; and asks all ranks of
             # the world whether theirs is the same, where stages are at different places.
             self.optimizer.parameter_offload.fwd_pre_hook.remove()
-        for main in self.optimizer.fp32_partitioned_groups_flat:
-            self.optimizer.optimizer.state[main] = adam_state(main)
+        self._make_moments(self.optimizer.fp32_partitioned_groups_flat)
         self.flats = list(self._find_flats())
         weakref.finalize(self, _forget, self.optimizer, root).atexit = False
         self._places = {value: place for group in self.optimizer.fp16_groups for place, value in enumerate(group)}

@@ -210,3 +210,25 @@ class TestDump:
             config.parallel = Parallel(tensor=2)  # type: ignore[misc]
         with pytest.raises(ValidationError, match="frozen"):
             config.model.layers = 3  # type: ignore[misc]
+
+
+def test_adafactor_has_defaults_of_its_own_which_survive_a_dump(config_file: Path) -> None:
+    config = load(RunConfig, config_file, ["optimizer.name=adafactor"])
+    assert (config.optimizer.beta1, config.optimizer.weight_decay, config.optimizer.relative) == (0.0, 0.0, True)
+    assert load(RunConfig, write(config_file.with_name("again.yaml"), dump(config))) == config
+    assert load(RunConfig, config_file, ["optimizer.name=adafactor", "optimizer.beta1=0.9"]).optimizer.beta1 == 0.9
+    assert load(RunConfig, config_file, ["optimizer.name=lamb"]).optimizer.weight_decay == 0.1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "key"),
+    [
+        ("adafactor", "optimizer.beta2=0.99"),
+        ("adafactor", "optimizer.eps=1e-06"),
+        ("adamw", "optimizer.relative=False"),
+        ("lamb", "optimizer.relative=False"),
+    ],
+)
+def test_what_an_optimizer_does_not_use_is_refused(optimizer: str, key: str, config_file: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{key} does nothing with optimizer.name={optimizer}: leave it out"):
+        load(RunConfig, config_file, [f"optimizer.name={optimizer}", key])

@@ -1,9 +1,17 @@
 """Parameters, operations and peaks."""
 
+from typing import Any
+
 import pytest
 
-from pretrain.config.schema import Model
-from pretrain.plan.estimate import mean_visible_keys, num_parameters, state_bytes, training_flops_per_token
+from pretrain.config.schema import Model, Optimizer
+from pretrain.plan.estimate import (
+    mean_visible_keys,
+    num_moments,
+    num_parameters,
+    state_bytes,
+    training_flops_per_token,
+)
 from pretrain.plan.hardware import PEAKS, peak_flops
 from pretrain.plan.kinds import parse
 
@@ -115,3 +123,19 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
     found = state_bytes(1e6, parse(layout, zero=0), precision)
     assert (found.weights, found.gradients, found.optimizer) == tuple(1e6 * x for x in STATES[layout, precision])
     assert found.total == sum(1e6 * x for x in STATES[layout, precision])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "layout", "precision", "expected"),
+    [
+        ({}, "dp4+zero1", "bf16", 3),
+        ({"name": "lamb"}, "dp4+zero1", "fp32", 2),
+        ({"name": "adafactor"}, "dp4+zero1", "fp32", 0),
+        ({"name": "adafactor"}, "dp4+zero1", "bf16", 1),
+        ({"name": "adafactor"}, "dp4+zero3", "fp32", 1),
+        ({"name": "adafactor", "beta1": 0.9}, "dp4+zero3", "fp32", 2),
+    ],
+)
+def test_optimizer_bytes_per_parameter(optimizer: dict[str, Any], layout: str, precision: str, expected: float) -> None:
+    moments = num_moments(Optimizer(learning_rate=1.0, **optimizer))
+    assert state_bytes(1e6, parse(layout, zero=0), precision, moments).optimizer == 1e6 * expected

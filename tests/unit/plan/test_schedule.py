@@ -1,10 +1,14 @@
-"""Learning rate and length of a run, in tokens, against values worked out by hand."""
+"""Learning rate and length of a run, in tokens and in steps, against values worked out by hand."""
 
 import math
+from typing import Any
 
 import pytest
 
+from pretrain.checkpoint.state import Record, check_same_run
+from pretrain.config.schema import RunConfig
 from pretrain.engine.schedule import learning_rate
+from pretrain.errors import ConfigError
 from pretrain.plan.estimate import run_length
 from tests.unit.plan.configs import config
 
@@ -30,25 +34,30 @@ LINEAR = config(schedule={"name": "linear", "warmup_tokens": 100, "decay_tokens"
     ],
 )
 def test_cosine(tokens: int, rate: float) -> None:
-    assert learning_rate(COSINE, tokens, end_tokens=10**9) == pytest.approx(rate, abs=1e-12)
+    assert learning_rate(COSINE, (1, tokens), (10, 10**9)) == pytest.approx(rate, abs=1e-12)
 
 
 @pytest.mark.parametrize(
     ("tokens", "rate"), [(50, 0.5), (100, 1.0), (350, 0.775), (600, 0.55), (1100, 0.1), (2000, 0.1)]
 )
 def test_linear(tokens: int, rate: float) -> None:
-    assert learning_rate(LINEAR, tokens, end_tokens=10**9) == pytest.approx(rate, abs=1e-12)
+    assert learning_rate(LINEAR, (1, tokens), (10, 10**9)) == pytest.approx(rate, abs=1e-12)
 
 
 def test_constant_stays_at_the_peak_after_its_warm_up() -> None:
     constant = config(schedule={"name": "constant", "warmup_tokens": 100})
-    assert [learning_rate(constant, tokens, 1000) for tokens in (25, 100, 500, 5000)] == [0.25, 1.0, 1.0, 1.0]
+    assert [learning_rate(constant, (1, tokens), (10, 1000)) for tokens in (25, 100, 500, 5000)] == [
+        0.25,
+        1.0,
+        1.0,
+        1.0,
+    ]
 
 
 def test_decay_ends_with_the_run_unless_said_otherwise() -> None:
     run = config(schedule={"name": "cosine", "warmup_tokens": 100, "final_fraction": 0.1})
-    assert learning_rate(run, 600, end_tokens=1100) == pytest.approx(0.55)
-    assert learning_rate(run, 1100, end_tokens=1100) == pytest.approx(0.1)
+    assert learning_rate(run, (6, 600), (11, 1100)) == pytest.approx(0.55)
+    assert learning_rate(run, (11, 1100), (11, 1100)) == pytest.approx(0.1)
 
 
 def test_gpt3_schedule() -> None:
@@ -56,8 +65,104 @@ def test_gpt3_schedule() -> None:
         optimizer={"learning_rate": 6e-4},
         schedule={"name": "cosine", "warmup_tokens": 375e6, "decay_tokens": 260e9, "final_fraction": 0.1},
     )
-    rates = [learning_rate(run, int(tokens), int(300e9)) for tokens in (187.5e6, 375e6, 130.1875e9, 260e9, 300e9)]
+    tokens = (187.5e6, 375e6, 130.1875e9, 260e9, 300e9)
+    rates = [learning_rate(run, (1, int(at)), (10, int(300e9))) for at in tokens]
     assert rates == pytest.approx([3e-4, 6e-4, 3.3e-4, 6e-5, 6e-5])
+
+
+# Peak 1.0; `at` and `end` are of the unit that counts, and the other one would give something else.
+IN_STEPS: dict[str, tuple[dict[str, Any], dict[int, float]]] = {
+    "cosine": (
+        {"name": "cosine", "warmup_steps": 10, "decay_steps": 110, "final_fraction": 0.1},
+        {5: 0.5, 10: 1.0, 60: 0.55, 110: 0.1, 200: 0.1},
+    ),
+    "BERT's linear to zero": (
+        {"name": "linear", "warmup_steps": 10, "final_fraction": 0.0},
+        {1: 0.1, 10: 1.0, 505: 0.5, 1000: 0.0},
+    ),
+    "Transformer": ({"name": "inverse_sqrt", "warmup_steps": 100}, {1: 0.01, 50: 0.5, 100: 1.0, 400: 0.5, 10000: 0.1}),
+    "T5": (
+        {"name": "inverse_sqrt", "warmup": "none", "warmup_steps": 100},
+        {1: 1.0, 50: 1.0, 100: 1.0, 400: 0.5, 10000: 0.1},
+    ),
+    "wsd": (
+        {"name": "wsd", "warmup_steps": 10, "decay_steps": 100, "final_fraction": 0.1},
+        {5: 0.5, 10: 1.0, 500: 1.0, 900: 1.0, 901: 0.991, 950: 0.55, 1000: 0.1},
+    ),
+    "wsd that decays at once": (
+        {"name": "wsd", "warmup_steps": 100, "decay_steps": 2000, "final_fraction": 0.0},
+        {50: 0.5, 100: 1.0, 550: 0.5, 1000: 0.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_schedules_in_steps(name: str) -> None:
+    schedule, rates = IN_STEPS[name]
+    run = config(schedule=schedule)
+    assert run.schedule.in_steps
+    assert {step: learning_rate(run, (step, 7), (1000, 10**9)) for step in rates} == pytest.approx(rates, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", IN_STEPS)
+def test_schedules_are_the_same_in_tokens(name: str) -> None:
+    schedule, rates = IN_STEPS[name]
+    run = config(schedule={key.replace("_steps", "_tokens"): value for key, value in schedule.items()})
+    assert not run.schedule.in_steps
+    assert {at: learning_rate(run, (7, at), (10**9, 1000)) for at in rates} == pytest.approx(rates, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ({"warmup_tokens": 1, "decay_steps": 2}, "in tokens or in steps"),
+        ({"warmup_steps": 1, "decay_tokens": 2}, "in tokens or in steps"),
+        ({"name": "inverse_sqrt"}, "set schedule.warmup_steps"),
+        ({"name": "wsd", "warmup_steps": 1}, "needs the length of its decay"),
+        ({"name": "constant", "decay_tokens": 5}, "schedule.decay_tokens=5 does nothing"),
+        (
+            {"name": "inverse_sqrt", "warmup_steps": 5, "final_fraction": 0.2},
+            "schedule.final_fraction=0.2 does nothing",
+        ),
+        ({"name": "cosine", "warmup": "none"}, "schedule.warmup=none does nothing"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(schedule: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        config(schedule=schedule)
+
+
+def _record(run: RunConfig, step: int) -> Record:
+    return Record(step, step, step * 240 * 32, {}, run.model_dump(mode="json"), "", {})
+
+
+@pytest.mark.parametrize("unit", ["steps", "tokens"])
+@pytest.mark.parametrize(
+    ("schedule", "step", "allowed"),
+    [
+        ({"name": "cosine", "warmup": 3}, 10, False),
+        ({"name": "cosine", "warmup": 3, "decay": 50}, 10, True),
+        ({"name": "constant", "warmup": 3}, 99, True),
+        ({"name": "inverse_sqrt", "warmup": 3}, 99, True),
+        ({"name": "wsd", "warmup": 3, "decay": 30}, 70, True),
+        ({"name": "wsd", "warmup": 3, "decay": 30}, 71, False),  # the 71st step was the first of the decay
+    ],
+)
+def test_a_run_gets_another_length_only_if_that_leaves_the_rates_it_had(
+    schedule: dict[str, Any], step: int, allowed: bool, unit: str
+) -> None:
+    """From 100 steps to 200 and back."""
+    size = 1 if unit == "steps" else 240 * 32
+    settings = {"name": schedule["name"]}
+    settings |= {f"{key}_{unit}": value * size for key, value in schedule.items() if key != "name"}
+    for then, now in ((100, 200), (200, 100)):
+        runs = (config(schedule=settings, train={"steps": steps}) for steps in (then, now))
+        record = _record(next(runs), step)
+        if allowed:
+            check_same_run(record, next(runs))
+        else:
+            with pytest.raises(ConfigError, match="keep the length"):
+                check_same_run(record, next(runs))
 
 
 RAMP = {"sequences": 64, "ramp": {"start_sequences": 16, "increment_sequences": 16, "tokens": 64 * 32}}

@@ -1,0 +1,101 @@
+"""The seam between a sharding and a rule that updates parameters by what it knows of each one as a whole.
+
+A rank owns ranges of parameters, cut anywhere. A `Rule` gets those with their gradients, sums over ranks what it needs
+of whole parameters (`totals.py`), and updates its ranges: the same rule on every layout and sharding. Adam needs no
+such sums and stays with torch's fused kernel (`adam.py`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pretrain.config.schema import Optimizer
+from pretrain.engine.optimizer.totals import Holders, sum_of_squares
+from pretrain.models.naming import Parameter
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A range of a parameter that this rank updates: fp32 live views of one shape."""
+
+    parameter: nn.Parameter
+    start: int
+    """in the parameter's local values, flattened"""
+    main: Tensor
+    """the weights"""
+    moments: dict[str, Tensor]
+    """what the optimizer keeps of each weight, by its name in checkpoints"""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A range that is to be updated now: fp32 live views, flat."""
+
+    parameter: Parameter
+    start: int
+    main: Tensor
+    gradient: Tensor
+    moments: dict[str, Tensor]
+
+
+class Rule(ABC):
+    """One way to update parameters. Weight decay is of matrices only, never of biases and norms."""
+
+    def __init__(self, settings: Optimizer, holders: Holders) -> None:
+        self.settings, self.holders = settings, holders
+        self.updates = 0
+        """made so far"""
+        self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
+
+    def moments(self, parameter: Parameter, main: Tensor) -> dict[str, Tensor]:
+        """Of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first step."""
+        if parameter.value not in self._moments:
+            self._moments[parameter.value] = {name: torch.zeros_like(main) for name in self._names(parameter)}
+        return self._moments[parameter.value]
+
+    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
+        """What is kept of whole parameters, by its name in checkpoints: live, and alike on all ranks of a stage."""
+        yield from ()
+
+    @torch.no_grad()
+    def update(self, owned: Iterable[Owned], gradients: Iterable[Tensor], learning_rate: float) -> None:
+        """Updates all ranges that this rank owns, given their gradients. Collective."""
+        self.updates += 1
+        ranges = [
+            Due(
+                self.holders.parameters[o.parameter],
+                o.start,
+                o.main.view(-1),
+                gradient.view(-1),
+                {name: moment.view(-1) for name, moment in o.moments.items()},
+            )
+            for o, gradient in zip(owned, gradients, strict=True)
+        ]
+        self._update(ranges, learning_rate)
+
+    def _squares(self, ranges: Sequence[Due], update: Callable[[Due], Tensor]) -> dict[str, list[float]]:
+        """Of each parameter by name: the sums of squares of all its weights, and of all its updates.
+
+        `update` is computed here and once more when it is applied: to keep it would take the memory of a moment."""
+        totals = self.holders.totals(lambda parameter: 2)
+        for due in ranges:
+            for index, values in enumerate((due.main, update(due))):
+                totals.of(due.parameter)[index] += sum_of_squares(
+                    self.holders.counted(due.parameter, due.start, values)
+                )
+        totals.sum()
+        return totals.by_name()
+
+    @abstractmethod
+    def _names(self, parameter: Parameter) -> Sequence[str]:
+        """Of what is kept of each of its weights."""
+
+    @abstractmethod
+    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None: ...
+
+
+def is_matrix(parameter: Parameter) -> bool:
+    return len(parameter.local_shape) > 1

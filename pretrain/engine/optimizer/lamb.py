@@ -1,0 +1,46 @@
+"""LAMB: Adam's direction, as long as each parameter is (You et al. 2019, arXiv 1904.00962, algorithm 2).
+
+    u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w
+    w = w - learning_rate * |w| / |u| * u
+
+The paper's phi is the identity, its layers are parameters: a matrix as it lies in a checkpoint (so queries, keys and
+values of a layer are one), with |w| and |u| over all of it wherever its pieces are. Biases and norms are not adapted
+(ratio 1) and don't decay, as in the authors' BERT. A parameter of zeros, or without an update, has ratio 1.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from torch import Tensor
+
+from pretrain.engine.optimizer.base import Due, Rule, is_matrix
+from pretrain.models.naming import Parameter
+
+
+class Lamb(Rule):
+    """See `base.Rule`."""
+
+    def _names(self, parameter: Parameter) -> Sequence[str]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
+        beta1, beta2 = self.settings.beta1, self.settings.beta2
+        for due in ranges:
+            due.moments["exp_avg"].mul_(beta1).add_(due.gradient, alpha=1 - beta1)
+            due.moments["exp_avg_sq"].mul_(beta2).addcmul_(due.gradient, due.gradient, value=1 - beta2)
+        squares = self._squares(ranges, self._direction)
+        for due in ranges:
+            ratio = _ratio(*squares[due.parameter.name]) if is_matrix(due.parameter) else 1.0
+            due.main.sub_(self._direction(due), alpha=learning_rate * ratio)
+
+    def _direction(self, due: Due) -> Tensor:
+        settings, step = self.settings, self.updates
+        mean = due.moments["exp_avg"] / (1 - settings.beta1**step)
+        root = (due.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
+        direction = mean.div_(root.add_(settings.eps))
+        return direction.add_(due.main, alpha=settings.weight_decay) if is_matrix(due.parameter) else direction
+
+
+def _ratio(weights: float, direction: float) -> float:
+    """Of the norms, given their squares."""
+    return sqrt(weights / direction) if weights > 0 and direction > 0 else 1.0

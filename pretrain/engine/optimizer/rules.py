@@ -1,0 +1,36 @@
+"""Update rules of our own, by name. A new one is one file here and one row."""
+
+from collections.abc import Sequence
+
+import torch
+
+from pretrain.config.schema import RunConfig
+from pretrain.engine.groups import Groups
+from pretrain.engine.optimizer.adafactor import Adafactor
+from pretrain.engine.optimizer.base import Rule
+from pretrain.engine.optimizer.lamb import Lamb
+from pretrain.engine.optimizer.totals import Holders
+from pretrain.models.naming import Parameter
+
+RULES: dict[str, type[Rule]] = {"lamb": Lamb, "adafactor": Adafactor}
+
+
+def find_rule(
+    config: RunConfig, parameters: Sequence[Parameter], groups: Groups, device: torch.device, replicated: bool
+) -> Rule | None:
+    """The config's, of a rank that holds `parameters`; None for those that are torch's (`adam.py`). `replicated`: see
+    `Sharding`."""
+    kind = RULES.get(config.optimizer.name)
+    if kind is None:
+        return None
+    vocabulary, offloads = config.model.vocabulary or 0, config.parallel.offload_optimizer
+    return kind(config.optimizer, Holders(parameters, groups, vocabulary, device, replicated, offloads))
+
+
+class Idle(torch.optim.Optimizer):
+    """For an engine to wrap where a `Rule` has made the update already: its step does nothing."""
+
+    def __init__(self, groups: list[dict[str, object]], learning_rate: float) -> None:
+        super().__init__(groups, {"lr": learning_rate})
+
+    def step(self, closure: object = None) -> None: ...

@@ -1,0 +1,107 @@
+"""Sums over whole parameters whose values lie in pieces on several ranks."""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pretrain.engine.groups import Groups
+from pretrain.models.naming import Parameter
+
+_BLOCK = 1 << 20  # values squared at a time in fp64: bounds that to 8 MiB
+
+
+class Holders:
+    """This rank's parameters, and who holds the rest of each. Rows that only pad the vocabulary count for nothing: how
+    many there are is chosen for the layouts' sake."""
+
+    def __init__(
+        self, parameters: Sequence[Parameter], groups: Groups, vocabulary: int, device: torch.device, replicated: bool,
+        offloads: bool,
+    ) -> None:  # fmt: skip
+        """`replicated`: data and context ranks own the same ranges, so that only tensor ranks hold others. `offloads`:
+        what is owned lies in host memory."""
+        self.parameters: dict[nn.Parameter, Parameter] = {parameter.value: parameter for parameter in parameters}
+        self.place = torch.device("cpu") if offloads else device
+        self._device, self._groups, self._vocabulary = device, groups, vocabulary
+        self._others = groups.tensor_group if replicated else groups.stage_group
+
+    def whole_shape(self, parameter: Parameter) -> tuple[int, ...]:
+        return parameter.global_shape(self._groups.tensor_world)
+
+    def shape(self, parameter: Parameter) -> tuple[int, ...]:
+        """Of the whole parameter without padding."""
+        rows, *columns = self.whole_shape(parameter)
+        return (min(rows, self._vocabulary) if parameter.of_vocabulary else rows, *columns)
+
+    def offset(self, parameter: Parameter) -> tuple[int, ...]:
+        """Where this tensor rank's part begins in the whole."""
+        return parameter.offset(self._groups.tensor_rank)
+
+    def counted(self, parameter: Parameter, start: int, flat: Tensor) -> Tensor:
+        """What this rank is to add to sums over the whole parameter: of its range `flat`, which begins at `start`, what
+        is no padding; nothing if another rank adds the same values."""
+        if parameter.copy or (parameter.split_dim is None and self._groups.tensor_rank):
+            return flat[:0]
+        rows = self.shape(parameter)[0] - self.offset(parameter)[0]
+        return flat[: max(0, rows * prod(parameter.local_shape[1:]) - start)]
+
+    def totals(self, sizes: Callable[[Parameter], int]) -> "Totals":
+        """`sizes(parameter)` zeros for each parameter."""
+        return Totals(self, sizes)
+
+    def sum(self, values: Tensor, group: dist.ProcessGroup) -> None:
+        """In place. NCCL knows no values in host memory."""
+        there = values.to(self._device)
+        dist.all_reduce(there, group=group)
+        values.copy_(there)
+
+    def sum_over_holders(self, values: Tensor, tied: Tensor | None) -> None:
+        """In place. `tied` is the part of `values` that belongs to a tied embedding: the stage of its copy has added
+        nothing to it, and gets the very same sums."""
+        self.sum(values, self._others)
+        if tied is not None:
+            self.sum(tied, self._groups.embedding_group)
+
+
+class Totals:
+    """Some fp64 sums for each parameter: each rank adds what it is to, then `sum`."""
+
+    def __init__(self, holders: Holders, sizes: Callable[[Parameter], int]) -> None:
+        self._holders = holders
+        self._sizes = [sizes(parameter) for parameter in holders.parameters.values()]
+        self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=holders.place)
+        self._of = dict(zip(holders.parameters, self._flat.split(self._sizes), strict=True))
+
+    def of(self, parameter: Parameter) -> Tensor:
+        """Live: to add to before `sum`, to read after it."""
+        return self._of[parameter.value]
+
+    def sum(self) -> None:
+        """Over all ranks that hold a part. Collective."""
+        tied = next((self.of(p) for p in self._holders.parameters.values() if p.tied), None)
+        self._holders.sum_over_holders(self._flat, tied)
+
+    def by_name(self) -> dict[str, list[float]]:
+        names = (parameter.name for parameter in self._holders.parameters.values())
+        values = iter(self._flat.tolist())
+        return {name: list(islice(values, size)) for name, size in zip(names, self._sizes, strict=True)}
+
+
+def sum_of_squares(flat: Tensor) -> Tensor:
+    """In fp64, so that how ranks share a parameter doesn't show."""
+    blocks = (block.double().square().sum() for block in flat.split(_BLOCK))
+    return sum(blocks, torch.zeros((), dtype=torch.float64, device=flat.device))
+
+
+def squares_by_row_and_column(box: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of squares of [rows, columns] along each row, and along each column, in fp64."""
+    rows, columns = [], torch.zeros(box.shape[1], dtype=torch.float64, device=box.device)
+    for block in box.split(max(1, _BLOCK // box.shape[1])):
+        squares = block.double().square()
+        rows.append(squares.sum(1))
+        columns += squares.sum(0)
+    return torch.cat(rows), columns
