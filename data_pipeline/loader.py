@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -99,8 +99,35 @@ class Stream:
         return _batch(rows, ids, self.cursor(start + count))
 
 
+class Phases:
+    """One stream for the first `samples` samples of a run, another one after them."""
+
+    def __init__(self, first: Stream, samples: int, then: Stream) -> None:
+        self._first, self._samples, self._then = first, samples, then
+        self.fingerprint = digest_of([first.fingerprint, samples, then.fingerprint])
+
+    @property
+    def datasets(self) -> list[Dataset]:
+        """Of the last phase, which has them all."""
+        return self._then.datasets
+
+    def cursor(self, samples: int) -> Cursor:
+        """As Stream.cursor."""
+        return Cursor(samples=samples, fingerprint=self.fingerprint)
+
+    def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
+        """As Stream.batch. Raises ValueError for samples of both phases, which have no one shape."""
+        if start < self._samples < start + count:
+            raise ValueError(
+                f"Samples {start} to {start + count - 1} are of two phases, which {self._samples} divides."
+            )
+        stream, begin = (self._first, 0) if start < self._samples else (self._then, self._samples)
+        batch = stream.batch(start - begin, count, data_rank, data_world)
+        return replace(batch, cursor=self.cursor(start + count))
+
+
 def load(
-    stream: Stream,
+    stream: Stream | Phases,
     cursor: Cursor,
     batch_size: Callable[[int], int],
     data_rank: int = 0,

@@ -7,6 +7,7 @@
     pretrain compare runs/debug-gpt runs/debug-gpt-again
     pretrain export runs/debug-gpt --to hf exported/debug-gpt
     pretrain import hf exported/debug-gpt --out runs/imported
+    pretrain translate runs/debug-transformer test.jsonl --beam 4
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         "compare": _compare,
         "export": _export,
         "import": _import,
+        "translate": _translate,
     }
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
@@ -279,6 +281,39 @@ def _import(argv: list[str]) -> int:
     engine = build_empty(config)
     difference = import_hf(options.directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
     print(f"{out}: largest logit difference from transformers {difference:.2e}")
+    return 0
+
+
+def _translate(argv: list[str]) -> int:
+    unblock()
+    parser = argparse.ArgumentParser(
+        prog="pretrain translate", allow_abbrev=False, description="Targets for sources, by beam search; BLEU."
+    )
+    parser.add_argument("checkpoint", type=Path, help="a run (its newest valid checkpoint), or a checkpoint")
+    parser.add_argument("file", type=Path, help="JSON lines with source, and target if BLEU is wanted")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as parallel.tensor=2")
+    parser.add_argument("--beam", type=_count, default=4, help="hypotheses kept (default 4; 1: greedy)")
+    parser.add_argument("--penalty", type=float, default=0.6, help="of length (default 0.6; 0: none)")
+    parser.add_argument("--longest", type=_count, help="tokens of a target; absent: the model's target length")
+    parser.add_argument("--out", type=Path, help="file to write the hypotheses to, a line each; absent: printed")
+    parser.add_argument("--nproc", type=_count, help="local ranks, which share the sources; without it: one rank")
+    options = parser.parse_intermixed_args(argv)
+    from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.state import expected_config
+
+    if options.out is not None:
+        _check_writable(options.out)
+    candidates = locate(options.checkpoint)
+    overrides = ["parallel.pipeline=1", *options.overrides]
+    one_rank = options.nproc is None and "WORLD_SIZE" not in os.environ
+    if _spreads(expected_config(candidates, overrides, one_rank), options.nproc, trains=False):
+        return _local(options.nproc, ["translate", *argv], None)
+    _quiet()
+    from pretrain.build import open_checkpoint
+    from pretrain.evaluation import write_translation
+
+    config, checkpoint = open_checkpoint(candidates, overrides, one_rank)
+    write_translation(config, checkpoint, options.file, options.beam, options.penalty, options.longest, options.out)
     return 0
 
 

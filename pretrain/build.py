@@ -10,15 +10,18 @@ from pathlib import Path
 import torch.distributed as dist
 
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream
+from data_pipeline.loader import Phases, Stream
+from data_pipeline.recipes.base import Recipe
 from data_pipeline.shards import Dataset
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.state import expected_config, scoring_config
+from pretrain.config.resolve import recipe_of
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.ramp import short_samples
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,11 @@ class Training:
     config: RunConfig
     layout: Layout
     engine: MegatronEngine
-    stream: Stream
+    stream: Stream | Phases
     heldout: Dataset
     """the dataset whose validation split is scored during training: the first source's"""
+    recipe: Recipe
+    """what is made of it"""
     tokenizer: bytes
 
 
@@ -39,17 +44,25 @@ def build_training(config: RunConfig) -> Training:
     place = device.install()
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
-    stream = Stream(
-        [(Path(source.path), source.weight) for source in config.data.resolved_sources],
-        config.model.sequence_length,
-        config.run.seed,
-    )
+    stream, recipe = open_stream(config)
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    return Training(config, layout, engine, stream, heldout, tokenizer)
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer)
+
+
+def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
+    """The samples of a run, and what they are made by (of the model's whole length)."""
+    sources = [(Path(source.path), source.weight) for source in config.data.resolved_sources]
+    tokenizer = Dataset(sources[0][0]).tokenizer()
+    recipe = recipe_of(config, tokenizer)
+    stream = Stream(sources, recipe, config.run.seed)
+    if config.batch.short is None:
+        return stream, recipe
+    first = Stream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
+    return Phases(first, short_samples(config), stream), recipe
 
 
 def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:
@@ -108,7 +121,7 @@ def _code_version() -> str:
         return own
 
 
-def _verify(stream: Stream, group: dist.ProcessGroup) -> None:
+def _verify(stream: Stream | Phases, group: dist.ProcessGroup) -> None:
     """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
     problem = None
     try:

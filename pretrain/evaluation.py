@@ -1,18 +1,23 @@
-"""`pretrain eval`: checkpoint -> engine -> scores -> report, on every rank of the layout."""
+"""`pretrain eval` and `pretrain translate`: checkpoint -> engine -> scores or targets -> report, on every rank."""
 
+import sys
 from pathlib import Path
 
 from data_pipeline.shards import Dataset
+from data_pipeline.specials import specials
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.build import build_scorer, versions
 from pretrain.checkpoint.files import RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
+from pretrain.config.resolve import recipe_of
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.evaluate import translate as translation
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.report import Facts, write
 from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.track import keep_files
 from pretrain.plan.estimate import num_parameters
 
@@ -22,10 +27,17 @@ def report(
     data_dir: Path | None, out: Path,
 ) -> None:  # fmt: skip
     """Scores `checkpoint` on `tasks` and writes the report into `out`. `config` comes from `scoring_config`."""
+    causal = config.objective.name == "causal" and config.model.family == "gpt"
+    if not causal and tasks != [HELD_OUT]:
+        raise ConfigError(
+            f"tasks score continuations, which a {config.model.family} model for {config.objective.name} does not "
+            f"make: use --tasks {HELD_OUT}"
+        )
     engine = build_scorer(config, checkpoint)
     tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
     dataset = _dataset(config, tokenizer)
-    settings = Settings(shots, config.model.sequence_length, limit, seed, data_dir)
+    recipe = None if causal else recipe_of(config, tokenizer)
+    settings = Settings(shots, config.model.sequence_length, limit, seed, data_dir, recipe)
     evaluation = evaluate(
         engine, tokenizer, dataset, tasks, settings, print if engine.is_reporter else lambda line: None
     )
@@ -50,6 +62,33 @@ def report(
     files = [out / "report.html", out / "report.json"]
     keep_files(trained, files, f"reports/{out.name}", lambda sentence: print(f"warning: {sentence}"))
     print(f"report: {out / 'report.html'}")
+
+
+def write_translation(
+    config: RunConfig, checkpoint: Path, file: Path, beam: int, penalty: float, longest: int | None, out: Path | None
+) -> None:  # fmt: skip
+    """Prints (or writes to `out`) a target for each source of `file`, and BLEU where that has targets. Raises
+    ConfigError for a model that makes no targets."""
+    if not config.model.is_encoder_decoder:
+        raise ConfigError(f"a {config.model.family} model makes no targets: give an encoder-decoder")
+    lines = translation.read(file)
+    engine = build_scorer(config, checkpoint)
+    tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
+    limit = min(longest or config.model.label_length, config.model.label_length)
+    found = translation.translate(
+        engine, tokenizer, specials(tokenizer, config.objective), lines, config.model.sequence_length, limit, beam,
+        penalty,
+    )  # fmt: skip
+    if not engine.is_reporter:
+        return
+    if out is not None:
+        out.write_text("".join(f"{line}\n" for line in found.hypotheses), encoding="utf-8")
+    else:
+        print("\n".join(found.hypotheses))
+    if found.cut:
+        print(f"{found.cut} sources were longer than the model reads, and were cut", file=sys.stderr)
+    if found.bleu is not None:
+        print(f"BLEU {found.bleu:.2f} ({len(found.hypotheses)} sentences, beam {beam}, {found.signature})")
 
 
 def _dataset(config: RunConfig, tokenizer: Tokenizer) -> Dataset | None:

@@ -16,7 +16,7 @@ from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe.log import RunLog
 from pretrain.plan.estimate import run_length
-from pretrain.plan.ramp import batch_sequences
+from pretrain.plan.ramp import batch_sequences, tokens_of
 from pretrain.stop import StopRequest
 
 DONE, STOPPED = 0, 75
@@ -27,7 +27,6 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     Returns the exit status. Collective."""
     config, engine = run.config, run.engine
     checkpoints = Path(config.run.dir) / "checkpoints"
-    length = config.model.sequence_length
     end = run_length(config)
     _, end_tokens = end
     start = _start(run, log, checkpoints)
@@ -35,7 +34,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     batches = load(
         run.stream,
         Cursor.from_dict(start.cursor),
-        lambda samples: batch_sequences(config.batch, samples * length),
+        lambda samples: batch_sequences(config.batch, tokens_of(config, samples)),
         engine.data_rank,
         engine.data_world,
         config.data.workers,
@@ -61,7 +60,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             started = time.perf_counter()
             batch = next(batches)
             step += 1
-            tokens = batch.cursor.samples * length
+            tokens = tokens_of(config, batch.cursor.samples)
             rate = learning_rate(config, (step, tokens), end)
             result = engine.train_step(batch, rate, step)
             log.step(step, tokens, batch, result, rate, time.perf_counter() - started, save_seconds)
@@ -76,7 +75,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                 saver.wait()  # raises on every rank if a save failed on one
             finished = tokens >= end_tokens
             if finished or _due(step, config.evaluate.every_steps):
-                heldout = heldout_loss(engine, run.heldout, length, config.evaluate.sequences)
+                heldout = heldout_loss(engine, run.heldout, run.recipe, config.evaluate.sequences)
                 log.heldout(step, tokens, heldout)
             save_seconds = 0.0
             if finished or stopping or _due(step, config.checkpoint.every_steps):

@@ -2,22 +2,39 @@
 
 from pathlib import Path
 
+from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.make import make
 from data_pipeline.shards import Dataset
+from data_pipeline.tokenizer import Tokenizer
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The config with `model.vocabulary` set from the tokenizer of its data. Raises ConfigError where there is no
-    data, or a given vocabulary is smaller than the tokenizer's; DataError where the data cannot be read."""
+    """The config with `model.vocabulary` set: the ids of its data's tokenizer and of what its objective adds. Raises
+    ConfigError where there is no data, or a given vocabulary is too small; DataError where the data cannot be read, or
+    lengths do not suit the objective."""
     sources = config.data.resolved_sources
     if not sources:
         raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
-    tokenizer = Dataset(Path(sources[0].path)).manifest.tokenizer
-    vocabulary = config.model.vocabulary or tokenizer.vocabulary
-    if vocabulary < tokenizer.vocabulary:
+    dataset = Dataset(Path(sources[0].path))
+    causal = config.objective.name == "causal"
+    needed = dataset.manifest.tokenizer.vocabulary if causal else recipe_of(config, dataset.tokenizer()).vocabulary
+    vocabulary = config.model.vocabulary or needed
+    if vocabulary < needed:
         raise ConfigError(
-            f"model.vocabulary={vocabulary} is smaller than the {tokenizer.vocabulary} ids of the tokenizer of "
-            f"{sources[0].path}: leave model.vocabulary out to follow the tokenizer"
+            f"model.vocabulary={vocabulary} is smaller than the {needed} ids of the tokenizer of {sources[0].path}"
+            f"{'' if causal else ' and of what the objective adds'}: leave model.vocabulary "
+            "out to follow them"
         )
-    return config.model_copy(update={"model": config.model.model_copy(update={"vocabulary": vocabulary})})
+    model = config.model.model_copy(update={"vocabulary": vocabulary})
+    return config.model_copy(update={"model": model})
+
+
+def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | None = None) -> Recipe:
+    """What the config's objective makes of data that `tokenizer` made; in sequences of the model's length unless
+    another is given. Raises DataError for lengths that do not suit the objective."""
+    model = config.model
+    length = sequence_length or model.sequence_length
+    encodes = model.stacks[0] > 0
+    return make(config.objective, tokenizer, length, model.target_length, decoder_only=not encodes)

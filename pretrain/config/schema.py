@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_pipeline.config import Objective
+from data_pipeline.recipes.lengths import target_length
 
 
 class Section(BaseModel):
@@ -47,14 +48,22 @@ class Ramp(Section):
     tokens: int = Field(gt=0, description="tokens over which the batch grows linearly to batch.sequences")
 
 
+class Short(Section):
+    sequence_length: int = Field(gt=0, description="tokens per sequence at first, fewer than model.sequence_length")
+    steps: int = Field(gt=0, description="optimizer steps with such sequences")
+
+
 class BatchSize(Section):
     sequences: int = Field(gt=0, description="sequences per global batch (one optimizer step)")
     micro_sequences: int = Field(1, gt=0, description="sequences per forward pass on one data rank")
     ramp: Ramp | None = Field(None, description="batch-size ramp; absent: full batch from the start")
+    short: Short | None = Field(None, description="shorter sequences at first (BERT); absent: all of one length")
 
     @model_validator(mode="after")
     def _ramp_reaches_full_batch(self) -> "BatchSize":
         if self.ramp is not None:
+            if self.short is not None:
+                raise ValueError("batch.ramp and batch.short both change the size of batches: set one of them")
             gap = self.sequences - self.ramp.start_sequences
             if gap < 0 or gap % self.ramp.increment_sequences:
                 raise ValueError(
@@ -184,7 +193,7 @@ class Model(Section):
         """Positions with a label."""
         if not self.is_encoder_decoder:
             return self.sequence_length
-        assert self.target_length is not None, "the target length is resolved before it is used"
+        assert self.target_length is not None, "a run's config has one"
         return self.target_length
 
     @property
@@ -413,7 +422,15 @@ class RunConfig(Section):
     health: Health = Health()
 
     @model_validator(mode="after")
-    def _objective_suits_family(self) -> "RunConfig":
+    def _targets_have_a_length(self) -> "RunConfig":
+        model = self.model
+        if not model.is_encoder_decoder or model.target_length is not None:
+            return self
+        length = target_length(self.objective, model.sequence_length)
+        return self.model_copy(update={"model": model.model_copy(update={"target_length": length})})
+
+    @model_validator(mode="after")
+    def _objective_and_batch_suit_family(self) -> "RunConfig":
         family, name = self.model.family, self.objective.name
         if family == "gpt":
             fitting: tuple[str, ...] = ("causal",)
@@ -422,6 +439,12 @@ class RunConfig(Section):
         else:
             targets = ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm", "deshuffling", "denoising")
             fitting = (*targets, "pairs", *(() if self.model.is_encoder_decoder else ("causal",)))
+        short = self.batch.short
+        if short is not None:
+            if self.model.is_encoder_decoder:
+                raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
+            if short.sequence_length >= self.model.sequence_length:
+                raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
         if name not in fitting:
             raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
         if self.objective.next_sentence and not (self.model.segments > 1 and self.model.pooled_head):

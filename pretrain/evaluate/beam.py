@@ -25,8 +25,8 @@ def search(
     engine: Engine, tokens: np.ndarray, visible: np.ndarray, start: int, end: int, longest: int, beam: int,
     penalty: float,
 ) -> list[list[int]]:  # fmt: skip
-    """Targets of `tokens` [rows, length], without `start` and `end`, of at most `longest` tokens. With `beam` 1, greedy.
-    Collective within one replica of the model."""
+    """Targets of `tokens` [rows, length], without `start` and `end`, of at most `longest` tokens. A `beam` of 1 is
+    greedy. Collective within one replica of the model."""
     encoded = engine.encode(tokens, visible)
     searches = [_Search([(0.0, [start])]) for _ in tokens]
     for length in range(1, longest + 1):

@@ -2,7 +2,8 @@
 
 The stream is the validation split's documents, each followed by an end of text, read as training reads: in windows of
 the model's length, one after the other, without regard for document borders. Every token but the stream's first is
-predicted exactly once, ends of text included.
+predicted exactly once, ends of text included. Objectives other than the causal one are asked what they ask in training,
+of the same samples every time.
 """
 
 import math
@@ -12,6 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data_pipeline.loader import heldout
+from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.causal import Causal
 from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.engine.base import Engine
@@ -64,21 +67,22 @@ def exp(nats: float) -> float | None:
 
 
 def heldout_loss(
-    engine: Engine, dataset: Dataset, sequence_length: int, sequences: int | None = None, rank_rows: int = 8
+    engine: Engine, dataset: Dataset, recipe: Recipe | int, sequences: int | None = None, rank_rows: int = 8
 ) -> HeldOut:
-    """Scores the first `sequences` windows of the held-out stream, or all of them: the same ones on any layout.
+    """Scores the first `sequences` samples that `recipe` (a number: windows of that length) makes of the held-out
+    split, or all of them: the same ones on any layout.
 
-    `rank_rows` windows go to each data rank at a time. Collective over all ranks.
+    `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
     sums = np.zeros(2)
     rows = rank_rows * engine.data_world
-    for batch in heldout(dataset, sequence_length, rows, engine.data_rank, engine.data_world, sequences):
+    for batch in heldout(dataset, recipe, rows, engine.data_rank, engine.data_world, sequences):
         scores = engine.score(batch)
         counted = batch.loss_mask > 0
         sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
     loss_sum, token_count = engine.sum_over_data(sums).tolist()
     split = dataset.manifest.splits["validation"]
-    whole = token_count == split.tokens - 1
+    whole = isinstance(recipe, int | Causal) and token_count == split.tokens - 1
     return HeldOut(loss_sum, int(token_count), split.words if whole else None, split.text_bytes if whole else None)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.recipes.base import Recipe
 from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.engine.base import Engine
@@ -58,6 +59,8 @@ class Settings:
     """of the choice of shots, and of generated documents"""
     data_dir: Path | None = None
     """directory with benchmark files; None: arithmetic is generated"""
+    recipe: Recipe | None = None
+    """what held-out samples are made by; None: windows of the model's length, for the next token"""
     batch_rows: int = 16
     """documents scored at a time on each data rank"""
 
@@ -143,10 +146,11 @@ def _score_task(
 def _held_out(engine: Engine, tokenizer: Tokenizer, dataset: Dataset | None, settings: Settings) -> dict[str, Any]:
     if dataset is None:
         raise ConfigError(f"task {HELD_OUT} scores the run's held-out text: give a run whose data can be read")
-    scored = heldout_loss(engine, dataset, settings.sequence_length, settings.limit)
+    scored = heldout_loss(engine, dataset, settings.recipe or settings.sequence_length, settings.limit)
     if not math.isfinite(scored.loss_sum):
         raise RunError("the model's held-out loss is not a number: it diverged, or its checkpoint is damaged")
-    scored = count_text(scored, dataset, tokenizer)
+    if settings.recipe is None:
+        scored = count_text(scored, dataset, tokenizer)
     return {name: getattr(scored, name) for name in _HELD_OUT_VALUES}
 
 

@@ -1,22 +1,31 @@
-"""Targets for a file of sources, and how near they come to those given: BLEU by sacrebleu."""
+"""Targets for a file of sources, and how near they come to those given: BLEU, by sacrebleu."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import sacrebleu
 
-from data_pipeline.readers import open_text
+from data_pipeline.recipes.base import padded
 from data_pipeline.specials import Specials
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.beam import search
-from pretrain.evaluate.scoring import my_items
+from pretrain.evaluate.scoring import gather, my_items
 
 _BATCH = 32  # inputs at a time, of like length
+_NONE = -1
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Of a file: sources, and targets if it has them."""
+
+    sources: list[str]
+    targets: list[str] | None
 
 
 @dataclass(frozen=True)
@@ -29,4 +38,51 @@ class Translation:
     signature: str | None
     """sacrebleu's, which says how it was computed"""
     cut: int
-    """inputs that were longer than the model reads"""
+    """sources that were longer than the model reads"""
+
+
+def read(path: Path) -> Lines:
+    """JSON lines with `source`, and with `target` in all of them or in none. Raises ConfigError for others."""
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        sources = [str(record["source"]) for record in records]
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not JSON lines with a source each ({error!r})") from None
+    if not sources:
+        raise ConfigError(f"{path} has no lines")
+    with_target = sum("target" in record for record in records)
+    if with_target not in (0, len(records)):
+        raise ConfigError(f"{path}: {with_target} of {len(records)} lines have a target; all or none should")
+    return Lines(sources, [str(record["target"]) for record in records] if with_target else None)
+
+
+def translate(
+    engine: Engine, tokenizer: Tokenizer, specials: Specials, lines: Lines, length: int, longest: int, beam: int,
+    penalty: float, progress: Callable[[str], None] = lambda line: None,
+) -> Translation:  # fmt: skip
+    """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
+    ranks share the sources, and all have the result."""
+    ids = [tokenizer.encode(source) for source in lines.sources]
+    cut = sum(len(source) >= length for source in ids)
+    ids = [[*source[: length - 1], specials.end] for source in ids]
+    mine = list(my_items(engine, len(ids)))
+    found = np.full((len(mine), longest), _NONE, np.int64)
+    order = sorted(range(len(mine)), key=lambda place: len(ids[mine[place]]))
+    for first in range(0, len(order), _BATCH):
+        places = order[first : first + _BATCH]
+        rows = [np.array(ids[mine[place]]) for place in places]
+        tokens, visible = padded(rows, max(map(len, rows)), specials.pad)
+        targets = search(engine, tokens, visible, specials.start, specials.end, longest, beam, penalty)
+        for place, target in zip(places, targets, strict=True):
+            found[place, : len(target)] = target
+        progress(f"{first + len(places)} of {len(order)}")
+    written = gather(engine, found, len(ids)).astype(np.int64)
+    known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
+    hypotheses = [tokenizer.decode([i for i in row if 0 <= i < known]).strip() for row in written.tolist()]
+    if lines.targets is None:
+        return Translation(hypotheses, None, None, cut)
+    metric = sacrebleu.BLEU()
+    score = metric.corpus_score(hypotheses, [lines.targets])
+    return Translation(hypotheses, float(score.score), str(metric.get_signature()), cut)

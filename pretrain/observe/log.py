@@ -64,7 +64,7 @@ class RunLog:
         still for `save_seconds`."""
         if self._reports is None:
             return
-        tokens_per_second = len(batch.sample_ids) * self._config.model.sequence_length / seconds
+        tokens_per_second = len(batch.sample_ids) * batch.tokens.shape[1] / seconds
         metrics = StepMetrics(
             step=step,
             loss=result.loss_sum / result.token_count if result.token_count else math.nan,

@@ -50,7 +50,7 @@ def training_flops_per_token(model: Model) -> float:
     weights = 4 * projection + (3 if model.gated else 2) * model.hidden * model.ffn_width
     scores = 2 * model.heads * model.head_width  # multiply-adds for each key that a query sees
     encoder_layers, decoder_layers = model.stacks
-    multiply_adds = encoder_layers * inputs * (weights + scores * inputs)
+    multiply_adds: float = encoder_layers * inputs * (weights + scores * inputs)
     pattern = model.attention.pattern
     for layer in range(decoder_layers):
         keys = mean_visible_keys(pattern[layer % len(pattern)], model.attention.window, labels)
@@ -116,6 +116,10 @@ def run_length(config: RunConfig) -> tuple[int, int]:
     last_step, last_token = train.steps or math.inf, train.tokens or math.inf
     ramp_tokens = config.batch.ramp.tokens if config.batch.ramp else 0
     steps = tokens = 0
+    if config.batch.short is not None:
+        short_tokens = config.batch.sequences * config.batch.short.sequence_length  # of a batch
+        steps = int(min(config.batch.short.steps, last_step, -(-last_token // short_tokens)))
+        tokens = steps * short_tokens
     while steps < last_step and tokens < min(ramp_tokens, last_token):
         tokens += batch_sequences(config.batch, tokens) * length
         steps += 1

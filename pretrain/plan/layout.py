@@ -70,6 +70,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     lengths = {"model.sequence_length": model.sequence_length}
     if model.is_encoder_decoder:
         lengths["model.target_length"] = model.label_length
+    if config.batch.short is not None:
+        lengths["batch.short.sequence_length"] = config.batch.short.sequence_length
     for name, length in lengths.items():
         _divides("parallel.context", parallel.context, name, length)
     if parallel.sequence:

@@ -1,6 +1,7 @@
-"""How many sequences the next global batch has: a pure function of the tokens seen, never of the layout."""
+"""How many sequences the next global batch has, and of what length: pure functions of what was seen, never of the
+layout."""
 
-from pretrain.config.schema import BatchSize
+from pretrain.config.schema import BatchSize, RunConfig
 
 
 def batch_sizes(batch: BatchSize) -> list[int]:
@@ -17,3 +18,19 @@ def batch_sequences(batch: BatchSize, tokens_seen: int) -> int:
     if batch.ramp is None or tokens_seen >= batch.ramp.tokens:
         return sizes[-1]
     return sizes[tokens_seen * len(sizes) // batch.ramp.tokens]
+
+
+def short_samples(config: RunConfig) -> int:
+    """Samples at the beginning of a run that are shorter than the others (`batch.short`)."""
+    short = config.batch.short
+    return short.steps * config.batch.sequences if short is not None else 0
+
+
+def tokens_of(config: RunConfig, samples: int) -> int:
+    """Input tokens in the first `samples` samples of a run."""
+    short = config.batch.short
+    length = config.model.sequence_length
+    if short is None:
+        return samples * length
+    few = min(samples, short_samples(config))
+    return few * short.sequence_length + (samples - few) * length

@@ -47,15 +47,18 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     length = lcm(_LENGTH, slices)
     has_data = bool(config.data.resolved_sources)
     tree["model"] |= {
-        "layers": max(2, chunks),
+        "layers": max(2, -(-chunks // 2) if model.is_encoder_decoder else chunks),
         "heads": heads,
         "hidden": hidden,
         "head_dim": None,
+        "target_length": length if model.is_encoder_decoder else None,
         "ffn": lcm(max(1, round(model.ffn_width / model.hidden)) * hidden, tensor),
         "sequence_length": length,
         "vocabulary": model.vocabulary if has_data else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
+    if model.is_encoder_decoder:
+        tree["model"]["encoder_layers"] = tree["model"]["layers"]
     tree["model"]["attention"]["window"] = max(2, model.attention.window * length // model.sequence_length)
     groups = (x.data * _MICRO_SEQUENCES * (x.pipeline if x.virtual > 1 else 1) for x in layouts)
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)

@@ -6,13 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-from data_pipeline.loader import Stream
+from pretrain.build import open_stream
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
@@ -125,5 +124,4 @@ class Verification:
 
 
 def _source(config: RunConfig) -> Source:
-    sources = [(Path(source.path), source.weight) for source in config.data.resolved_sources]
-    return Stream(sources, config.model.sequence_length, config.run.seed) if sources else MadeUp(config)
+    return open_stream(config)[0] if config.data.resolved_sources else MadeUp(config)

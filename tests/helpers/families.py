@@ -8,8 +8,8 @@ from pretrain.made_up import MadeUp
 from tests.helpers.tiny import ROWS, tiny_config
 
 _BERT = {
-    "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2, "pooled_head": True,
-    "embedding_norm": True, "scale_residual_init": False, "attention": {},
+    "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
+    "pooled_head": True,    "embedding_norm": True, "scale_residual_init": False, "attention": {},
 }  # fmt: skip
 _TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "scale_residual_init": False, "attention": {}}
 _T5 = _TARGET | {
