@@ -1,0 +1,55 @@
+"""Checkpoints for export: with random weights that are a function of their names, and a real tokenizer."""
+
+import json
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+
+from data_pipeline.tokenizer import Tokenizer
+from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.state import Record
+from pretrain.config.schema import RunConfig
+from pretrain.engine.megatron import MegatronEngine
+
+
+def value(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A parameter's random values; the same on every layout."""
+    noise = np.random.default_rng(crc32(name.encode())).standard_normal(shape, np.float32) * 0.1
+    return noise + 1 if len(shape) == 1 and name.endswith("weight") else noise
+
+
+def randomise(engine: MegatronEngine, zero: str = "nothing") -> None:
+    """Gives every parameter its random values; those whose names end in `zero` become 0."""
+    for name, part in engine.state().items():
+        kind, _, parameter = name.partition("/")
+        for piece in part.pieces if kind == "model" else ():
+            box = tuple(slice(o, o + n) for o, n in zip(piece.offset, piece.value.shape, strict=True))
+            piece.value.copy_(torch.from_numpy(value(parameter, part.shape)[box] * (not parameter.endswith(zero))))
+    engine.state_loaded(0)
+
+
+def save(engine: MegatronEngine, config: RunConfig, tokenizer: Path, directory: Path) -> Path:
+    """The engine's state as checkpoint 0 in `directory`. Collective."""
+    cursor = {"samples": 0, "fingerprint": "f"}
+    record = Record(0, 0, 0, cursor, config.model_dump(mode="json"), str(engine.layout), {"torch": torch.__version__})
+    with Saver(directory, keep=1, in_flight=0) as saver:
+        saver.save(engine.state(), record, tokenizer.read_bytes())
+    return directory / "step-00000000"
+
+
+def tokenizer_for(family: str, directory: Path) -> Path:
+    """A file of the kind that the family's own models have: RoBERTa's positions depend on its id of padding."""
+    if family == "roberta":
+        tokenizer = Tokenizer.train(["abcd efgh ijkl " * 50], "byte_bpe", 270)
+    else:
+        tokenizer = Tokenizer.train(["abcd efgh ijkl " * 50], "bpe", 280)
+    path = directory / tokenizer.file_name
+    tokenizer.save(path)
+    return path
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))

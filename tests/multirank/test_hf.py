@@ -1,0 +1,133 @@
+"""Every family to Hugging Face and back: from a checkpoint of four ranks, through both gates, to the same bits."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.config.schema import RunConfig
+from pretrain.errors import ConfigError, RunError
+from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import build_engine, tiny_config, whole_state
+
+VOCABULARY = 390  # no multiple of 128: rows that pad it must not be exported
+EXPORTED = ["gpt", *(family for family in FAMILIES if family != "prefix-lm")]
+LAYOUT = {"tensor": 2, "pipeline": 2}
+
+
+def _config(family: str, parallel: dict[str, Any]) -> RunConfig:
+    if family == "gpt":
+        return tiny_config(model={"vocabulary": VOCABULARY, "attention": {}}, parallel=parallel)
+    return family_config(family, model={"vocabulary": VOCABULARY}, parallel=parallel)
+
+
+# What runs on ranks. transformers takes seconds to import: only where it is needed.
+
+
+def _write(family: str, tokenizer: Path, directory: Path) -> None:
+    config = _config(family, LAYOUT)
+    engine = build_engine(config)
+    randomise(engine)
+    save(engine, config, tokenizer, directory)
+
+
+def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) -> Any:
+    """(largest differences at both gates, the weights that came back, warnings)."""
+    from pretrain.build import build_empty, build_scorer
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+
+    config = _config(family, {})
+    there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+    imported, warnings = read_config(exported, run), []
+    if imported.model.is_encoder_decoder:  # which Hugging Face's configs do not say
+        lengths = {"sequence_length": config.model.sequence_length, "target_length": config.model.target_length}
+        imported = imported.model_copy(update={"model": imported.model.model_copy(update=lengths)})
+    engine = build_empty(imported)
+    back = import_hf(exported, imported, engine, warnings.append)
+    return there, back, whole_state(engine), warnings
+
+
+def _export_with(family: str, break_links: str, checkpoint: Path, exported: Path) -> str:
+    from pretrain.build import build_scorer
+    from pretrain.checkpoint.hf import links
+    from pretrain.checkpoint.hf.export import export
+    from pretrain.checkpoint.hf.registry import FAMILIES as MODULES
+
+    config = _config(family, {})
+    right = MODULES[family].links
+
+    def wrong(model: Any) -> Any:
+        """Two tensors of one shape change places."""
+        for link in right(model):
+            if break_links in link.ours:
+                first, *middle, last = link.theirs
+                link = links.Link(link.ours, (last, *middle, first), link.out, link.back)
+            yield link
+
+    MODULES[family].links = wrong
+    with pytest.raises(RunError) as error:
+        export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+    return str(error.value)
+
+
+# The tests.
+
+
+@pytest.mark.parametrize("family", EXPORTED)
+def test_a_family_goes_to_hugging_face_and_back(family: str, tmp_path: Path) -> None:
+    run_ranks(4, _write, family, tokenizer_for(family, tmp_path), tmp_path / "checkpoints")
+    checkpoint = tmp_path / "checkpoints" / "step-00000000"
+    exported, run = tmp_path / "hf", tmp_path / "run"
+    there, back, weights, warnings = run_ranks(1, _there_and_back, family, checkpoint, exported, run)[0]
+    assert there <= 1e-4
+    assert back <= 1e-4
+    assert not warnings
+    for name, found in weights.items():
+        expected = value(name.removeprefix("model/"), found.shape)
+        if "word_embeddings" in name or "output_layer" in name:  # rows that pad the vocabulary come back as zeros
+            expected[VOCABULARY:] = 0
+        assert np.array_equal(found, expected), name
+    names = {path.name for path in exported.iterdir()}
+    assert {"config.json", "model.safetensors", "README.md"} <= names
+    assert names & {"tokenizer.model", "tokenizer.json"}
+    assert read_json(exported / "config.json")["vocab_size"] == VOCABULARY
+
+
+@pytest.mark.parametrize(("family", "where"), [("bert", "linear_qkv"), ("t5", "linear_kv"), ("bart", "linear_kv")])
+def test_the_gate_sees_weights_that_changed_places(family: str, where: str, tmp_path: Path) -> None:
+    run_ranks(1, _write_alone, family, tokenizer_for(family, tmp_path), tmp_path / "checkpoints")
+    checkpoint = tmp_path / "checkpoints" / "step-00000000"
+    message = run_ranks(1, _export_with, family, where, checkpoint, tmp_path / "hf")[0]
+    assert "logits differ by" in message
+    assert not (tmp_path / "hf").exists()
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def _write_alone(family: str, tokenizer: Path, directory: Path) -> None:
+    config = _config(family, {})
+    engine = build_engine(config, train=False)
+    randomise(engine)
+    save(engine, config, tokenizer, directory)
+
+
+def test_roberta_is_not_exported_with_positions_that_transformers_would_count_otherwise() -> None:
+    from data_pipeline.specials import Specials
+    from pretrain.checkpoint.hf.roberta import hf_config
+
+    specials = Specials(pad=7, cls=1, sep=2, mask=3, start=0, end=2, sentinels=(), vocabulary=VOCABULARY)
+    with pytest.raises(ConfigError, match="counts positions from the id of padding"):
+        hf_config(_config("roberta", {}).model, specials)
+
+
+def test_an_unknown_directory_is_refused(tmp_path: Path) -> None:
+    from pretrain.checkpoint.hf.imports import read_config
+
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        read_config(tmp_path, tmp_path / "run")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigError, match="is a llama; known are gpt2, bert"):
+        read_config(tmp_path, tmp_path / "run")
