@@ -80,6 +80,9 @@ def test_whole_words_are_chosen_whole_and_fill_the_budget(words: Dataset) -> Non
     budget = np.array([round(0.15 * count) for count in (~recipe.known.is_special[rows.labels]).sum(axis=1)])
     assert ((chosen.sum(axis=1) <= budget) | (chosen.sum(axis=1) <= 12)).all()  # 12: the longest word
     assert chosen.sum() > 0.95 * budget.sum()
+    if words.manifest.tokenizer.file == "tokenizer.model":  # a document's first word has no space before it
+        over_end = (rows.labels[:, 1:-1] == recipe.known.specials.sep) & ~starts[rows.labels[:, 2:]]
+        assert (chosen[:, :-2] != chosen[:, 2:])[over_end].any()
     _, plain = batch_of(words, 512)
     split = plain.loss_mask[:, 1:][inside] != plain.loss_mask[:, :-1][inside]
     assert split.any()
@@ -121,6 +124,23 @@ def test_half_of_the_second_segments_follow_and_the_others_come_from_elsewhere(w
     cuts = [labels[np.flatnonzero(labels == specials.sep)[0] - 1] for labels in rows.labels]
     ends = [recipe.known.ends_sentence[labels[1:]].any() for labels in rows.labels]
     assert recipe.known.ends_sentence[cuts].sum() > 0.5 * sum(ends)
+
+
+def test_another_document_is_never_the_same_one(tmp_path: Path) -> None:
+    low, high = (" ".join(f"{word}{i % 7}." for i in range(900)) for word in ("aa", "bbb"))
+    (tmp_path / "held.txt").write_text("held out")
+    held = str(tmp_path / "held.txt")
+    dataset = build_dataset([low, high], tmp_path, validation_input=held, tokenizer={"vocabulary": 280})
+    recipe, rows = batch_of(dataset, 200, next_sentence=True)
+    tokenizer, whole = dataset.tokenizer(), []
+    for labels, segments, follows in zip(rows.labels, rows.segments, rows.follows, strict=True):
+        texts = [labels[(segments == number) & ~recipe.known.is_special[labels]] for number in (0, 1)]
+        letters = [{"a", "b"} & set(tokenizer.decode(text)) for text in texts]
+        if all(letters):  # some are a number only
+            assert (letters[0] == letters[1]) == follows
+        if not follows:
+            whole.append(tokenizer.decode(texts[1]).strip().startswith(("aa", "bbb")))
+    assert np.mean(whole) > 0.95  # begin where a sentence does, but near a document's end
 
 
 def test_short_fraction_cuts_samples_and_otherwise_pieces_are_whole(words: Dataset) -> None:

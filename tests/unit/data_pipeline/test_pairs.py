@@ -98,10 +98,14 @@ def test_pairs_too_long_are_left_out_and_counted(pairs: Dataset, decoder_only: b
     tokenizer = pairs.tokenizer()
     sizes = [[len(tokenizer.encode(text)) + 1 for text in pair] for pair in texts_of(pairs, "train")]
     length = int(np.median([sum(pair) if decoder_only else pair[0] for pair in sizes]))
-    recipe = make(Objective(name="pairs"), tokenizer, length, None if decoder_only else 40, decoder_only)
+    most = max(target for _, target in sizes) - 1
+    recipe = make(Objective(name="pairs"), tokenizer, length, None if decoder_only else most, decoder_only)
     samples = recipe.samples(pairs, "train")
     fit = [pair for pair in sizes if (sum(pair) if decoder_only else pair[0]) <= length]
     assert 0 < len(fit) < len(sizes)
+    if not decoder_only:
+        fit, sources_fit = [pair for pair in fit if pair[1] <= most], len(fit)
+        assert 0 < len(fit) < sources_fit
     assert (samples.count, samples.left_out) == (len(fit), len(sizes) - len(fit))
     rows = samples.rows(0, np.array([[0, 0, number] for number in range(samples.count)]))
     assert rows.loss_mask.sum(axis=1).tolist() == [target for _, target in fit]
