@@ -9,11 +9,36 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 _UNIT = 2**31  # a share is a whole number of units; its square still fits 64 bits
+
+
+def mixing_weights(
+    examples: list[int],
+    kind: Literal["proportional", "temperature", "equal"],
+    cap: int | None = None,
+    temperature: float = 1.0,
+) -> list[float]:
+    """Shares of tasks with so many `examples` each, that sum to 1 (Raffel et al. 2020, section 3.5.2).
+
+    proportional: by size, where one larger than `cap` counts as that large. temperature: those shares to the power of
+    1 / `temperature`, which makes them more even. equal: all the same. Raises ValueError for what has no shares.
+    """
+    if not examples or min(examples) <= 0:
+        raise ValueError(f"examples {examples} must be positive numbers; remove a task that has none.")
+    if temperature <= 0 or (cap is not None and cap <= 0):
+        raise ValueError(f"temperature={temperature} and cap={cap} must be positive.")
+    if kind == "equal":
+        return [1 / len(examples)] * len(examples)
+    sizes = [min(count, cap or count) for count in examples]
+    largest = max(sizes)
+    exponent = 1 / temperature if kind == "temperature" else 1.0
+    powers = [(size / largest) ** exponent for size in sizes]
+    return [power / sum(powers) for power in powers]
 
 
 class Mixture:

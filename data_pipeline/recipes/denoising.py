@@ -42,11 +42,12 @@ def text_infilling(text: Ids, random: np.random.Generator, recipe: Corruption) -
     Spans don't touch. Insertions beyond what the other spans save are left out, so that the text never grows.
     """
     budget = round(recipe.objective.noise_density * len(text))
+    if budget == 0:
+        return text
     drawn = random.poisson(recipe.objective.mean_span, 2 * budget + 8)  # mean_span >= 1: half as many nearly always do
     drawn = drawn[: np.searchsorted(np.cumsum(drawn), budget) + 1]
     spans = drawn[drawn > 0][: len(text) - budget + 1]
-    if spans.size:
-        spans[-1] -= max(0, spans.sum() - budget)
+    spans[-1] -= max(0, spans.sum() - budget)
     covered = int(spans.sum())
     gaps = np.sort(random.choice(len(text) - covered + 1, spans.size, replace=False))  # kept tokens before each span
     starts = gaps + np.cumsum(spans) - spans

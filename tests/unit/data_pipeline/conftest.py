@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -79,3 +80,11 @@ def real_text() -> Path:
     if not folder.is_dir():
         pytest.skip("no folder of real text beside the repository")
     return folder
+
+
+def build_pairs(pairs: list[tuple[str, str]], folder: Path, name: str = "pairs", **changes: Any) -> Dataset:
+    text = folder / f"{name}.jsonl"
+    text.write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in pairs))
+    fields = {"pair_fields": ("source", "target"), "tokenizer": {"vocabulary": 300}}
+    assert build(settings(input=str(text), output=folder / name, **{**fields, **changes}), Silent)
+    return Dataset(folder / name)

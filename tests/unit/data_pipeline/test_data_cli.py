@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,21 @@ def test_the_shipped_config_is_valid_and_states_the_defaults() -> None:
     assert BuildConfig(**values, input="a", output="b") == BuildConfig(input="a", output=Path("b"))
 
 
+@pytest.mark.parametrize(("name", "text"), [("pairs", False), ("bert", True)])
+def test_the_other_shipped_configs_build(name: str, text: bool, tmp_path: Path) -> None:
+    documents = make_documents(0, 300)
+    if text:
+        (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    else:
+        pairs = [{"source": text, "target": text[::-1]} for text in documents]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    path = ROOT / "configs" / "data" / f"{name}.yaml"
+    size = "tokenizer.vocabulary=500"
+    source = tmp_path / ("a.txt" if text else "a.jsonl")
+    assert run("build", path, f"input={source}", f"output={tmp_path / 'out'}", size, "txt_documents=paragraph") == 0
+    assert run("inspect", tmp_path / "out") == 0
+
+
 def test_unknown_keys_and_changes_are_refused() -> None:
     with pytest.raises(ValidationError, match="vocabluary"):
         BuildConfig(input="a", output="b", tokenizer={"vocabluary": 5})
@@ -106,9 +122,9 @@ def test_unknown_keys_and_changes_are_refused() -> None:
 
 
 def test_every_setting_is_described() -> None:
-    from data_pipeline.config import TokenizerConfig
+    from data_pipeline.config import Objective, TokenizerConfig
 
-    for schema in (BuildConfig, TokenizerConfig):
+    for schema in (BuildConfig, TokenizerConfig, Objective):
         assert all(field.description for field in schema.model_fields.values())
 
 
@@ -136,8 +152,9 @@ def test_progress_is_rewritten_on_a_terminal_and_plain_elsewhere(monkeypatch: py
 
 
 def test_reading_needs_neither_torch_nor_training_code() -> None:
-    modules = sorted(f"data_pipeline.{path.stem}" for path in (ROOT / "data_pipeline").glob("[a-z]*.py"))
-    assert "data_pipeline.loader" in modules
+    paths = (ROOT / "data_pipeline").rglob("[a-z]*.py")
+    modules = sorted(".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths)
+    assert {"data_pipeline.loader", "data_pipeline.recipes.make"} <= set(modules)
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {', '.join(modules)}\n"
         "print([name for name in ('torch', 'pretrain', 'launch', 'webdataset') if name in sys.modules])"

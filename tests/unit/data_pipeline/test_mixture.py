@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_pipeline.mixture import Mixture
+from data_pipeline.mixture import Mixture, mixing_weights
 
 GPT3 = [60.0, 22.0, 8.0, 8.0, 3.0]
 
@@ -46,3 +46,21 @@ def test_far_positions_keep_the_weights() -> None:
 def test_weights_must_be_positive(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="positive"):
         Mixture(weights)
+
+
+def test_mixing_weights_are_t5_s() -> None:
+    """By hand: 100, 900 and 3000 examples; with the cap 1000 they count as 100, 900 and 1000."""
+    sizes = [100, 900, 3000]
+    assert mixing_weights(sizes, "equal") == pytest.approx([1 / 3] * 3)
+    assert mixing_weights(sizes, "proportional") == pytest.approx([0.025, 0.225, 0.75])
+    assert mixing_weights(sizes, "proportional", cap=1000) == pytest.approx([0.05, 0.45, 0.5])
+    assert mixing_weights([100, 900, 1600], "temperature", temperature=2) == pytest.approx([1 / 8, 3 / 8, 4 / 8])
+    assert mixing_weights(sizes, "temperature", 1600, 2) == pytest.approx([1 / 8, 3 / 8, 4 / 8])
+    assert mixing_weights(sizes, "temperature", temperature=1) == mixing_weights(sizes, "proportional")
+    assert mixing_weights([10**11, 1], "temperature", temperature=1e6) == pytest.approx([0.5, 0.5], abs=1e-4)
+
+
+@pytest.mark.parametrize(("sizes", "cap", "temperature"), [([], 1, 1), ([5, 0], 1, 1), ([5], 0, 1), ([5], 1, 0)])
+def test_mixing_weights_of_nothing_are_refused(sizes: list[int], cap: int, temperature: float) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        mixing_weights(sizes, "proportional", cap, temperature)
