@@ -69,7 +69,8 @@ class Verdict:
 class Reference:
     """The one-rank fp32 run, whole: observations to compare others with, step by step."""
 
-    def __init__(self, observations: Iterable[Observation]) -> None:
+    def __init__(self, observations: Iterable[Observation], optimizer: str = "adamw") -> None:
+        self._clips_vectors = optimizer == "adafactor"
         self.steps = list(observations)
         self.weights = [{held.name: held.value for held in seen.weights} for seen in self.steps]
         self.gradients = [{held.name: held.value for held in seen.gradients} for seen in self.steps]
@@ -141,14 +142,18 @@ class Reference:
 
     def _update(self, step: int, held: Held, before: np.ndarray, bounds: dict[str, float]) -> float:
         """Where the gradient is within rounding of zero, Adam makes a step of up to full size out of it, whose sign is
-        chance: of such elements only that is asked. What fp32 weights can't hold is left out."""
+        chance: of such elements only that is asked. What fp32 weights can't hold is left out; and, of a vector that is
+        clipped as a whole, what such elements do to the others by that."""
         old, new = self.weights[step - 1][held.name], self.weights[step][held.name]
         update = _box(new, held) - _box(old, held)
-        clear = np.ones(held.value.shape, bool)
-        for earlier in self.gradients[1 : step + 1]:
-            whole = earlier[held.name]
-            clear &= np.abs(_box(whole, held)) > min(1.0, 100 * bounds["gradient"]) * _rms(whole)
+        whole_clear = np.ones(new.shape, bool)
+        for earlier in (gradients[held.name] for gradients in self.gradients[1 : step + 1]):
+            whole_clear &= np.abs(earlier) > min(1.0, 100 * bounds["gradient"]) * _rms(earlier)
+        clear = _box(whole_clear, held)
         off = np.abs((held.value - before) - update) - 2 * _FP32_RESOLUTION * np.abs(held.value)
+        if self._clips_vectors and new.ndim == 1:
+            squares = np.square(new - old)
+            off -= squares[~whole_clear].sum() / (squares.sum() or 1.0) * np.abs(update)
         full_step = float(np.abs(new - old).max())
         astray = float(off[~clear].max(initial=0.0)) / (full_step or 1.0)
         if astray > _FULL_STEPS or np.isnan(astray):

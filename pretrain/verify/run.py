@@ -54,7 +54,7 @@ class Verification:
     def run(self, reference: Job, jobs: Sequence[Job], show: Callable[[Row], None]) -> bool:
         """Calls `show` on rank 0 as each row comes. Whether all are the same run, on every rank. Raises the error of a
         reference that does not run."""
-        expected, error = self._watch(reference, Reference)
+        expected, error = self._watch(reference, partial(Reference, optimizer=reference.config.optimizer.name))
         if error is not None:
             raise RunError(f"one rank in fp32, which the others are compared with, failed: {error}")
         measured: Verdict | None = None

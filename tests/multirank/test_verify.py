@@ -19,6 +19,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.optimizer.totals import Holders
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.made_up import MadeUp
 from pretrain.plan.kinds import parse
@@ -50,6 +51,7 @@ def _verify(layouts: str, sections: dict[str, Any], fault: Fault | None, meeting
 def _rows(layouts: str, meeting: Path, fault: Fault | None = None, **sections: Any) -> dict[str, Row]:
     """Rows of the table by title and precision; checks that every rank came to the same verdict."""
     world = max(parse(text, 1).world for text in layouts.split(","))
+    meeting.mkdir(exist_ok=True)
     found = run_ranks(world, _verify, layouts, sections, fault, meeting / "store")
     rows = found[0][1]
     assert {same for same, _ in found} == {all(row.same for row in rows)}
@@ -330,3 +332,18 @@ def test_exit_status_and_json_tell_a_departure(fault: Fault | None, status: int,
     report = json.loads(out.read_text())
     assert (report["same"], report["finished"]) == (not status, True)
     assert len(report["layouts"][0]["departures"]) == (3 if status else 0)
+
+
+def _wholes_not_summed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Holders, "sum_over_holders", lambda *_: None)
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adafactor"])
+def test_a_rule_that_takes_a_part_for_the_whole_is_found(optimizer: str, tmp_path: Path) -> None:
+    settings = {"name": optimizer, "learning_rate": 1e-3}
+    assert all(row.same for row in _rows("tp2,dp2+zero1", tmp_path / "right", optimizer=settings).values())
+    rows = _rows("tp2,dp2+zero0", tmp_path / "wrong", _wholes_not_summed, optimizer=settings)
+    assert rows["one rank fp32"].same
+    assert rows["dp2 fp32"].same, "every rank has all of each parameter"
+    assert rows["tp2 fp32"].verdict is not None
+    assert (1, "update") in [(found.step, found.quantity) for found in rows["tp2 fp32"].verdict.departures]
