@@ -48,7 +48,9 @@ class Masked:
     def settings(self) -> dict[str, Any]:
         """The objective and the ids."""
         return {
-            "objective": self.objective.model_dump(mode="json", exclude_defaults=True),
+            "objective": self.objective.model_dump(
+                mode="json", exclude_defaults=True, include=set(Objective.model_fields)
+            ),
             "specials": asdict(self.known.specials),
         }
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_pipeline.config import Objective
+from data_pipeline import config as data
 from data_pipeline.recipes.lengths import target_length
 
 
@@ -201,6 +201,14 @@ class Model(Section):
         """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
         assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
         return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+
+
+class Objective(data.Objective):
+    """What samples are, which the data pipeline makes, and how answers are judged."""
+
+    label_smoothing: float = Field(
+        0.0, ge=0, lt=1, description="part of each target's probability that all ids share alike (Transformer)"
+    )
 
 
 class Source(Section):

@@ -53,7 +53,10 @@ class MegatronEngine:
         self.updates = 0
         self.keeps_gradients = False
         self.objective = Tokens(
-            config.model.vocabulary or 0, self.groups.tensor_group, holds_first=self.groups.context_rank == 0
+            config.model.vocabulary or 0,
+            self.groups.tensor_group,
+            holds_first=self.groups.context_rank == 0,
+            smoothing=config.objective.label_smoothing,
         )
         self.megatron_config = transformer_config(config)
         with zero.creating(config, self.groups) if train else nullcontext():

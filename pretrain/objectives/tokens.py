@@ -18,10 +18,10 @@ from pretrain.models.inputs import MicroBatch
 
 class Tokens:
     """`vocabulary`: real token ids; `group`: the tensor ranks that share the logits; `holds_first`: whether this rank's
-    slice of a sequence is the first."""
+    slice of a sequence is the first; `smoothing`: see `Objective.label_smoothing`."""
 
-    def __init__(self, vocabulary: int, group: dist.ProcessGroup, holds_first: bool) -> None:
-        self.vocabulary, self.group, self.holds_first = vocabulary, group, holds_first
+    def __init__(self, vocabulary: int, group: dist.ProcessGroup, holds_first: bool, smoothing: float = 0.0) -> None:
+        self.vocabulary, self.group, self.holds_first, self.smoothing = vocabulary, group, holds_first, smoothing
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
         """Hidden states for the next stage, or on the last one logits [L, B, V / tensor ranks] (with two segments, and
@@ -42,7 +42,11 @@ class Tokens:
         """(sum of losses in nats, number of loss-bearing tokens as int32). Overwrites the logits. Besides a token's,
         there is the loss of each row's answer whether its second segment follows, times `follows_weight`."""
         logits_LBV, follows_B2 = outputs if isinstance(outputs, tuple) else (outputs, None)
-        losses_LB = vocab_parallel_cross_entropy(self._real(logits_LBV), batch.labels_BL.T.contiguous())
+        labels_LB = batch.labels_BL.T.contiguous()
+        spread_LB: Tensor | float = 0.0
+        if self.smoothing:  # before the logits are overwritten
+            spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self.group)
+        losses_LB = vocab_parallel_cross_entropy(self._real(logits_LBV), labels_LB) + self.smoothing * spread_LB
         total = (losses_LB * batch.loss_mask_BL.T).sum()
         if follows_B2 is not None:  # at the first position, which one context rank has; the others' counts as nothing
             asked = batch.follows_B is not None and self.holds_first
@@ -76,3 +80,33 @@ class Tokens:
         real = self.vocabulary - dist.get_rank(self.group) * logits_LBV.shape[-1]
         logits_LBV.data[..., max(0, real) :] = -torch.inf
         return logits_LBV
+
+
+class _AboveMean(torch.autograd.Function):
+    """[L, B]: by how much the label's logit is above the mean of all real ids'. The cross entropy with a target that
+    gives a part of its probability to all ids alike, and the rest to the label, is greater by that part times this
+    (megatron-core's own smoothing takes each tensor rank's ids for all). Keeps no logits for the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_LBV: Tensor, labels_LB: Tensor, vocabulary: int, group: dist.ProcessGroup
+    ) -> Tensor:  # fmt: skip
+        width = logits_LBV.shape[-1]
+        first = dist.get_rank(group) * width
+        own_LB = (labels_LB >= first) & (labels_LB < first + width)
+        there_LB = (labels_LB - first).clamp(0, width - 1)
+        real = min(width, max(0, vocabulary - first))
+        label_LB = logits_LBV.gather(-1, there_LB[..., None])[..., 0].float() * own_LB
+        spread_LB = label_LB - logits_LBV[..., :real].sum(-1, dtype=torch.float32) / vocabulary
+        dist.all_reduce(spread_LB, group=group)
+        ctx.save_for_backward(own_LB, there_LB)
+        ctx.shape, ctx.dtype, ctx.real, ctx.vocabulary = logits_LBV.shape, logits_LBV.dtype, real, vocabulary
+        return spread_LB
+
+    @staticmethod
+    def backward(ctx: Any, gradient_LB: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        own_LB, there_LB = ctx.saved_tensors
+        grad_LBV = gradient_LB.new_zeros(ctx.shape, dtype=ctx.dtype)
+        grad_LBV[..., : ctx.real] = (-gradient_LB / ctx.vocabulary)[..., None].to(ctx.dtype)
+        grad_LBV.scatter_add_(-1, there_LB[..., None], (gradient_LB * own_LB)[..., None].to(ctx.dtype))
+        return grad_LBV, None, None, None

@@ -35,7 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "family": "transformer", "norm": "post", "activation": "relu", "positions": "sinusoidal",
             "embedding_scale": True, "init": "xavier",
         },
-        "objective": {"name": "pairs"},
+        "objective": {"name": "pairs", "label_smoothing": 0.1},
     },
     "bart": {
         "model": _TARGET | {
