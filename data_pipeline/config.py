@@ -45,7 +45,7 @@ class TokenizerConfig(_Config):
 
 
 class Objective(_Config):
-    """What samples are made of a dataset, and what is asked about them: `recipes.py`. Part of a run's config."""
+    """What samples are made of a dataset, and what is asked about them: `recipes/`. Part of a run's config."""
 
     name: Literal[
         "causal",
