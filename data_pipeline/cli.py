@@ -68,5 +68,8 @@ def _counts(dataset: Dataset) -> str:
 
 def _first_text(dataset: Dataset, split: SplitName) -> str:
     _, tokens = next(dataset.documents(split))
-    text = dataset.tokenizer().decode(tokens[:_SAMPLE_CHARACTERS])
+    tokenizer = dataset.tokenizer()
+    tokens = tokens[:_SAMPLE_CHARACTERS]
+    parts = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))  # a pair's source and target
+    text = "\n".join(map(tokenizer.decode, parts))
     return text if len(text) <= _SAMPLE_CHARACTERS else text[:_SAMPLE_CHARACTERS] + " ..."

@@ -63,7 +63,10 @@ class Recipe(Protocol):
 
 
 def generator(seed: int, sample: Ids) -> np.random.Generator:
-    """The random numbers of one sample (source, epoch, number): Philox, keyed by a digest of all four."""
+    """The random numbers of one sample (source, epoch, number): Philox, keyed by a digest of all four.
+
+    numpy may change what a Generator's methods draw in a new version: then the recipes' version has to be raised.
+    """
     source, epoch, number = sample.tolist()
     key = hashlib.blake2b(f"sample/{seed}/{source}/{epoch}/{number}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

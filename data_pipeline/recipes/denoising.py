@@ -44,7 +44,7 @@ def text_infilling(text: Ids, random: np.random.Generator, recipe: Corruption) -
     budget = round(recipe.objective.noise_density * len(text))
     if budget == 0:
         return text
-    drawn = random.poisson(recipe.objective.mean_span, 2 * budget + 8)  # mean_span >= 1: half as many nearly always do
+    drawn = random.poisson(recipe.objective.mean_span, 2 * budget + 64)  # mean_span >= 1: fewer always do
     drawn = drawn[: np.searchsorted(np.cumsum(drawn), budget) + 1]
     spans = drawn[drawn > 0][: len(text) - budget + 1]
     spans[-1] -= max(0, spans.sum() - budget)

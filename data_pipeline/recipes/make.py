@@ -28,7 +28,8 @@ def make(
     """Samples for `objective` of the datasets that `tokenizer` made.
 
     `target_length` is what the objective needs unless given; a longer one is padded. With `decoder_only`, input and
-    target are one sequence of `sequence_length`. Raises DataError for lengths or sentinels that don't do.
+    target are one sequence of `sequence_length`, and `target_length` says nothing. Raises DataError for lengths or
+    sentinels that don't do.
     """
     if objective.name == "causal":
         return Causal(sequence_length, tokenizer.vocabulary_size)

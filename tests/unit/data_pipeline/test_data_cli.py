@@ -99,18 +99,24 @@ def test_the_shipped_config_is_valid_and_states_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("pairs", False), ("bert", True)])
-def test_the_other_shipped_configs_build(name: str, text: bool, tmp_path: Path) -> None:
+def test_the_other_shipped_configs_build(
+    name: str, text: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     documents = make_documents(0, 300)
     if text:
         (tmp_path / "a.txt").write_text("\n\n".join(documents))
     else:
-        pairs = [{"source": text, "target": text[::-1]} for text in documents]
+        pairs = [{"source": text.strip()[:90], "target": text.strip()[:90][::-1]} for text in documents]
         (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, pairs)))
     path = ROOT / "configs" / "data" / f"{name}.yaml"
     size = "tokenizer.vocabulary=500"
     source = tmp_path / ("a.txt" if text else "a.jsonl")
     assert run("build", path, f"input={source}", f"output={tmp_path / 'out'}", size, "txt_documents=paragraph") == 0
+    capsys.readouterr()
     assert run("inspect", tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    if not text:
+        assert any(f"\n{pair['source']}\n{pair['target'][:20]}" in shown for pair in pairs)
 
 
 def test_unknown_keys_and_changes_are_refused() -> None:
