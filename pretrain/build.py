@@ -13,13 +13,17 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.shards import Dataset
+from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group, gather
+from pretrain.checkpoint.directory import locate
+from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.resolve import recipe_of
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
+from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.ramp import short_samples
 
@@ -37,6 +41,8 @@ class Training:
     recipe: Recipe
     """what is made of it"""
     tokenizer: bytes
+    start_from: Path | None
+    """a valid checkpoint whose weights a run without one of its own begins with"""
 
 
 def build_training(config: RunConfig) -> Training:
@@ -50,7 +56,7 @@ def build_training(config: RunConfig) -> Training:
     engine = MegatronEngine(config, layout, place, train=True)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer)
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, _start_from(config, heldout))
 
 
 def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
@@ -71,12 +77,7 @@ def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool
     device.install()
     timeout_s = expected_config(candidates, overrides, one_rank).health.timeout_s
     device.join(timeout_s)
-
-    def report(sentence: str) -> None:
-        if dist.get_rank() == 0:
-            print(f"warning: {sentence}", file=sys.stderr)
-
-    checkpoint = store.first_valid(candidates, report, file_group(timeout_s))
+    checkpoint = store.first_valid(candidates, _warn, file_group(timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
 
@@ -119,6 +120,25 @@ def _code_version() -> str:
         return f"{own}+{commit[:12]}"
     except OSError:
         return own
+
+
+def _start_from(config: RunConfig, dataset: Dataset) -> Path | None:
+    """The checkpoint that `run.start_from` means. Raises ConfigError where its ids mean other text."""
+    if config.run.start_from is None:
+        return None
+    group = file_group(config.health.timeout_s)
+    checkpoint = store.first_valid(locate(Path(config.run.start_from)), _warn, group)
+    if Tokenizer.load(checkpoint / TOKENIZER).identity != dataset.manifest.tokenizer.identity:
+        raise ConfigError(
+            f"run.start_from={config.run.start_from} was trained with another tokenizer than {dataset.directory}: "
+            f"build the data again with tokenizer.path={checkpoint / TOKENIZER}"
+        )
+    return checkpoint
+
+
+def _warn(sentence: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"warning: {sentence}", file=sys.stderr)
 
 
 def _verify(stream: Stream | Phases, group: dist.ProcessGroup) -> None:

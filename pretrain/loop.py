@@ -91,11 +91,17 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
 
 
 def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
-    """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning."""
+    """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning: weights drawn from
+    the seed, or those of another run."""
     group = file_group(run.config.health.timeout_s)
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
         run.engine.initialise()
+        if run.start_from is not None:
+            weights = {name: part for name, part in run.engine.state().items() if name.startswith("model/")}
+            store.load(run.start_from, weights, group)
+            run.engine.state_loaded(0)
+            log.event("started_from", checkpoint=str(run.start_from))
         return _record(run, 0, 0, run.stream.cursor(0))
     record = Record.read(checkpoint / RECORD)
     check_same_run(record, run.config)

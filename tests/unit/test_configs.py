@@ -10,6 +10,7 @@ from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.ramp import tokens_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Not runs: configs of `pretrain data build`, descriptions of clusters, and files that others extend.
@@ -18,7 +19,7 @@ RUNS = sorted(
     for path in CONFIGS.rglob("*.yaml")
     if path.relative_to(CONFIGS).parts[0] not in ("data", "cluster") and path.stem != "common"
 )
-GPT = [path for path in RUNS if path.parent.name.startswith("gpt")]
+SIZES = [path for path in RUNS if path.parent.name != "debug"]
 
 
 def name(path: Path) -> str:
@@ -32,7 +33,11 @@ def read(size: str) -> RunConfig:
 def test_all_published_sizes_are_shipped() -> None:
     gpt3 = {f"gpt3/{size}" for size in ("125m", "350m", "760m", "1.3b", "2.7b", "6.7b", "13b", "175b")}
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
-    assert gpt3 | gpt2 | {"gpt/117m"} <= {name(path) for path in RUNS}
+    others = {f"{family}/{size}" for family in ("bert", "roberta", "bart") for size in ("base", "large")}
+    t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
+    v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
+    transformer = {"transformer/base", "transformer/big"}
+    assert gpt3 | gpt2 | {"gpt/117m"} | others | t5 | v11 | transformer <= {name(path) for path in RUNS}
 
 
 @pytest.mark.parametrize("path", RUNS, ids=name)
@@ -84,6 +89,44 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
 )
 def test_gpt_and_gpt2_have_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
     assert num_parameters(read(size).model, padded=False) == parameters
+
+
+# Millions of parameters as the papers give them, and how far the recount may be off: some count without heads, or round
+# generously (T5 large has 738 million by every count that we know of).
+@pytest.mark.parametrize(
+    ("size", "millions", "off"),
+    [
+        ("bert/base", 110, 0.01),
+        ("bert/large", 340, 0.02),
+        ("roberta/base", 125, 0.01),
+        ("roberta/large", 355, 0.01),
+        ("t5/small", 60, 0.01),
+        ("t5/base", 220, 0.02),
+        ("t5/large", 770, 0.05),
+        ("t5/3b", 2800, 0.02),
+        ("t5/11b", 11_000, 0.03),
+        ("bart/base", 140, 0.01),
+        ("bart/large", 400, 0.02),
+        ("transformer/base", 65, 0.04),
+        ("transformer/big", 213, 0.01),
+    ],
+)
+def test_encoders_and_encoder_decoders_have_the_published_size(size: str, millions: float, off: float) -> None:
+    assert num_parameters(read(size).model, padded=False) / 1e6 == pytest.approx(millions, rel=off)
+
+
+# Raffel et al. 2020, section 3.1.4: 512 positions with 15% in spans of 3 make targets of 114.
+def test_t5_computes_its_target_length() -> None:
+    assert read("t5/small").model.target_length == 114
+
+
+# BERT's 90% of steps at 128 tokens and the rest at 512.
+def test_bert_runs_through_two_lengths() -> None:
+    config = read("bert/base")
+    steps, tokens = run_length(config)
+    assert steps == 1_000_000
+    assert tokens == 256 * (900_000 * 128 + 100_000 * 512)
+    assert tokens_of(config, 256 * 900_000 + 1) == 256 * 900_000 * 128 + 512
 
 
 # Table 2.1: layers, d_model, heads, d_head, batch in tokens, learning rate. Two cells are ours: see 1.3b and 13b.
@@ -144,7 +187,7 @@ def one_rank() -> Iterator[Layout]:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("path", GPT, ids=name)
+@pytest.mark.parametrize("path", SIZES, ids=name)
 def test_num_parameters_is_that_of_the_model_as_built(path: Path, one_rank: Layout) -> None:
     from pretrain.models.blocks import transformer_config
     from pretrain.models.registry import FAMILIES
