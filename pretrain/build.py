@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
+from data_pipeline.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
@@ -61,9 +62,15 @@ def build_training(config: RunConfig) -> Training:
 
 def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
     """The samples of a run, and what they are made by (of the model's whole length)."""
-    sources = [(Path(source.path), source.weight) for source in config.data.resolved_sources]
-    tokenizer = Dataset(sources[0][0]).tokenizer()
+    paths = [Path(source.path) for source in config.data.resolved_sources]
+    weights = [source.weight for source in config.data.resolved_sources]
+    tokenizer = Dataset(paths[0]).tokenizer()
     recipe = recipe_of(config, tokenizer)
+    mixing = config.data.mixing
+    if mixing is not None:
+        examples = [recipe.samples(Dataset(path), "train").count for path in paths]
+        weights = mixing_weights(examples, mixing.name, mixing.cap, mixing.temperature)
+    sources = list(zip(paths, weights, strict=True))
     stream = Stream(sources, recipe, config.run.seed)
     if config.batch.short is None:
         return stream, recipe

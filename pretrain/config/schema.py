@@ -219,9 +219,26 @@ class Source(Section):
     weight: float = Field(1.0, gt=0, description="share of samples, relative to the other sources")
 
 
+class Mixing(Section):
+    """Weights of sources that follow from how many examples they have (T5's study, section 3.5.2)."""
+
+    name: Literal["proportional", "temperature", "equal"]
+    cap: int | None = Field(None, gt=0, description="examples that a source counts at most (not with equal)")
+    temperature: float = Field(1.0, ge=1, description="rates are taken to the power of 1 / temperature (temperature)")
+
+    @model_validator(mode="after")
+    def _fields_do_something(self) -> "Mixing":
+        if self.name == "equal" and self.cap is not None:
+            raise ValueError("data.mixing.cap does nothing with data.mixing.name=equal: leave it out")
+        if (self.name == "temperature") != (self.temperature != 1):
+            raise ValueError("data.mixing.temperature goes with data.mixing.name=temperature, and is above 1")
+        return self
+
+
 class Data(Section):
     path: str | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
     sources: list[Source] = Field([], description="datasets and their weights")
+    mixing: Mixing | None = Field(None, description="instead of weights: rates by the sources' numbers of examples")
     verify: bool = Field(True, description="check every shard against its checksum before the first step (1 s per GB)")
     workers: int = Field(1, ge=0, description="threads that prepare batches ahead of the step; 0: none")
     prefetch: int = Field(2, gt=0, description="batches prepared ahead by the workers")
@@ -230,6 +247,8 @@ class Data(Section):
     def _one_way_to_name_sources(self) -> "Data":
         if self.path is not None and self.sources:
             raise ValueError("set data.path or data.sources, not both")
+        if self.mixing is not None and any(source.weight != 1 for source in self.sources):
+            raise ValueError("data.mixing makes the weights of sources: leave out weight, or data.mixing")
         return self
 
     @property

@@ -49,8 +49,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def family_config(family: str, **sections: Any) -> RunConfig:
     """Of width 64, 4 layers in all; `sections` as in `tiny_config`. A ReLU that only just fires gives its weights a
     gradient of rounding size, of which Adam with an epsilon of 1e-8 would make a whole step."""
-    parts = {**FAMILIES[family], "optimizer": {"eps": 1e-6}}
-    return tiny_config(**{name: {**parts.get(name, {}), **sections.get(name, {})} for name in {*parts, *sections}})
+    tree: dict[str, Any] = {**FAMILIES[family], "optimizer": {"eps": 1e-6}}
+    for name, section in sections.items():
+        tree[name] = {**tree.get(name, {}), **section} if isinstance(section, dict) else section
+    return tiny_config(**tree)
 
 
 def train_family(engine: MegatronEngine, steps: range) -> list[tuple[float, float]]:

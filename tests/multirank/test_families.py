@@ -1,25 +1,37 @@
-"""Every family trains alike on every layout."""
+"""Every family trains alike on every layout: with and without dropout, sharded by either engine, and across layouts
+from one checkpoint."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.helpers.families import FAMILIES, family_config, train_family
+from tests.helpers.hf import save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine
 
 STEPS = 4
 TOLERANCE = 1e-5
+BF16_TOLERANCE = 0.05  # of losses of 5 to 6
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2pp2": {"tensor": 2, "pipeline": 2},
+    "pp2dp2+vp2": {"pipeline": 2, "virtual": 2},
+}
+MORE: dict[str, dict[str, Any]] = {
     "tp2pp2+sp": {"tensor": 2, "pipeline": 2, "sequence": True},
     "pp4": {"pipeline": 4},
-    "pp2dp2+vp2": {"pipeline": 2, "virtual": 2},
     "tp2cp2": {"tensor": 2, "context": 2},
+    "cp2pp2": {"context": 2, "pipeline": 2},
     "dp4+recompute": {"recompute": "full"},
     "tp2dp2+sp+selective": {"tensor": 2, "sequence": True, "recompute": "selective"},
+    "dp4+zero2": {"zero": 2, "zero_engine": "deepspeed"},
+    "pp2dp2+zero3": {"pipeline": 2, "zero": 3, "zero_engine": "deepspeed"},
+    "tp2dp2+sp+zero3": {"tensor": 2, "sequence": True, "zero": 3, "zero_engine": "deepspeed"},
 }
+DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
+SHARING = ("tp2pp2+sp", "tp2cp2", "dp4+recompute")  # all the ways in which ranks share a dropout's mask
 
 
 def _curves(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
@@ -31,10 +43,72 @@ def _curves(family: str, parallels: list[dict[str, Any]], sections: dict[str, An
     return found
 
 
+def _departures(family: str, layouts: dict[str, dict[str, Any]], **sections: Any) -> dict[str, float]:
+    """Largest difference of losses and gradient norms from one rank."""
+    expected = np.array(run_ranks(1, _curves, family, [{}], sections)[0][0])
+    curves = run_ranks(4, _curves, family, list(layouts.values()), sections)[0]
+    assert np.ptp(expected[:, 0]) > 1e-3, "weights change"
+    return {name: np.abs(np.array(curve) - expected).max() for name, curve in zip(layouts, curves, strict=True)}
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_trains_alike_on_every_layout(family: str) -> None:
-    expected = np.array(run_ranks(1, _curves, family, [{}], {})[0][0])
-    assert expected[-1, 0] < expected[0, 0]
-    curves = run_ranks(4, _curves, family, list(LAYOUTS.values()), {})[0]
-    for name, curve in zip(LAYOUTS, curves, strict=True):
-        assert np.abs(np.array(curve) - expected).max() <= TOLERANCE, (name, curve, expected.tolist())
+    departures = _departures(family, LAYOUTS)
+    assert max(departures.values()) <= TOLERANCE, departures
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_trains_alike_on_more_layouts(family: str) -> None:
+    departures = _departures(family, MORE)
+    assert max(departures.values()) <= TOLERANCE, departures
+
+
+@pytest.mark.parametrize("family", ["bert", "t5"])
+def test_the_same_elements_drop_out_on_every_layout(family: str) -> None:
+    model = DROPOUT | ({"ffn_dropout": 0.1} if family == "t5" else {})
+    departures = _departures(family, {name: MORE[name] for name in SHARING}, model=model)
+    assert max(departures.values()) <= TOLERANCE, departures
+    alone = [np.array(run_ranks(1, _curves, family, [{}], {"model": x})[0][0]) for x in ({}, model)]
+    assert np.abs(alone[0] - alone[1]).max() > 100 * TOLERANCE, "dropout is at work"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "t5v1.1", "bart"])
+def test_half_precision_departs_by_its_rounding(family: str) -> None:
+    departures = _departures(family, {name: MORE[name] for name in ("tp2pp2+sp", "tp2cp2")}, precision="bf16")
+    assert max(departures.values()) <= BF16_TOLERANCE, departures
+
+
+def _save(family: str, parallel: dict[str, Any], tokenizer: Path, directory: Path) -> Any:
+    engine = build_engine(family_config(family, parallel=parallel))
+    before = train_family(engine, range(1, STEPS + 1))
+    save(engine, engine.config, tokenizer, directory)
+    return before + train_family(engine, range(STEPS + 1, 2 * STEPS + 1))
+
+
+def _go_on(family: str, parallel: dict[str, Any], checkpoint: Path) -> Any:
+    from pretrain.checkpoint import store
+
+    engine = build_engine(family_config(family, parallel=parallel))
+    store.load(checkpoint, engine.state())
+    engine.state_loaded(STEPS)
+    return train_family(engine, range(STEPS + 1, 2 * STEPS + 1))
+
+
+@pytest.mark.parametrize(
+    ("family", "then"),
+    [
+        ("bert", {"tensor": 2, "sequence": True}),
+        ("t5v1.1", {"pipeline": 4}),
+        ("transformer", {"pipeline": 2, "zero": 3, "zero_engine": "deepspeed"}),
+    ],
+    ids=["bert", "t5v1.1", "transformer"],
+)
+def test_a_family_goes_on_from_its_checkpoint_on_another_layout(
+    family: str, then: dict[str, Any], tmp_path: Path
+) -> None:
+    first = LAYOUTS["tp2pp2"]
+    expected = run_ranks(4, _save, family, first, tokenizer_for(family, tmp_path), tmp_path / "checkpoints")[0]
+    found = run_ranks(4, _go_on, family, then, tmp_path / "checkpoints" / "step-00000000")[0]
+    assert np.abs(np.array(found) - np.array(expected[STEPS:])).max() <= TOLERANCE
