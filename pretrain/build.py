@@ -108,7 +108,7 @@ def build_empty(config: RunConfig) -> MegatronEngine:
 
 def versions() -> dict[str, str]:
     """Of what decides the numbers."""
-    names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "numpy")
+    names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "tokenizers", "numpy")
     found = {"python": platform.python_version(), "pretrain": _code_version()}
     return found | {name: version(name) for name in names}
 

@@ -17,6 +17,7 @@ from pretrain.checkpoint.saver import Saver
 from pretrain.dropout import Dropout
 from pretrain.verify.jobs import ONE_RANK, plan, shrink
 from pretrain.verify.run import Row, Verification
+from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
 from tests.unit.attention.test_patterns import oracle
@@ -216,3 +217,17 @@ def test_verify_runs_job_after_job_on_one_gpu() -> None:
     (found,) = run_ranks(1, _verify)
     assert [(error, same) for error, same, _ in found] == [("", True)] * 2
     assert all(largest["initial weights"] == largest["copies"] == 0 for _, _, largest in found)
+
+
+def _family_curve(family: str, precision: str) -> list[tuple[float, float]]:
+    engine = build_engine(family_config(family, precision=precision, batch={"micro_sequences": 2}))
+    assert engine.device.type == "cuda"
+    return train_family(engine, range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_trains_and_bf16_follows_fp32(family: str) -> None:
+    half, full = (np.array(run_ranks(1, _family_curve, family, precision)[0])[:, 0] for precision in ("bf16", "fp32"))
+    assert np.isfinite(full).all()
+    assert full[-1] < full[0]
+    assert np.abs(half - full).max() < 0.1
