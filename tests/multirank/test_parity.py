@@ -168,7 +168,7 @@ def test_exported_gpt2_gives_our_logits(vocabulary: int, tied_head: bool, tokeni
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ({"norm": "post", **DENSE}, "GPT-2 is pre-norm"),
+        ({"norm": "post", **DENSE}, r"GPT-2 has model\.norm=pre"),
         ({"attention": {"pattern": ["dense", "banded"]}}, "dense attention only"),
         ({"head_dim": 8, **DENSE}, r"heads \* head_dim = hidden"),
     ],

@@ -8,18 +8,17 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration
 
 from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.schema import Model
-from pretrain.errors import ConfigError
 
 CLASS = BartForConditionalGeneration
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _OFFSET = 2
 
 
 def hf_config(model: Model, specials: Specials) -> BartConfig:
     """Every field stated. Raises ConfigError for a model that BART cannot express."""
-    check(model, "BART", positions="learned", embedding_norm=True, position_offset=_OFFSET)
+    check_both(model, "BART", positions="learned", embedding_norm=True, position_offset=_OFFSET)
     return BartConfig(
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
@@ -28,18 +27,11 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
     )
 
 
-def check(model: Model, name: str, **fits: Any) -> None:
+def check_both(model: Model, name: str, **wanted: Any) -> None:
     """What BART and its kin have no word for. Raises ConfigError."""
-    fits |= {"norm": "post", "norm_type": "layer", "bias": True, "tied_head": True, "ffn_dropout": 0.0}
-    for key, value in fits.items():
-        if getattr(model, key) != value:
-            raise ConfigError(
-                f"Hugging Face's {name} has model.{key}={value}: {getattr(model, key)} cannot be exported"
-            )
-    if model.head_width * model.heads != model.hidden:
-        raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
-    if model.activation not in ACTIVATIONS:
-        raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}")
+    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "tied_head": True, "ffn_dropout": 0.0}
+    check(model, name, ACTIVATIONS, **wanted)
+    check_heads(model, name)
 
 
 def fields(model: Model, specials: Specials) -> dict[str, Any]:
@@ -74,7 +66,6 @@ def model_of(config: BartConfig) -> dict[str, Any]:
 
 
 def section(config: Any) -> dict[str, Any]:
-    ours = {theirs: name for name, theirs in ACTIVATIONS.items()}
     return {
         "layers": config.decoder_layers,
         "encoder_layers": config.encoder_layers,
@@ -85,7 +76,7 @@ def section(config: Any) -> dict[str, Any]:
         "target_length": config.max_position_embeddings,
         "vocabulary": config.vocab_size,
         "norm": "post",
-        "activation": ours[config.activation_function],
+        "activation": our_activation(config.activation_function),
         "embedding_scale": config.scale_embedding,
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,

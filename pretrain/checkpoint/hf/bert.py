@@ -6,36 +6,26 @@ from typing import Any
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
 
 CLASS = BertForPreTraining
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
-def check(model: Model, name: str) -> None:
+def check_encoder(model: Model, name: str, **wanted: Any) -> None:
     """What Hugging Face's encoders have no word for. Raises ConfigError."""
-    fits = {
-        "norm": "post", "norm_type": "layer", "bias": True, "positions": "learned", "embedding_norm": True,
-        "embedding_scale": False, "ffn_dropout": 0.0, "tied_head": True,
-    }  # fmt: skip
-    for key, value in fits.items():
-        if getattr(model, key) != value:
-            raise ConfigError(
-                f"Hugging Face's {name} has model.{key}={value}: {getattr(model, key)} cannot be exported"
-            )
-    if model.head_width * model.heads != model.hidden:
-        raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
-    if model.activation not in ACTIVATIONS:
-        raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}")
+    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "positions": "learned", "embedding_norm": True}
+    check(model, name, ACTIVATIONS, **wanted, embedding_scale=False, ffn_dropout=0.0, tied_head=True)
+    check_heads(model, name)
 
 
 def hf_config(model: Model, specials: Specials) -> BertConfig:
     """Every field stated. Raises ConfigError for a model that BERT cannot express."""
-    check(model, "BERT")
-    if model.position_offset or model.segments < 1:
-        raise ConfigError("Hugging Face's BERT has model.position_offset=0 and at least one segment")
+    check_encoder(model, "BERT", position_offset=0)
+    if model.segments < 1:
+        raise ConfigError("Hugging Face's BERT has segments: set model.segments=2, or export the model as roberta")
     return BertConfig(**encoder_fields(model, specials), architectures=[hf_class(model).__name__])
 
 
@@ -76,7 +66,6 @@ def model_of(config: BertConfig) -> dict[str, Any]:
 
 
 def encoder_section(config: Any) -> dict[str, Any]:
-    ours = {theirs: name for name, theirs in ACTIVATIONS.items()}
     return {
         "layers": config.num_hidden_layers,
         "hidden": config.hidden_size,
@@ -86,7 +75,7 @@ def encoder_section(config: Any) -> dict[str, Any]:
         "vocabulary": config.vocab_size,
         "norm": "post",
         "norm_eps": config.layer_norm_eps,
-        "activation": ours[config.hidden_act],
+        "activation": our_activation(config.hidden_act),
         "embedding_norm": True,
         "dropout": config.hidden_dropout_prob,
         "attention_dropout": config.attention_probs_dropout_prob,

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
@@ -17,19 +18,12 @@ CLASS = GPT2LMHeadModel
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    if model.norm != "pre":
-        raise ConfigError("Hugging Face's GPT-2 is pre-norm: a model with model.norm=post cannot be exported to it")
+    check(model, "GPT-2", ACTIVATIONS, norm="pre", ffn_dropout=0.0)
+    check_heads(model, "GPT-2")
     if set(model.attention.pattern) != {"dense"}:
         raise ConfigError(
             f"Hugging Face's GPT-2 has dense attention only: model.attention.pattern={model.attention.pattern} "
             "cannot be exported to it"
-        )
-    if model.head_width * model.heads != model.hidden:
-        raise ConfigError("Hugging Face's GPT-2 needs heads * head_dim = hidden: this model cannot be exported to it")
-    if model.activation not in _ACTIVATIONS or model.ffn_dropout:
-        raise ConfigError(
-            f"Hugging Face's GPT-2 has no model.activation={model.activation} with "
-            f"model.ffn_dropout={model.ffn_dropout}: this model cannot be exported to it"
         )
     return GPT2Config(
         vocab_size=model.vocabulary,
@@ -38,7 +32,7 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
         n_layer=model.layers,
         n_head=model.heads,
         n_inner=model.ffn_width,
-        activation_function=_ACTIVATIONS[model.activation],
+        activation_function=ACTIVATIONS[model.activation],
         resid_pdrop=model.dropout,
         embd_pdrop=model.dropout,
         attn_pdrop=model.attention_dropout,
@@ -51,12 +45,8 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
     )
 
 
-_ACTIVATIONS = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
-
-
 def model_of(config: GPT2Config) -> dict[str, Any]:
     """Our `model` section."""
-    ours = {theirs: name for name, theirs in _ACTIVATIONS.items()}
     return {
         "family": "gpt",
         "layers": config.n_layer,
@@ -66,7 +56,7 @@ def model_of(config: GPT2Config) -> dict[str, Any]:
         "sequence_length": config.n_positions,
         "vocabulary": config.vocab_size,
         "norm_eps": config.layer_norm_epsilon,
-        "activation": ours[config.activation_function],
+        "activation": our_activation(config.activation_function),
         "tied_head": config.tie_word_embeddings,
         "dropout": config.resid_pdrop,
         "attention_dropout": config.attn_pdrop,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, logging
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import Tokenizer
@@ -86,6 +86,7 @@ def import_hf(directory: Path, config: RunConfig, engine: MegatronEngine, warn: 
 
 
 def _model(directory: Path, config: RunConfig, warn: Callable[[str], None]) -> Any:
+    logging.set_verbosity_error()  # of what is missing it prints a table; we say it in a sentence
     family = FAMILIES[config.model.family]
     chosen = getattr(family, "hf_class", lambda model: family.CLASS)(config.model)
     torch.manual_seed(config.run.seed)

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import MarianConfig, MarianMTModel
 
 from data_pipeline.specials import Specials
-from pretrain.checkpoint.hf.bart import check, fields, layers, section
+from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.schema import Model
 
@@ -15,7 +15,7 @@ CLASS = MarianMTModel
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:
     """Every field stated. Raises ConfigError for a model that Marian cannot express."""
-    check(model, "Marian", positions="sinusoidal", embedding_norm=False)
+    check_both(model, "Marian", positions="sinusoidal", embedding_norm=False)
     return MarianConfig(
         **fields(model, specials),
         decoder_vocab_size=model.vocabulary,

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from data_pipeline.specials import Specials
-from pretrain.checkpoint.hf.bert import check, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
@@ -18,9 +18,7 @@ CLASS = RobertaForMaskedLM
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
-    check(model, "RoBERTa")
-    if model.segments or model.pooled_head:
-        raise ConfigError("Hugging Face's RoBERTa has no segments: export this model as family bert")
+    check_encoder(model, "RoBERTa", segments=0, pooled_head=False)
     if specials.pad + 1 != model.position_offset:
         raise ConfigError(
             f"Hugging Face's RoBERTa counts positions from the id of padding, {specials.pad}, plus 1, and "

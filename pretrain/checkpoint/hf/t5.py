@@ -6,6 +6,7 @@ from typing import Any
 from transformers import T5Config, T5ForConditionalGeneration
 
 from data_pipeline.specials import Specials
+from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
@@ -15,17 +16,10 @@ CLASS = T5ForConditionalGeneration
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
     """Every field stated. Raises ConfigError for a model that T5 cannot express."""
-    fits = {
-        "norm": "pre", "norm_type": "rms", "bias": False, "positions": "relative", "embedding_norm": False,
-        "embedding_scale": False,
-    }  # fmt: skip
-    for key, value in fits.items():
-        if getattr(model, key) != value:
-            raise ConfigError(f"Hugging Face's T5 has model.{key}={value}: {getattr(model, key)} cannot be exported")
+    wanted = {"norm": "pre", "norm_type": "rms", "bias": False, "positions": "relative", "embedding_norm": False}
+    check(model, "T5", _ACTIVATIONS, **wanted, embedding_scale=False)
     if not model.is_encoder_decoder:
         raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
-    if model.activation not in _ACTIVATIONS:
-        raise ConfigError(f"Hugging Face's T5 has no model.activation={model.activation}")
     encoder_layers, decoder_layers = model.stacks
     return T5Config(
         vocab_size=model.vocabulary,

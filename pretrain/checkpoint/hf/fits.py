@@ -1,0 +1,33 @@
+"""Whether a model is one that a class of Hugging Face can express."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pretrain.config.schema import Model
+from pretrain.errors import ConfigError
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+"""our names of activations -> theirs"""
+
+
+def check(model: Model, name: str, activations: Mapping[str, str], **wanted: Any) -> None:
+    """Raises ConfigError unless the model's keys are as `wanted`, and its activation one that `name` has."""
+    for key, value in wanted.items():
+        found = getattr(model, key)
+        if found != value:
+            raise ConfigError(
+                f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={found} cannot be exported "
+                "to it"
+            )
+    if model.activation not in activations:
+        raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}: it cannot be exported")
+
+
+def check_heads(model: Model, name: str) -> None:
+    if model.head_width * model.heads != model.hidden:
+        raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
+
+
+def our_activation(theirs: str) -> str:
+    """Raises KeyError for one that is not known here."""
+    return {name: ours for ours, name in ACTIVATIONS.items()}[theirs]
