@@ -51,7 +51,7 @@ def export(
     try:
         _write_config(described, config.model.tied_head, temporary)
         manifest = Manifest.read(checkpoint)
-        write_tensors(temporary / WEIGHTS, family.links(config.model), _Reader(checkpoint, manifest))
+        write_tensors(temporary / WEIGHTS, family.links(config.model), WholeTensors(checkpoint, manifest))
         tokenizer.save(temporary / tokenizer.file_name)
         batch = rows_for(config)
         ours = scorer().logits(batch)
@@ -83,7 +83,7 @@ def load(family: ModuleType, config: RunConfig, directory: Path) -> Any:
     return theirs
 
 
-def write_tensors(path: Path, links: Iterator[Link], read: "_Reader") -> None:
+def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> None:
     """A safetensors file of what `links` make of our tensors: shapes first, from tensors without values, then one
     parameter's values after the other."""
     chain = list(links)
@@ -104,7 +104,7 @@ def write_tensors(path: Path, links: Iterator[Link], read: "_Reader") -> None:
                 file.write(memoryview(_little_endian(value)).cast("B"))
 
 
-class _Reader:
+class WholeTensors:
     """Our whole tensors, by the name of the parameter."""
 
     def __init__(self, checkpoint: Path, manifest: Manifest) -> None:

@@ -1,0 +1,74 @@
+"""What goes to Hugging Face's files, and how much of it is held at a time."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pretrain.checkpoint.hf.export import write_tensors
+from pretrain.checkpoint.hf.links import Link, by_head, gated, rows, same, transposed
+from tests.helpers.families import family_config
+
+MODEL = family_config("bert", model={"vocabulary": 250}).model
+
+
+class Held(np.ndarray):
+    """An array that can be watched."""
+
+
+class Reader:
+    """In place of a checkpoint: notes how many of its tensors are alive when it is asked for the next."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        self.shapes, self.made, self.most = shapes, list[weakref.ref[Held]](), 0
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.shapes[name]
+
+    def __call__(self, name: str) -> np.ndarray:
+        gc.collect()
+        self.most = max(self.most, sum(made() is not None for made in self.made) + 1)
+        size = self.shapes[name]
+        value = np.arange(np.prod(size), dtype=np.float32).reshape(size).view(Held)
+        self.made.append(weakref.ref(value))
+        return value
+
+
+def test_one_parameter_is_held_at_a_time_and_the_file_is_safetensors(tmp_path: Path) -> None:
+    width = MODEL.hidden
+    shapes = {f"w{n}": (3 * width, width) for n in range(20)} | {"b": (5,)}
+    chain = [Link(f"w{n}", (f"a{n}", f"c{n}"), lambda x: [x[:2].T, x[2:]], torch.cat) for n in range(20)]
+    reader = Reader(shapes)
+    write_tensors(tmp_path / "model.safetensors", iter([*chain, same("b", "bias")]), reader)
+    assert reader.most <= 2, "the one that is written, and the next"
+    found = load_file(tmp_path / "model.safetensors")
+    assert len(found) == 41
+    whole = torch.arange(3 * width * width, dtype=torch.float32).view(3 * width, width)
+    assert torch.equal(found["a7"], whole[:2].T)
+    assert torch.equal(found["c7"], whole[2:])
+
+
+LINKS: dict[str, tuple[Callable[[], Link], tuple[int, ...]]] = {
+    "same": (lambda: same("x", "y"), (6, 4)),
+    "transposed": (lambda: transposed("x", "y"), (6, 4)),
+    "rows": (lambda: rows("x", "y", MODEL), (256, 4)),
+    "by_head": (lambda: next(by_head("x", ["q", "k", "v"], MODEL)), (3 * MODEL.hidden, 4)),
+    "gated": (lambda: gated("x", "g", "v"), (8, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_back_undoes_out(kind: str) -> None:
+    make, shape = LINKS[kind]
+    link, value = make(), torch.randn(shape)
+    if kind == "rows":
+        value[250:] = 0  # rows that pad the vocabulary
+    there = link.out(value)
+    assert len(there) == len(link.theirs)
+    assert torch.equal(link.back(*there), value)
+    assert [x.shape for x in link.out(torch.empty(shape, device="meta"))] == [x.shape for x in there]
