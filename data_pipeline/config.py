@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -82,6 +82,10 @@ class Objective(_Config):
         min_length=1,
         description="what denoising does to a text, one after the other",
     )
+
+    def settings(self) -> dict[str, Any]:
+        """What samples depend on, as plain values; not what a run's config adds about judging answers."""
+        return self.model_dump(mode="json", exclude_defaults=True, include=set(Objective.model_fields))
 
 
 class BuildConfig(_Config):

@@ -21,7 +21,7 @@ from data_pipeline.manifest import SplitName, digest_of
 from data_pipeline.mixture import Mixture
 from data_pipeline.order import permute, round_keys
 from data_pipeline.pack import inputs_and_labels
-from data_pipeline.recipes.base import Recipe, in_order
+from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.shards import Dataset
 
@@ -110,6 +110,11 @@ class Phases:
     def datasets(self) -> list[Dataset]:
         """Of the last phase, which has them all."""
         return self._then.datasets
+
+    @property
+    def samples(self) -> list[Samples]:
+        """Of each dataset, in the last phase."""
+        return self._then.samples
 
     def cursor(self, samples: int) -> Cursor:
         """As Stream.cursor."""

@@ -44,7 +44,7 @@ class Specials:
     start: int
     """First that a decoder reads."""
     end: int
-    """Last of an input or target: </s> where the tokenizer has it, else its end of text."""
+    """Last of an input or target: </s> where the tokenizer has it, else its end of text, as of documents (causal)."""
     sentinels: tuple[int, ...]
     """Sentinel 0 first; where they are appended, it is the very last id, as in T5."""
     vocabulary: int
@@ -64,7 +64,7 @@ def specials(tokenizer: Tokenizer, objective: Objective) -> Specials:
         if sentinels[number] is None:
             sentinels[number], vocabulary = vocabulary, vocabulary + 1
     own = tokenizer.id_of("</s>")
-    end = tokenizer.end_of_text if own is None else own
+    end = tokenizer.end_of_text if own is None or objective.name == "causal" else own
     return Specials(
         **ids,
         start=end if objective.name == "denoising" else ids["pad"],

@@ -13,6 +13,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.causal import Causal
 from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint import store
@@ -42,8 +43,8 @@ class Training:
     recipe: Recipe
     """what is made of it"""
     tokenizer: bytes
-    start_from: Path | None
-    """a valid checkpoint whose weights a run without one of its own begins with"""
+    notes: tuple[str, ...]
+    """sentences about the data that the user should know"""
 
 
 def build_training(config: RunConfig) -> Training:
@@ -52,12 +53,13 @@ def build_training(config: RunConfig) -> Training:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
     stream, recipe = open_stream(config)
+    notes = _left_out(stream, recipe)
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, _start_from(config, heldout))
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes)
 
 
 def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
@@ -129,8 +131,23 @@ def _code_version() -> str:
         return own
 
 
-def _start_from(config: RunConfig, dataset: Dataset) -> Path | None:
-    """The checkpoint that `run.start_from` means. Raises ConfigError where its ids mean other text."""
+def _left_out(stream: Stream | Phases, recipe: Recipe) -> tuple[str, ...]:
+    """What of the data makes no samples, in sentences. Raises DataError where nothing is left to score: held-out
+    samples are asked for late in a run."""
+    made = [(dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)]
+    if not isinstance(recipe, Causal):  # whose last window is filled up
+        heldout = stream.datasets[0]
+        made.append((heldout, "validation", recipe.samples(heldout, "validation")))
+    return tuple(
+        f"{samples.left_out:,} documents of the {split} split of {dataset.directory} make no sample of "
+        f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"
+        for dataset, split, samples in made
+        if samples.left_out
+    )
+
+
+def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:
+    """The checkpoint that `run.start_from` means. Raises ConfigError where its ids mean other text. Collective."""
     if config.run.start_from is None:
         return None
     group = file_group(config.health.timeout_s)

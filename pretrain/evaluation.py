@@ -54,7 +54,7 @@ def report(
         seed=seed,
         limit=limit,
         versions=versions(),
-        unigram_entropy=unigram_entropy(dataset) if dataset is not None else None,
+        unigram_entropy=unigram_entropy(dataset) if dataset is not None and causal else None,
     )
     run_dir = checkpoint.parent.parent
     write(out, evaluation, facts, run_dir)
@@ -74,7 +74,11 @@ def write_translation(
     lines = translation.read(file)
     engine = build_scorer(config, checkpoint)
     tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
-    limit = min(longest or config.model.label_length, config.model.label_length)
+    limit = longest or config.model.label_length
+    if limit > config.model.label_length:
+        raise ConfigError(
+            f"--longest {limit} is more than the {config.model.label_length} positions that targets have: leave it out"
+        )
     found = translation.translate(
         engine, tokenizer, specials(tokenizer, config.objective), lines, config.model.sequence_length, limit, beam,
         penalty,
@@ -92,9 +96,10 @@ def write_translation(
 
 
 def _dataset(config: RunConfig, tokenizer: Tokenizer) -> Dataset | None:
-    """The first source of the run's data; None where it is no longer there (tasks that need it say so)."""
-    path = Path(config.data.resolved_sources[0].path)
-    if not path.exists():
+    """The first source of the run's data; None where there is none, or no longer (tasks that need it say so)."""
+    sources = config.data.resolved_sources
+    path = Path(sources[0].path) if sources else None
+    if path is None or not path.exists():
         return None
     dataset = Dataset(path)
     if dataset.manifest.tokenizer.identity != tokenizer.identity:

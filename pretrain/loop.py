@@ -5,7 +5,7 @@ from pathlib import Path
 
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
-from pretrain.build import Training, versions
+from pretrain.build import Training, starting_weights, versions
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group
 from pretrain.checkpoint.files import RECORD
@@ -44,6 +44,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.finished_before(step, tokens)
         return DONE
     log.begin(step, tokens)  # from here on the run's files change
+    for note in run.notes:
+        log.warn(note)
     if step:
         log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
     stopping, save_seconds = False, 0.0
@@ -97,11 +99,11 @@ def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
         run.engine.initialise()
-        if run.start_from is not None:
-            weights = {name: part for name, part in run.engine.state().items() if name.startswith("model/")}
-            store.load(run.start_from, weights, group)
+        weights = starting_weights(run.config, run.heldout)
+        if weights is not None:
+            store.load(weights, {k: part for k, part in run.engine.state().items() if k.startswith("model/")}, group)
             run.engine.state_loaded(0)
-            log.event("started_from", checkpoint=str(run.start_from))
+            log.event("started_from", checkpoint=str(weights))
         return _record(run, 0, 0, run.stream.cursor(0))
     record = Record.read(checkpoint / RECORD)
     check_same_run(record, run.config)

@@ -37,7 +37,7 @@ class MadeUp:
         seen = np.arange(length) < first
         if model.family in ENCODERS:
             mask = seen.astype(np.float32)
-            segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments else None
+            segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
             asked = self._objective.next_sentence
             follows = np.array([random.integers(2) for random in randoms]) if asked else None
             return Rows(tokens, labels, mask, visible=seen, segments=segments, follows=follows)

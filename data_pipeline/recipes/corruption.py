@@ -48,9 +48,7 @@ class Corruption:
     def settings(self) -> dict[str, Any]:
         """The objective, the shape of rows and the ids."""
         return {
-            "objective": self.objective.model_dump(
-                mode="json", exclude_defaults=True, include=set(Objective.model_fields)
-            ),
+            "objective": self.objective.settings(),
             "shape": asdict(self.shape),
             "specials": asdict(self.known.specials),
         }

@@ -48,9 +48,7 @@ class Masked:
     def settings(self) -> dict[str, Any]:
         """The objective and the ids."""
         return {
-            "objective": self.objective.model_dump(
-                mode="json", exclude_defaults=True, include=set(Objective.model_fields)
-            ),
+            "objective": self.objective.settings(),
             "specials": asdict(self.known.specials),
         }
 

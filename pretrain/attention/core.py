@@ -36,7 +36,8 @@ class CoreAttention(MegatronModule):
         self.kind = kind
         self.pattern = PATTERNS[attention.pattern[(layer_number - 1) % len(attention.pattern)]]
         self.window = attention.window
-        self.scale = 1.0 if model.positions == "relative" else model.head_width**-0.5
+        self.biased = model.positions == "relative"
+        self.scale = 1.0 if self.biased else model.head_width**-0.5
         self.distance = model.relative_distance
         self.context = pg_collection.cp
         self.dropout = Dropout(config.attention_dropout, shared_by=("tensor", "context"))
@@ -55,7 +56,7 @@ class CoreAttention(MegatronModule):
                 attention_bias = attention_bias.chunk(self.context.size(), dim=1)[self.context.rank()]
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         dropout = self.dropout if self.dropout.active else None
-        if self.kind == "causal" and attention_mask is None and attention_bias is None and self.scale != 1:
+        if self.kind == "causal" and attention_mask is None and not self.biased:
             out = self.pattern(q, k, v, self.window, dropout)
         else:
             visible, bias = self._visible(q, k, attention_mask), None

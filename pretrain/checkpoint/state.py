@@ -64,6 +64,7 @@ def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> Ru
     """The config a checkpoint was trained with, for scoring: without interleaving, sequence and context parallelism,
     which change no number; on a layout of one rank if `one_rank`; then changed by `overrides`."""
     tree = Record.read(checkpoint / RECORD).config
+    tree.pop("loss_scale", None)  # of training, and refused where `overrides` choose another precision
     same_numbers = {"virtual": 1, "sequence": False, "context": 1, "recompute": "none"}
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
@@ -87,7 +88,9 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
     and the like may differ in one run."""
     scaling = [("loss_scale",)] if now.get("precision") == "fp16" else []
     keys = (
-        scaling + [(section,) for section in _DEFINING] + [("run", "seed"), ("batch", "sequences"), ("batch", "ramp")]
+        scaling
+        + [(section,) for section in _DEFINING]
+        + [("run", "seed"), ("batch", "sequences"), ("batch", "ramp"), ("batch", "short")]
     )
     return [
         difference for key in keys for difference in _differences(".".join(key), *(_at(x, key) for x in (then, now)))

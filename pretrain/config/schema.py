@@ -4,6 +4,7 @@ Configs are frozen once loaded; derived values are properties. `vocabulary` may 
 follows the tokenizer of the dataset (`build.py` resolves it before anything is built).
 """
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,12 +17,15 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _refuse_idle(section: "Optimizer | Schedule", title: str, keys: tuple[str, ...]) -> None:
-    """Raises ValueError if one of `keys`, which do nothing under the section's `name`, is not as it is by itself."""
+def _refuse_idle(section: BaseModel, title: str, keys: Iterable[str], under: str = "name") -> None:
+    """Raises ValueError if one of `keys`, which do nothing under what `under` of the section is, is not as it is by
+    itself."""
     for key in keys:
         value, default = getattr(section, key), type(section).model_fields[key].default
         if value != default:
-            raise ValueError(f"{title}.{key}={value} does nothing with {title}.name={section.name}: leave it out")
+            raise ValueError(
+                f"{title}.{key}={value} does nothing with {title}.{under}={getattr(section, under)}: leave it out"
+            )
 
 
 class Run(Section):
@@ -166,6 +170,25 @@ class Model(Section):
                     raise ValueError(f"model.{key}={getattr(self, key)} is not in the gpt family: leave it out")
         return self
 
+    @model_validator(mode="after")
+    def _fields_do_something(self) -> "Model":
+        if self.positions != "relative":
+            _refuse_idle(self, "model", ("relative_buckets", "relative_distance"), "positions")
+        elif self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                f"model.relative_buckets={self.relative_buckets} are to be a multiple of 4, and "
+                f"model.relative_distance={self.relative_distance} more than half of them"
+            )
+        if self.positions != "learned":
+            _refuse_idle(self, "model", ("position_offset",), "positions")
+        if self.init != "normal":
+            _refuse_idle(self, "model", ("init_std",), "init")
+        if self.encoder_layers == 0:
+            _refuse_idle(self, "model", ("target_length",), "encoder_layers")
+        if self.segments == 1 and self.family != "bert":
+            raise ValueError("model.segments=1 adds the same to every token: leave it out")
+        return self
+
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden // self.heads
@@ -213,6 +236,29 @@ class Objective(data.Objective):
         0.0, ge=0, lt=1, description="part of each target's probability that all ids share alike (Transformer)"
     )
 
+    @model_validator(mode="after")
+    def _fields_do_something(self) -> "Objective":
+        always = {"name", "label_smoothing"}
+        _refuse_idle(self, "objective", type(self).model_fields.keys() - always - _READ[self.name])
+        if not self.next_sentence:
+            _refuse_idle(self, "objective", ("short_fraction",), "next_sentence")
+        return self
+
+
+# What each objective reads of its section.
+_READ = {
+    "causal": set[str](),
+    "masked": {"noise_density", "whole_words", "next_sentence", "short_fraction"},
+    "span_corruption": {"noise_density", "mean_span", "sentinels"},
+    "bert_style": {"noise_density"},
+    "mass_style": {"noise_density"},
+    "drop": {"noise_density"},
+    "prefix_lm": set[str](),
+    "deshuffling": set[str](),
+    "denoising": {"noise_density", "mean_span", "noise"},
+    "pairs": set[str](),
+}
+
 
 class Source(Section):
     path: str = Field(description="directory that `pretrain data build` wrote")
@@ -247,6 +293,8 @@ class Data(Section):
     def _one_way_to_name_sources(self) -> "Data":
         if self.path is not None and self.sources:
             raise ValueError("set data.path or data.sources, not both")
+        if self.mixing is not None and len(self.sources) < 2:
+            raise ValueError("data.mixing is between data.sources: give several, or leave it out")
         if self.mixing is not None and any(source.weight != 1 for source in self.sources):
             raise ValueError("data.mixing makes the weights of sources: leave out weight, or data.mixing")
         return self
@@ -473,6 +521,12 @@ class RunConfig(Section):
         if short is not None:
             if self.model.is_encoder_decoder:
                 raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
+            length = self.batch.sequences * short.sequence_length
+            if short.steps >= (self.train.steps or -(-(self.train.tokens or 0) // length)):
+                raise ValueError(
+                    f"training ends within batch.short.steps={short.steps}, so that no sequence would be longer: train "
+                    "for more, or shorten batch.short"
+                )
             if short.sequence_length >= self.model.sequence_length:
                 raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
         if name not in fitting:

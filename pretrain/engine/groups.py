@@ -92,14 +92,6 @@ class Groups:
             dist.broadcast(value, src=source, group=parallel_state.get_pipeline_model_parallel_group())
         return value
 
-    def gather_over_data(self, value: Tensor) -> Tensor:
-        """[rows, ...] of each data rank, joined in rank order. Equal shapes."""
-        if self.data_world == 1:
-            return value
-        parts = [torch.empty_like(value) for _ in range(self.data_world)]
-        dist.all_gather(parts, value.contiguous(), group=parallel_state.get_data_parallel_group())
-        return torch.cat(parts)
-
     def any(self, flag: bool, device: torch.device) -> bool:
         """True on every rank if it is on one."""
         value = torch.tensor([float(flag)], device=device)

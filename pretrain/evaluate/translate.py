@@ -44,7 +44,7 @@ class Translation:
 def read(path: Path) -> Lines:
     """JSON lines with `source`, and with `target` in all of them or in none. Raises ConfigError for others."""
     try:
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         sources = [str(record["source"]) for record in records]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
@@ -80,7 +80,8 @@ def translate(
         progress(f"{first + len(places)} of {len(order)}")
     written = gather(engine, found, len(ids)).astype(np.int64)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
-    hypotheses = [tokenizer.decode([i for i in row if 0 <= i < known]).strip() for row in written.tolist()]
+    texts = [tokenizer.decode([i for i in row if 0 <= i < known]) for row in written.tolist()]
+    hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
         return Translation(hypotheses, None, None, cut)
     metric = sacrebleu.BLEU()

@@ -10,12 +10,12 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
 from pretrain.config.schema import Model
-from pretrain.models.blocks import Config, LayerNorm
+from pretrain.models.blocks import ACTIVATIONS, Config, LayerNorm
 from pretrain.models.network import Network
 
 
 class MaskedHead(nn.Module):
-    """Dense layer, GELU and norm before the logits, which have a bias (Devlin et al. 2018, arXiv 1810.04805). With a
+    """Dense layer, activation (RoBERTa: GELU) and norm before the logits, which have a bias (arXiv 1810.04805). With a
     pooled head, beside them the logits of "another document" and "the second segment follows", [B, 2], from the first
     position."""
 
@@ -24,6 +24,7 @@ class MaskedHead(nn.Module):
     def __init__(self, model: Model, megatron: Config) -> None:
         super().__init__()
         self.transform = nn.Linear(model.hidden, model.hidden)
+        self.activation = F.gelu if model.family == "roberta" else ACTIVATIONS[model.activation]
         self.norm = LayerNorm(megatron, model.hidden, model.norm_eps)
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
@@ -32,7 +33,7 @@ class MaskedHead(nn.Module):
         self.shares_sequence = megatron.sequence_parallel
 
     def forward(self, hidden_SBH: Tensor, project: Callable[[Tensor], Tensor]) -> Any:
-        logits = project(self.norm(F.gelu(self.transform(hidden_SBH))))
+        logits = project(self.norm(self.activation(self.transform(hidden_SBH))))
         if self.pooler is None or self.next_sentence is None:
             return logits
         if self.shares_sequence:  # every tensor rank goes on alike, so each takes its own slice's gradient

@@ -1,6 +1,7 @@
 """Parts that families share: the layer norm, the transformer layer specs, and megatron-core's config from ours."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -110,6 +111,15 @@ class SelfAttentionWithBias(SelfAttention):
         return tensor_parallel.checkpoint(attend, False, query, key, value, attention_mask, attention_bias)
 
 
+class PlainLayer(TransformerLayer):
+    """megatron-core's, but that it turns gradients on around residuals, also where they are off: scoring would keep the
+    activations of all layers whose residuals have a norm."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.bias_dropout_add_exec_handler = nullcontext
+
+
 class FeedForward(MLP):
     """megatron-core's, with dropout between its matrices. If gated, gate and value of each feature lie side by side, so
     that tensor ranks share features and not halves."""
@@ -199,7 +209,7 @@ def _stages(config: RunConfig) -> list[list[str]] | None:
 
 def decoder_spec(model: Model, megatron: TransformerConfig, chunk: int | None) -> TransformerBlockSubmodules:
     """The causal self-attention layers of one pipeline chunk, pre- or post-norm, with a final norm if pre-norm."""
-    layer = ModuleSpec(TransformerLayer, submodules=layer_parts(model, megatron, "causal", cross=False))
+    layer = ModuleSpec(PlainLayer, submodules=layer_parts(model, megatron, "causal", cross=False))
     num_layers = get_num_layers_to_build(megatron, vp_stage=chunk)
     final_norm = LayerNorm if model.norm == "pre" else None
     return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=final_norm)

@@ -21,15 +21,11 @@ from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
     get_num_layers_to_build,
 )
-from megatron.core.transformer.transformer_layer import (
-    TransformerLayer,
-    TransformerLayerSubmodules,
-    get_transformer_layer_offset,
-)
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules, get_transformer_layer_offset
 from torch import Tensor, nn
 
 from pretrain.config.schema import Model
-from pretrain.models.blocks import Config, HiddenDropout, layer_parts, norm_of
+from pretrain.models.blocks import Config, HiddenDropout, PlainLayer, layer_parts, norm_of
 from pretrain.models.embeddings import Embedding, table_of, table_positions
 from pretrain.models.inputs import MicroBatch
 
@@ -47,7 +43,7 @@ class FinalNorm(nn.Module):
         return self.dropout(self.norm(x_SBH))
 
 
-class Layer(TransformerLayer):
+class Layer(PlainLayer):
     """megatron-core's layer, on its part of the stream."""
 
     def __init__(self, config: Config, submodules: TransformerLayerSubmodules, model: Model, **where: Any) -> None:
@@ -102,6 +98,7 @@ class Network(LanguageModule):
         self.share_embeddings_and_output_weights = model.tied_head
         self.encoder_layers = model.stacks[0]
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
+        self.position_embedding_type = model.positions  # which it reads, looking for rotary ones
         if first:
             self.embedding = Embedding(model, megatron)
         self.decoder = TransformerBlock(

@@ -64,6 +64,7 @@ class RunLog:
         still for `save_seconds`."""
         if self._reports is None:
             return
+        per_speed = self._reports.mfu_per_speed
         tokens_per_second = len(batch.sample_ids) * batch.tokens.shape[1] / seconds
         metrics = StepMetrics(
             step=step,
@@ -75,7 +76,7 @@ class RunLog:
             data_hash=batch.data_hash,
             step_seconds=seconds,
             tokens_per_second=tokens_per_second,
-            mfu=tokens_per_second * self._reports.mfu_per_speed if self._reports.mfu_per_speed is not None else None,
+            mfu=tokens_per_second * per_speed[batch.tokens.shape[1]] if per_speed is not None else None,
             save_seconds=save_seconds,
             loss_scale=result.loss_scale,
         )
@@ -203,8 +204,14 @@ class _Reports:
         self._events.close()
 
 
-def _mfu_per_speed(config: RunConfig, layout: Layout) -> float | None:
-    """Model FLOPs utilization per token per second of the whole run; None where the devices' peak is not known."""
+def _mfu_per_speed(config: RunConfig, layout: Layout) -> dict[int, float] | None:
+    """Model FLOPs utilization per token per second of the whole run, by length of sequences; None where the devices'
+    peak is not known."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     peak = peak_flops(name, config.precision)
-    return None if peak is None else training_flops_per_token(config.model) / (peak * layout.world)
+    if peak is None:
+        return None
+    short = config.batch.short
+    lengths = [config.model.sequence_length, *([short.sequence_length] if short is not None else [])]
+    models = (config.model.model_copy(update={"sequence_length": length}) for length in lengths)
+    return {model.sequence_length: training_flops_per_token(model) / (peak * layout.world) for model in models}

@@ -65,6 +65,11 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
     _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
     _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
+    if model.ffn_dropout and model.ffn_width // parallel.tensor % 4:
+        raise ConfigError(
+            f"with model.ffn_dropout, tensor ranks share model.ffn={model.ffn_width} in fours: "
+            f"parallel.tensor={parallel.tensor} is too large"
+        )
     # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
     _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
     lengths = {"model.sequence_length": model.sequence_length}

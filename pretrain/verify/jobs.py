@@ -95,6 +95,8 @@ def _place(config: RunConfig, layout: Layout, precision: str, micro_sequences: i
     high rate training amplifies rounding. Raises ConfigError where the layout asks for what there is not."""
     tree = config.model_dump(mode="json")
     tree["precision"] = precision
+    if precision != "fp16":
+        del tree["loss_scale"]
     tree["batch"] |= {"micro_sequences": micro_sequences, "ramp": None}
     tree["schedule"] = {"name": "constant"}
     tree["optimizer"]["learning_rate"] = min(_LEARNING_RATE, config.optimizer.learning_rate)

@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch.distributed as dist
 
-from data_pipeline.batch import Batch
+from data_pipeline.batch import Batch, Rows
 from pretrain.config.schema import RunConfig
 from pretrain.engine.base import Engine, GlobalPart
 
@@ -33,7 +33,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Fed:
-    """The rows that one rank was given: digests of tokens, labels and loss mask, from row `first` of the batch on."""
+    """The rows that one rank was given: digests of all that a row has, from row `first` of the batch on."""
 
     rank: int
     first: int
@@ -85,7 +85,8 @@ def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> It
         batch = replace(batch, loss_mask=batch.loss_mask * np.stack(masks))
         result = engine.train_step(batch, config.optimizer.learning_rate, step)
         loss = result.loss_sum / result.token_count
-        digests = tuple(map(_digest, batch.tokens, batch.labels, batch.loss_mask))
+        inputs = [value for value in (getattr(batch, field.name) for field in fields(Rows)) if value is not None]
+        digests = tuple(_digest(*row) for row in zip(*inputs, strict=True))
         yield Observation(
             step=step,
             weights=_gather(_held(engine.state(), "model")),

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.hf import save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import build_engine
+from tests.helpers.tiny import build_engine, whole_state
 
 STEPS = 4
 TOLERANCE = 1e-5
@@ -31,7 +31,8 @@ MORE: dict[str, dict[str, Any]] = {
     "tp2dp2+sp+zero3": {"tensor": 2, "sequence": True, "zero": 3, "zero_engine": "deepspeed"},
 }
 DROPOUT = {"dropout": 0.1, "attention_dropout": 0.1}
-SHARING = ("tp2pp2+sp", "tp2cp2", "dp4+recompute")  # all the ways in which ranks share a dropout's mask
+SHARING = ("tp2pp2+sp", "tp2cp2", "dp4+recompute")  # the ways in which ranks share a dropout's mask
+OTHERS = ("pp4", "cp2pp2", "tp2dp2+sp+selective", "pp2dp2+zero3")
 
 
 def _curves(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
@@ -71,6 +72,51 @@ def test_the_same_elements_drop_out_on_every_layout(family: str) -> None:
     assert max(departures.values()) <= TOLERANCE, departures
     alone = [np.array(run_ranks(1, _curves, family, [{}], {"model": x})[0][0]) for x in ({}, model)]
     assert np.abs(alone[0] - alone[1]).max() > 100 * TOLERANCE, "dropout is at work"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["t5v1.1", "transformer", "bart"])
+def test_the_same_elements_drop_out_on_more_layouts(family: str) -> None:
+    layouts = LAYOUTS | {name: MORE[name] for name in OTHERS}
+    departures = _departures(family, layouts, model=DROPOUT | {"ffn_dropout": 0.1} if "t5" in family else DROPOUT)
+    assert max(departures.values()) <= TOLERANCE, departures
+
+
+def _starts(family: str, parallels: list[dict[str, Any]]) -> list[dict[str, np.ndarray]]:
+    found = []
+    for parallel in parallels:
+        state = whole_state(build_engine(family_config(family, parallel=parallel)))
+        found.append({name: value for name, value in state.items() if name.startswith("model/")})
+        meet_again()
+    return found
+
+
+@pytest.mark.parametrize("family", ["bert", "t5v1.1", "transformer"])
+def test_a_family_starts_bit_equal_on_every_layout(family: str) -> None:
+    (expected,) = run_ranks(1, _starts, family, [{}])[0]
+    for found in run_ranks(4, _starts, family, [*LAYOUTS.values(), MORE["tp2cp2"]])[0]:
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            assert np.array_equal(value, expected[name]), name
+
+
+def _table_gradients(precision: str) -> dict[str, np.ndarray]:
+    engine = build_engine(family_config("t5", precision=precision))
+    engine.keeps_gradients = True
+    train_family(engine, range(1, 2))
+    return {
+        name: part.pieces[0].value.float().numpy().copy()
+        for name, part in engine.gradients().items()
+        if "relative" in name
+    }
+
+
+def test_gradients_of_distance_tables_lose_little_to_half_precision() -> None:
+    """Each is a sum over all pairs of positions and layers, in which bf16 would lose more than in products."""
+    full, half = (run_ranks(1, _table_gradients, precision)[0] for precision in ("fp32", "bf16"))
+    assert len(full) == 2
+    for name, value in full.items():
+        assert np.linalg.norm(half[name] - value) <= 0.03 * np.linalg.norm(value), name
 
 
 @pytest.mark.slow

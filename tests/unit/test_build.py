@@ -71,4 +71,4 @@ def test_weights_and_mixing_do_not_go_together() -> None:
     from pretrain.config.schema import Data
 
     with pytest.raises(ValidationError, match="leave out weight"):
-        Data.model_validate({"sources": [{"path": "a", "weight": 2}], "mixing": {"name": "equal"}})
+        Data.model_validate({"sources": [{"path": "a", "weight": 2}, {"path": "b"}], "mixing": {"name": "equal"}})

@@ -12,7 +12,7 @@ from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_act
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.schema import Model
 
-CLASS = BartForConditionalGeneration
+CLASS, MODEL_TYPE, OBJECTIVE = BartForConditionalGeneration, "bart", "denoising"
 _OFFSET = 2
 
 
@@ -30,6 +30,7 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
 def check_both(model: Model, name: str, **wanted: Any) -> None:
     """What BART and its kin have no word for. Raises ConfigError."""
     wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "tied_head": True, "ffn_dropout": 0.0}
+    wanted |= {"norm_eps": 1e-5}  # which theirs do not let one choose
     check(model, name, ACTIVATIONS, **wanted)
     check_heads(model, name)
 

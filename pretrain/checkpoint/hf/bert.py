@@ -11,7 +11,7 @@ from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
 
-CLASS = BertForPreTraining
+CLASS, MODEL_TYPE, OBJECTIVE = BertForPreTraining, "bert", "masked"
 
 
 def check_encoder(model: Model, name: str, **wanted: Any) -> None:

@@ -10,7 +10,6 @@ import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
 from pretrain.checkpoint.hf import card
 from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
 from pretrain.checkpoint.hf.links import Link
-from pretrain.checkpoint.hf.registry import FAMILIES
+from pretrain.checkpoint.hf.registry import FAMILIES, load
 from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
 from pretrain.engine.megatron import MegatronEngine
@@ -55,7 +54,9 @@ def export(
         tokenizer.save(temporary / tokenizer.file_name)
         batch = rows_for(config)
         ours = scorer().logits(batch)
-        theirs = load(family, config, temporary)
+        theirs, missing, unknown = load(config.model, temporary)
+        if missing or unknown:
+            raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
         difference = largest_difference(ours, hf_logits(theirs, batch, config.model.position_offset))
         if not difference <= GATE:
             raise RunError(
@@ -71,16 +72,6 @@ def export(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return difference
-
-
-def load(family: ModuleType, config: RunConfig, directory: Path) -> Any:
-    """The model that transformers makes of `directory`. Raises RunError where weights are missing or unknown to it."""
-    chosen = getattr(family, "hf_class", lambda model: family.CLASS)(config.model)
-    theirs, report = chosen.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
-    missing = {name for name in report["missing_keys"] if not name.endswith("embed_positions.weight")}  # sinusoids
-    if missing or report["unexpected_keys"]:
-        raise RunError(f"transformers misses or does not know some weights ({report})")
-    return theirs
 
 
 def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> None:

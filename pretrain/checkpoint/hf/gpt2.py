@@ -13,7 +13,7 @@ from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
 
-CLASS = GPT2LMHeadModel
+CLASS, MODEL_TYPE, OBJECTIVE = GPT2LMHeadModel, "gpt2", "causal"
 
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:

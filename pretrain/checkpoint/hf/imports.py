@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, logging
+from transformers import AutoConfig, AutoTokenizer
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES, load
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
@@ -19,10 +19,6 @@ from pretrain.config.schema import RunConfig
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.errors import ConfigError, RunError
 
-_OBJECTIVES = {
-    "gpt": "causal", "bert": "masked", "roberta": "masked", "t5": "span_corruption", "transformer": "pairs",
-    "bart": "denoising",
-}  # fmt: skip
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt")
 
 
@@ -47,7 +43,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         "train": {"steps": 1},
         "batch": {"sequences": 8},
         "model": model,
-        "objective": {"name": _OBJECTIVES[family]},
+        "objective": {"name": FAMILIES[family].OBJECTIVE},
         "optimizer": {"learning_rate": 1e-4},
     }
     return validate(RunConfig, tree, str(directory / "config.json"))
@@ -86,19 +82,15 @@ def import_hf(directory: Path, config: RunConfig, engine: MegatronEngine, warn: 
 
 
 def _model(directory: Path, config: RunConfig, warn: Callable[[str], None]) -> Any:
-    logging.set_verbosity_error()  # of what is missing it prints a table; we say it in a sentence
-    family = FAMILIES[config.model.family]
-    chosen = getattr(family, "hf_class", lambda model: family.CLASS)(config.model)
     torch.manual_seed(config.run.seed)
     try:
-        theirs, report = chosen.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
+        theirs, missing, unknown = load(config.model, directory)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{directory} cannot be read ({error})") from None
-    missing = sorted(name for name in report["missing_keys"] if not name.endswith("embed_positions.weight"))
     if missing:
         warn(f"{directory} has no weights for {', '.join(missing)}: they are drawn anew")
-    if report["unexpected_keys"]:
-        warn(f"not taken over from {directory}: {', '.join(sorted(report['unexpected_keys']))}")
+    if unknown:
+        warn(f"not taken over from {directory}: {', '.join(unknown)}")
     return theirs
 
 

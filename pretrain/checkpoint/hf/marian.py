@@ -10,7 +10,7 @@ from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.schema import Model
 
-CLASS = MarianMTModel
+CLASS, MODEL_TYPE, OBJECTIVE = MarianMTModel, "marian", "pairs"
 
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:

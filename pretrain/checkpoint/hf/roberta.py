@@ -13,7 +13,7 @@ from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
 
-CLASS = RobertaForMaskedLM
+CLASS, MODEL_TYPE, OBJECTIVE = RobertaForMaskedLM, "roberta", "masked"
 
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:

@@ -11,7 +11,7 @@ from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.schema import Model
 from pretrain.errors import ConfigError
 
-CLASS = T5ForConditionalGeneration
+CLASS, MODEL_TYPE, OBJECTIVE = T5ForConditionalGeneration, "t5", "span_corruption"
 
 
 def hf_config(model: Model, specials: Specials) -> T5Config:

@@ -36,7 +36,7 @@ def test_no_other_split_has_less_work_in_its_largest_chunk(model: Model, chunks:
     assert largest(borders) == min(map(largest, combinations(range(1, len(work)), chunks - 1)))
 
 
-def test_short_targets_leave_the_decoder_to_fewer_stages() -> None:
+def test_short_targets_bring_encoder_layers_to_the_second_stage() -> None:
     counts = split_layers(_model(12, 12, 512, 64, vocabulary=128), 2)
     assert counts[0] < 12, "two stages of 12 would have unequal work: the second gets encoder layers, too"
 
