@@ -108,5 +108,8 @@ class _AboveMean(torch.autograd.Function):
         own_LB, there_LB = ctx.saved_tensors
         grad_LBV = gradient_LB.new_zeros(ctx.shape, dtype=ctx.dtype)
         grad_LBV[..., : ctx.real] = (-gradient_LB / ctx.vocabulary)[..., None].to(ctx.dtype)
-        grad_LBV.scatter_add_(-1, there_LB[..., None], (gradient_LB * own_LB)[..., None].to(ctx.dtype))
+        flat = grad_LBV.view(-1, ctx.shape[-1])  # written to, not added to: which CUDA would do in any order
+        flat[torch.arange(len(flat), device=flat.device), there_LB.flatten()] += (
+            (gradient_LB * own_LB).flatten().to(ctx.dtype)
+        )
         return grad_LBV, None, None, None
