@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,9 @@ def test_an_exported_and_imported_model_has_the_same_held_out_loss(alone: dict[s
     assert "largest logit difference" in _run("export", alone["bert"], "--to", "hf", hf)
     assert "trained | 6 steps" in (hf / "README.md").read_text()
     assert "largest logit difference" in _run("import", "hf", hf, "--out", back)
+    without = command.run("eval", back, "--tasks", "heldout", "--out", tmp_path / "none")
+    assert without.returncode == 2
+    assert "give a run whose data can be read" in without.stderr
     config = json.loads((alone["bert"] / "checkpoints" / "step-00000006" / "record.json").read_text())["config"]
     more = (f"data.path={config['data']['path']}", "objective.next_sentence=true")
     losses = []
@@ -88,10 +92,23 @@ def test_an_exported_and_imported_model_has_the_same_held_out_loss(alone: dict[s
 
 
 def test_a_run_starts_from_anothers_weights(dataset: Path, alone: dict[str, Path], tmp_path: Path) -> None:
-    more = _train("bert", dataset, tmp_path / "run", 3, f"run.start_from={alone['bert']}", *FOUR)
+    source, run = tmp_path / "source", tmp_path / "run"
+    shutil.copytree(alone["bert"], source)
+    more = _train("bert", dataset, run, 3, f"run.start_from={source}", *FOUR)
     first = json.loads((alone["bert"] / "metrics.jsonl").read_text().splitlines()[0])
     assert more[0]["data_hash"] == first["data_hash"], "a run of its own, from the first sample"
     assert more[0]["loss"] < first["loss"] - 0.01, "that has learnt already"
+    shutil.rmtree(source)
+    assert len(_train("bert", dataset, run, 4, f"run.start_from={source}")) == 4, "which are not asked for again"
+
+
+def test_held_out_text_that_makes_no_sample_is_said_before_the_first_step(dataset: Path, tmp_path: Path) -> None:
+    places = (f"data.path={dataset}", f"run.dir={tmp_path / 'run'}", "train.steps=2")
+    lengths = ("model.sequence_length=40000", "model.target_length=10000")
+    done = command.run("train", "configs/debug/t5.yaml", *places, *SMALL, *lengths)
+    assert done.returncode == 2
+    assert "The validation split" in done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_few_shot_tasks_are_not_for_an_encoder(alone: dict[str, Path], tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""What does not go together in a family's config is refused, and says what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from pretrain.config.load import load
+from pretrain.config.schema import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.layout import plan_layout
+
+DEBUG = Path(__file__).parents[3] / "configs" / "debug"
+VOCABULARY = "model.vocabulary=1000"
+
+
+def _load(family: str, *overrides: str) -> RunConfig:
+    return load(RunConfig, DEBUG / f"{family}.yaml", [VOCABULARY, *overrides])
+
+
+@pytest.mark.parametrize(
+    ("family", "override", "message"),
+    [
+        ("gpt", "objective.name=masked", "does not suit model.family=gpt: use causal"),
+        ("gpt", "model.activation=relu", None),
+        ("gpt", "model.norm_type=rms", "model.norm_type=rms is not in the gpt family"),
+        ("gpt", "model.segments=2", "are BERT's"),
+        ("gpt", "objective.noise_density=0.3", "objective.noise_density=0.3 does nothing with objective.name=causal"),
+        ("bert", "objective={name: causal}", "use masked"),
+        ("bert", "objective.mean_span=2", "objective.mean_span=2.0 does nothing with objective.name=masked"),
+        ("bert", "objective.whole_words=true", None),
+        ("bert", "model.pooled_head=false", "set model.segments=2 and model.pooled_head=true"),
+        ("bert", "model.encoder_layers=2", "is for encoder-decoders"),
+        ("bert", "model.attention.pattern=[banded]", "is for the gpt family"),
+        ("bert", "batch.short={sequence_length: 128, steps: 10}", "is to be shorter than model.sequence_length"),
+        ("bert", "batch.short={sequence_length: 64, steps: 600}", "training ends within batch.short.steps=600"),
+        ("bert", "batch.short={sequence_length: 64, steps: 599}", None),
+        ("roberta", "objective.short_fraction=0.5", "does nothing with objective.next_sentence=False"),
+        ("roberta", "model.segments=1", "adds the same to every token"),
+        ("t5", "batch.short={sequence_length: 64, steps: 10}", "leave it out for an encoder-decoder"),
+        ("t5", "objective.whole_words=true", "does nothing with objective.name=span_corruption"),
+        ("t5", "model.positions=learned", None),
+        ("t5", "model.init_std=0.1", "model.init_std=0.1 does nothing with model.init=t5"),
+        ("t5", "model.relative_buckets=10", "a multiple of 4"),
+        ("t5", "model.relative_distance=16", "more than half of them"),
+        ("t5", "model.encoder_layers=0", "model.target_length=32 does nothing with model.encoder_layers=0"),
+        ("transformer", "model.position_offset=2", "does nothing with model.positions=sinusoidal"),
+        ("transformer", "model.relative_buckets=16", "does nothing with model.positions=sinusoidal"),
+        ("bart", "model.encoder_layers=0", "is a variant of the t5 family"),
+        ("bart", "data={path: a, mixing: {name: equal}}", "data.mixing is between data.sources"),
+        ("bart", "model.segments=2", "are BERT's"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(family: str, override: str, message: str | None) -> None:
+    if message is None:
+        _load(family, override)
+        return
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
+        _load(family, override)
+
+
+def test_targets_are_as_long_as_the_objective_makes_them() -> None:
+    assert _load("t5", "model.sequence_length=512", "model.target_length=null").model.target_length == 114
+    assert _load("bart", "model.target_length=null").model.target_length == 128
+
+
+@pytest.mark.parametrize(
+    ("family", "overrides", "message"),
+    [
+        ("t5", ["parallel.pipeline=8"], r"2 \+ 2 layers cannot be divided into 8 chunks"),
+        ("t5", ["model.target_length=31", "parallel.sequence=true"], r"does not divide model.target_length \(31\)"),
+        ("bert", ["batch.short={sequence_length: 63, steps: 1}", "parallel.context=2"], "batch.short.sequence_length"),
+        ("t5", ["model.ffn_dropout=0.1", "model.ffn=250"], "share model.ffn=250 in fours"),
+    ],
+)
+def test_a_layout_that_a_family_cannot_have_is_refused(family: str, overrides: list[str], message: str) -> None:
+    config = _load(family, *overrides)
+    with pytest.raises(ConfigError, match=message):
+        plan_layout(config, config.parallel.model_ranks)
