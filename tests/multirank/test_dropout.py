@@ -110,7 +110,7 @@ def _sites(parallel: dict[str, Any]) -> list[int]:
 
 def test_each_site_is_its_own_and_the_same_on_every_stage() -> None:
     sites = run_ranks(1, _sites, {})[0]
-    assert len(sites) == len(set(sites)) == 1 + 3 * tiny_config().model.layers
+    assert len(sites) == len(set(sites)) == 1 + 4 * tiny_config().model.layers
     stages = run_ranks(2, _sites, {"pipeline": 2, "virtual": 2})
     assert sorted(stages[0] + stages[1]) == sorted(sites)
 

@@ -125,8 +125,10 @@ def _rows_cut_wrong(patch: pytest.MonkeyPatch) -> None:
 def _mask_lost(patch: pytest.MonkeyPatch) -> None:
     cut = MegatronEngine._micro_batches
 
-    def unmasked(self: MegatronEngine, tokens: Any, labels: Any, mask: Any, *rest: Any) -> Any:
-        return cut(self, tokens, labels, np.ones_like(mask) if self.layout.pipeline > 1 else mask, *rest)
+    def unmasked(self: MegatronEngine, batch: Any, *rest: Any) -> Any:
+        if self.layout.pipeline > 1:
+            batch = replace(batch, loss_mask=np.ones_like(batch.loss_mask))
+        return cut(self, batch, *rest)
 
     patch.setattr(MegatronEngine, "_micro_batches", unmasked)
 
@@ -171,8 +173,8 @@ def _dropout_shared(patch: pytest.MonkeyPatch) -> None:
     """Every data rank drops what data rank 0 drops."""
     cut = MegatronEngine._micro_batches
 
-    def shared(self: MegatronEngine, tokens: Any, labels: Any, mask: Any, micro: int, first_row: int = 0) -> Any:
-        return cut(self, tokens, labels, mask, micro, first_row - self.data_rank * len(tokens))
+    def shared(self: MegatronEngine, batch: Any, micro: int, first_row: int = 0, weight: float = 0.0) -> Any:
+        return cut(self, batch, micro, first_row - self.data_rank * len(batch.tokens), weight)
 
     patch.setattr(MegatronEngine, "_micro_batches", shared)
 
