@@ -16,6 +16,7 @@ from pretrain.plan.layout import Layout, plan_layout
 
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 64, 4, 16, 500, 8
 _MICRO_SEQUENCES = 2
+_WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _LEARNING_RATE = 1e-4
 _TIMEOUT_S = 120  # that the others wait for a rank that a faulty layout keeps from going on
 _REFERENCE_MICRO_SEQUENCES = 1  # another size than the layouts', so that they show it changes nothing
@@ -52,7 +53,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "hidden": hidden,
         "head_dim": None,
         "target_length": length if model.is_encoder_decoder else None,
-        "ffn": lcm(max(1, round(model.ffn_width / model.hidden)) * hidden, tensor),
+        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_width / model.hidden))) * hidden, tensor),
         "sequence_length": length,
         "vocabulary": model.vocabulary if has_data else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),

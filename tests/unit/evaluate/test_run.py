@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
+from data_pipeline.batch import Rows
 from data_pipeline.shards import Dataset
 from pretrain.engine.base import Scores
 from pretrain.errors import ConfigError, RunError
@@ -138,8 +139,9 @@ def test_a_target_keeps_its_place_when_its_context_is_cut(engine: FakeEngine) ->
 
 @pytest.mark.parametrize(("wrong", "right"), [(None, 1), (1, 1), (2, 0), (3, 0), (4, 0), (5, 1)])
 def test_greedy_means_every_token_of_the_target_and_no_other(engine: FakeEngine, wrong: int | None, right: int) -> None:
-    def score(tokens: np.ndarray, labels: np.ndarray) -> Scores:
-        return Scores(np.zeros(labels.shape, np.float32), np.arange(labels.shape[1])[None] != wrong)
+    def score(batch: Rows) -> Scores:
+        shape = batch.labels.shape
+        return Scores(np.zeros(shape, np.float32), np.arange(shape[1])[None] != wrong)
 
     engine.score = score  # type: ignore[method-assign]
     assert score_pairs(engine, [([1, 2, 3], [4, 5, 6])], 16, 4)[0, 1] == right
@@ -167,7 +169,8 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
 ) -> None:
     def call(engine: FakeEngine) -> str:
         if engine.data_rank == 1:
-            engine.score = lambda t, _: Scores(np.full(t.shape, np.nan, np.float32), t > 0)  # type: ignore[method-assign]
+            nothing = np.float32(np.nan)
+            engine.score = lambda b: Scores(np.full(b.labels.shape, nothing), b.labels > 0)  # type: ignore[method-assign]
         with pytest.raises(RunError) as caught:
             evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
         return str(caught.value)
