@@ -104,7 +104,7 @@ def test_a_run_starts_from_anothers_weights(dataset: Path, alone: dict[str, Path
 
 def test_held_out_text_that_makes_no_sample_is_said_before_the_first_step(dataset: Path, tmp_path: Path) -> None:
     places = (f"data.path={dataset}", f"run.dir={tmp_path / 'run'}", "train.steps=2")
-    lengths = ("model.sequence_length=40000", "model.target_length=10000")
+    lengths = ("model.sequence_length=40000", "model.target_length=10000", "objective.sentinels=3000")
     done = command.run("train", "configs/debug/t5.yaml", *places, *SMALL, *lengths)
     assert done.returncode == 2
     assert "The validation split" in done.stderr

@@ -65,7 +65,7 @@ def test_a_family_trains_alike_on_more_layouts(family: str) -> None:
     assert max(departures.values()) <= TOLERANCE, departures
 
 
-@pytest.mark.parametrize("family", ["bert", "t5"])
+@pytest.mark.parametrize("family", [pytest.param("bert", marks=pytest.mark.slow), "t5"])
 def test_the_same_elements_drop_out_on_every_layout(family: str) -> None:
     model = DROPOUT | ({"ffn_dropout": 0.1} if family == "t5" else {})
     departures = _departures(family, {name: MORE[name] for name in SHARING}, model=model)
