@@ -102,10 +102,12 @@ def test_a_run_starts_from_anothers_weights(dataset: Path, alone: dict[str, Path
     assert len(_train("bert", dataset, run, 4, f"run.start_from={source}")) == 4, "which are not asked for again"
 
 
-def test_held_out_text_that_makes_no_sample_is_said_before_the_first_step(dataset: Path, tmp_path: Path) -> None:
-    places = (f"data.path={dataset}", f"run.dir={tmp_path / 'run'}", "train.steps=2")
-    lengths = ("model.sequence_length=40000", "model.target_length=10000", "objective.sentinels=3000")
-    done = command.run("train", "configs/debug/t5.yaml", *places, *SMALL, *lengths)
+def test_held_out_text_that_makes_no_sample_is_said_before_the_first_step(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("Too short.\n")
+    files = (f"input={text}", f"validation_input={tmp_path / 'short.txt'}", f"output={tmp_path / 'dataset'}")
+    _run("data", "build", "configs/data/text.yaml", *files, "tokenizer.vocabulary=500")
+    places = (f"data.path={tmp_path / 'dataset'}", f"run.dir={tmp_path / 'run'}", "train.steps=2")
+    done = command.run("train", "configs/debug/t5.yaml", *places, *SMALL, *LENGTHS["t5"])
     assert done.returncode == 2
     assert "The validation split" in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
