@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.specials import Specials
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.families import FAMILIES, family_config
@@ -74,7 +75,69 @@ def _export_with(family: str, break_links: str, checkpoint: Path, exported: Path
     return str(error.value)
 
 
+def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float, float]:
+    """(ours, theirs, our loss, theirs) of one batch: of each of their parameters that a link leads to."""
+    import torch.nn.functional as F
+    from torch import from_numpy, nn
+
+    from pretrain.checkpoint.hf.gate import hf_outputs, rows_for
+    from pretrain.checkpoint.hf.registry import FAMILIES as MODULES
+
+    specials = Specials(pad=1, cls=0, sep=2, mask=3, start=1, end=2, sentinels=(), vocabulary=VOCABULARY)
+    config = _config(family, {})
+    config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"clip_norm": 0.0})})
+    engine = build_engine(config)
+    randomise(engine)
+    module, state = MODULES[config.model.family], engine.state()
+    links = list(module.links(config.model))
+    weights = {}
+    for link in links:
+        value = state[f"model/{link.ours}"].pieces[0].value
+        weights |= dict(zip(link.theirs, (x.clone() for x in link.out(value)), strict=True))
+    kind = getattr(module, "hf_class", lambda model: module.CLASS)(config.model)
+    theirs = kind(module.hf_config(config.model, specials))
+    if not config.model.tied_head:  # transformers ties every new T5's
+        theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())
+    theirs.load_state_dict(weights, strict=False)
+    batch = rows_for(config)
+    engine.keeps_gradients = True
+    result = engine.train_step(batch, 0.0, 1)
+    logits, *answers = hf_outputs(theirs.eval(), batch, config.model.position_offset)
+    losses = F.cross_entropy(
+        logits.transpose(1, 2),
+        from_numpy(batch.labels),
+        reduction="none",
+        label_smoothing=config.objective.label_smoothing,
+    )
+    mask = from_numpy(batch.loss_mask)
+    loss = (losses * mask).sum() / mask.sum()
+    if answers:
+        loss = loss + F.cross_entropy(answers[0], from_numpy(batch.follows))
+    loss.backward()
+    named = dict(theirs.named_parameters(remove_duplicate=False))
+    ours, expected = {}, {}
+    parts = engine.gradients()
+    for link in links:
+        for name, value in zip(link.theirs, link.out(parts[f"gradient/{link.ours}"].pieces[0].value), strict=True):
+            if "token_type" not in name or family != "roberta":  # which ours has not
+                ours[name], expected[name] = value.clone().numpy(), named[name].grad.numpy()
+    for tokens in (x for x in expected if x.endswith(("word_embeddings.weight", "shared.weight"))):
+        ours[tokens][specials.pad] = expected[tokens][specials.pad] = 0  # theirs learns nothing from reading padding
+    return ours, expected, result.loss_sum / result.token_count, loss.item()
+
+
 # The tests.
+
+
+@pytest.mark.parametrize("family", EXPORTED)
+def test_loss_and_every_gradient_are_those_of_hugging_face(family: str) -> None:
+    """What only layouts are compared in could be wrong on all of them alike."""
+    ours, expected, our_loss, their_loss = run_ranks(1, _gradients, family)[0]
+    assert our_loss == pytest.approx(their_loss, abs=1e-5)
+    assert len(ours) > 20
+    largest = max(np.abs(value).max() for value in expected.values())
+    for name, gradient in expected.items():
+        assert np.abs(ours[name] - gradient).max() <= 1e-4 * np.abs(gradient).max() + 1e-6 * largest, name
 
 
 @pytest.mark.parametrize("family", EXPORTED)

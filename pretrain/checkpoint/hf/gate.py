@@ -22,6 +22,12 @@ def rows_for(config: RunConfig) -> Rows:
 
 def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
     """What MegatronEngine.logits returns, from a Hugging Face model."""
+    with torch.no_grad():
+        return hf_outputs(theirs.float().eval(), batch, position_offset)
+
+
+def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
+    """The same, as `theirs` is and with its gradients."""
     inputs = {
         "input_ids": batch.tokens,
         "attention_mask": batch.visible,
@@ -31,8 +37,7 @@ def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tenso
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
     if theirs.config.model_type == "roberta":  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
-    with torch.no_grad():
-        said = theirs.float().eval()(**tensors)
+    said = theirs(**tensors)
     if hasattr(said, "prediction_logits"):
         return said.prediction_logits, said.seq_relationship_logits.flip(1)
     return (said.logits,)
