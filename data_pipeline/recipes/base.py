@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
+from data_pipeline.config import Objective
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
 from data_pipeline.shards import Dataset
+from data_pipeline.specials import Vocabulary
 
 Ids = NDArray[np.int64]
 Sample = tuple[Ids, Ids]
@@ -149,3 +151,36 @@ class Shape:
         position = np.arange(self.sequence_length)
         counted = (position >= first) & (position < last)
         return Rows(ids[:, :-1].copy(), ids[:, 1:].copy(), counted.astype(np.float32), visible=position < first)
+
+
+@dataclass(frozen=True)
+class WithTargets:
+    """What recipes have in common whose samples are inputs and targets."""
+
+    objective: Objective
+    shape: Shape
+    known: Vocabulary
+
+    @property
+    def sequence_length(self) -> int:
+        """Of the input, or with `decoder_only` of input and target together."""
+        return self.shape.sequence_length
+
+    @property
+    def target_length(self) -> int:
+        """Of the labels."""
+        return self.shape.target_length
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids in all."""
+        return self.known.specials.vocabulary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The objective, the shape of rows and the ids."""
+        return {
+            "objective": self.objective.settings(),
+            "shape": asdict(self.shape),
+            "specials": asdict(self.known.specials),
+        }

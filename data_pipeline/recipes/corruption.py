@@ -4,54 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from data_pipeline.batch import Rows
-from data_pipeline.config import Objective
 from data_pipeline.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Sample, Shape, generator, require, too_short
+from data_pipeline.recipes.base import Ids, Sample, WithTargets, generator, require, too_short
 from data_pipeline.shards import Dataset
-from data_pipeline.specials import Vocabulary
 
 Corrupt = Callable[[Ids, np.random.Generator, "Corruption"], Sample]
 
 
 @dataclass(frozen=True)
-class Corruption:
+class Corruption(WithTargets):
     """The text is cut into windows of `text_tokens`, whatever documents they hold; `corrupt` makes a sample of each."""
 
-    objective: Objective
-    shape: Shape
     text_tokens: int
-    known: Vocabulary
     corrupt: Corrupt
-
-    @property
-    def sequence_length(self) -> int:
-        """Of the input, or with `decoder_only` of input and target together."""
-        return self.shape.sequence_length
-
-    @property
-    def target_length(self) -> int:
-        """Of the labels."""
-        return self.shape.target_length
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids in all."""
-        return self.known.specials.vocabulary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The objective, the shape of rows and the ids."""
-        return {
-            "objective": self.objective.settings(),
-            "shape": asdict(self.shape),
-            "specials": asdict(self.known.specials),
-        }
 
     def samples(self, dataset: Dataset, split: SplitName) -> CorruptedWindows:
         """Raises DataError when the split is too short for one window, or the dataset is of another kind."""

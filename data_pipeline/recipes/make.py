@@ -56,6 +56,6 @@ def make(
     specials = known.specials
     shape = Shape(sequence_length, length, specials.pad, specials.start, decoder_only, full_inputs and not decoder_only)
     if objective.name == "pairs":
-        return Pairs(shape, known)
+        return Pairs(objective, shape, known)
     corrupt = denoising if objective.name == "denoising" else CORRUPTIONS[objective.name]
-    return Corruption(objective, shape, text_tokens, known, corrupt)
+    return Corruption(objective, shape, known, text_tokens, corrupt)

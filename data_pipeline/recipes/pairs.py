@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from data_pipeline.batch import Rows
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Sample, Shape, require
+from data_pipeline.recipes.base import Ids, Sample, WithTargets, require
 from data_pipeline.shards import Dataset
-from data_pipeline.specials import Vocabulary
 
 _SCAN_TOKENS = 2**22
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(WithTargets):
     """A pair that doesn't fit its row, with an end after each text, is left out."""
-
-    shape: Shape
-    known: Vocabulary
-
-    @property
-    def sequence_length(self) -> int:
-        """Of the source and its end, or with `decoder_only` of source and target together."""
-        return self.shape.sequence_length
-
-    @property
-    def target_length(self) -> int:
-        """Of the target and its end."""
-        return self.shape.target_length
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids in all."""
-        return self.known.specials.vocabulary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The shape of rows and the ids."""
-        return {"objective": {"name": "pairs"}, "shape": asdict(self.shape), "specials": asdict(self.known.specials)}
 
     def samples(self, dataset: Dataset, split: SplitName) -> FittingPairs:
         """Raises DataError when no pair fits, or the dataset is not one of pairs."""
