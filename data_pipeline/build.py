@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import heapq
 import os
 import shutil
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.config import BuildConfig
+from data_pipeline.documents import HASH_BITS, Document
 from data_pipeline.durable import sync
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import (
@@ -35,11 +35,10 @@ from data_pipeline.manifest import (
     stream_identity,
 )
 from data_pipeline.progress import Progress
-from data_pipeline.readers import Document, find_inputs, read_documents
+from data_pipeline.readers import find_inputs, read_documents
 from data_pipeline.shards import ShardWriter, token_dtype
 from data_pipeline.tokenizer import Tokenizer
 
-_HASH_BITS = 64
 _ENCODE_CHARACTERS = 2**22  # text that is in memory at once while encoding
 _UNIGRAM, _LOCK = "unigram.npy", "lock"
 
@@ -90,11 +89,6 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
         place = error.filename or config.output
         raise DataError(f"{place} can't be read or written ({error.strerror or error}).") from error
     return True
-
-
-def text_hash(text_utf8: bytes) -> int:
-    """What decides on a document's split: 64 bits of the sha256 of its text, so that equal texts share a split."""
-    return int.from_bytes(hashlib.sha256(text_utf8).digest()[: _HASH_BITS // 8], "big")
 
 
 def _find(config: BuildConfig) -> Inputs:
@@ -174,15 +168,15 @@ def _survey(config: BuildConfig, inputs: Inputs, progress: Progress) -> Survey:
     To go by hash makes the sample an even one over the whole input, in memory of `tokenizer.training_bytes`.
     """
     wanted_bytes = 0 if config.tokenizer.path else config.tokenizer.training_bytes
-    cutoff = 0 if inputs.validation else int(config.validation_fraction * 2**_HASH_BITS)
+    cutoff = 0 if inputs.validation else int(config.validation_fraction * 2**HASH_BITS)
     heap: list[tuple[int, int, tuple[str, ...], int]] = []  # (-hash, order, texts, bytes): the largest hash on top
     held_bytes = documents = checksum = 0
-    least, most = 2**_HASH_BITS, -1
+    least, most = 2**HASH_BITS, -1
     num_validation = 0
     for path in inputs.all:
         for document in read_documents(path, config):
             utf8 = document.utf8
-            value = text_hash(utf8)
+            value = document.key
             checksum += value
             if path in inputs.validation:
                 num_validation += 1
@@ -231,19 +225,19 @@ def _write(
     writers = {
         split: ShardWriter(directory, split, tokenizer, config.member_tokens, config.shard_tokens) for split in SPLITS
     }
-    names = _names(inputs)
+    held_out_files = {_names(inputs)[path] for path in inputs.validation}
     shown = progress("encoding")
     documents = checksum = 0
     for batch in _batches(config, inputs):
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts]))
         for document in batch:
             utf8 = document.utf8
-            value = text_hash(utf8)
+            value = document.key
             ids = _joined([next(encoded) for _ in document.texts], tokenizer.end_of_text)
-            held_out = value < survey.cutoff or document.source in inputs.validation
+            held_out = value < survey.cutoff or document.file in held_out_files
             words = sum(len(text.split()) for text in document.texts)
             size = sum(len(text.encode()) for text in document.texts)
-            writers["validation" if held_out else "train"].add(ids, names[document.source], document.index, size, words)
+            writers["validation" if held_out else "train"].add(ids, document.file, document.index, size, words)
             documents += 1
             checksum += value
             shown.add(1, len(utf8))
@@ -285,8 +279,9 @@ def _joined(texts: list[NDArray[np.int32]], end_of_text: int) -> NDArray[np.int3
 def _batches(config: BuildConfig, inputs: Inputs) -> Iterator[list[Document]]:
     batch: list[Document] = []
     characters = 0
+    names = _names(inputs)
     for path in inputs.all:
-        for document in read_documents(path, config):
+        for document in read_documents(path, config, names[path]):
             batch.append(document)
             characters += sum(map(len, document.texts))
             if characters >= _ENCODE_CHARACTERS:

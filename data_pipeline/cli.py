@@ -10,8 +10,8 @@ import numpy as np
 
 from data_pipeline.build import build
 from data_pipeline.config import BuildConfig
+from data_pipeline.dataset import Dataset
 from data_pipeline.manifest import SPLITS, SplitName
-from data_pipeline.shards import Dataset
 
 Load = Callable[[type[BuildConfig], str, list[str]], BuildConfig]
 _SAMPLE_CHARACTERS = 400

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Batch, Cursor, Rows
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName, digest_of
 from data_pipeline.mixture import Mixture
@@ -23,7 +24,6 @@ from data_pipeline.order import permute, round_keys
 from data_pipeline.pack import inputs_and_labels
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
-from data_pipeline.shards import Dataset
 
 _ORDER_VERSION = 1  # raise it when order, mixture or pack would give other samples for the same settings
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would

@@ -11,6 +11,8 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.hashing import mix
+
 _ROUNDS = 6  # even, so that the two halves, which may differ by one bit, end in their own places
 _MIN_BITS = 6  # narrower halves hold too few round functions to shuffle a handful of windows
 
@@ -38,16 +40,9 @@ def _feistel(value: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> 
     low_bits, high_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
     high, low = value >> low_bits, value & _mask(low_bits)
     for key in keys:
-        high, low = low, high ^ (_mix(low ^ key) & _mask(high_bits))
+        high, low = low, high ^ (mix(low ^ key) & _mask(high_bits))
         high_bits, low_bits = low_bits, high_bits
     return (high << low_bits) | low
-
-
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): every output bit depends on every input bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
 
 
 def _mask(bits: np.uint64) -> np.uint64:

@@ -12,7 +12,6 @@ import logging
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
@@ -20,6 +19,7 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 import zstandard
 
 from data_pipeline.config import BuildConfig
+from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
 from data_pipeline.wikitext import plain
 
@@ -30,21 +30,6 @@ _DECOMPRESSORS = {
 }
 _BLOCK_BYTES = 2**18
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Document:
-    """One text or a pair of them, and where they came from."""
-
-    texts: tuple[str, ...]
-    source: Path
-    index: int
-    """Place in the file, from 0: the line of a .jsonl file, the passage of a .txt file, the article of a dump."""
-
-    @property
-    def utf8(self) -> bytes:
-        """The bytes of its text; those of a pair's two texts with a zero between them."""
-        return b"\0".join(text.encode() for text in self.texts)
 
 
 def find_inputs(patterns: str | list[str]) -> list[Path]:
@@ -70,15 +55,18 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
     return sorted(found)
 
 
-def read_documents(path: Path, config: BuildConfig) -> Iterator[Document]:
-    """The documents of one file, in order. Raises DataError naming the file and line or byte that can't be read."""
+def read_documents(path: Path, config: BuildConfig, name: str | None = None) -> Iterator[Document]:
+    """The documents of one file, in order, which say that they come from `name` (by itself the path).
+
+    Raises DataError naming the file and line or byte that can't be read.
+    """
     blocks = _blocks(path)
     if config.pair_fields:
         if _kind(path) != ".jsonl":
             raise DataError(f"{path} holds no pairs; with pair_fields, give .jsonl files only.")
         for index, pair in enumerate(_json_texts(path, _lines(path, blocks), config.pair_fields)):
             if all(text.strip() for text in pair):
-                yield Document(pair, path, index)
+                yield Document(pair, name or str(path), index)
         return
     texts: Iterator[str]
     if _kind(path) == ".xml":
@@ -95,7 +83,7 @@ def read_documents(path: Path, config: BuildConfig) -> Iterator[Document]:
         texts = _passages(_lines(path, blocks), config.txt_passage_characters)
     for index, text in enumerate(texts):
         if text.strip():
-            yield Document((text,), path, index)
+            yield Document((text,), name or str(path), index)
 
 
 def _kind(path: Path) -> str | None:

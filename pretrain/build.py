@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import Causal
-from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group, gather

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from data_pipeline.shards import Dataset
+from data_pipeline.dataset import Dataset
 from data_pipeline.specials import specials
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.build import build_scorer, versions

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.config import Objective
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
-from data_pipeline.shards import Dataset
 from data_pipeline.specials import Vocabulary
 
 Ids = NDArray[np.int64]

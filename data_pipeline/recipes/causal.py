@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
 from data_pipeline.pack import inputs_and_labels, num_windows
 from data_pipeline.recipes.base import Ids, require
-from data_pipeline.shards import Dataset
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset import Dataset
 from data_pipeline.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Sample, WithTargets, generator, require, too_short
-from data_pipeline.shards import Dataset
 
 Corrupt = Callable[[Ids, np.random.Generator, "Corruption"], Sample]
 

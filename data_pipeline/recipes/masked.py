@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.config import Objective
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Samples, generator, padded, require, too_short
-from data_pipeline.shards import Dataset
 from data_pipeline.specials import Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are

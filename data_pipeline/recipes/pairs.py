@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.batch import Rows
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Sample, WithTargets, require
-from data_pipeline.shards import Dataset
 
 _SCAN_TOKENS = 2**22
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from data_pipeline.dataset import Dataset
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.make import make
-from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.dataset import Dataset
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError

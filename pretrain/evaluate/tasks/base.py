@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.shards import Dataset
+from data_pipeline.dataset import Dataset
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.errors import ConfigError
 

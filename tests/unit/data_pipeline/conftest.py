@@ -12,8 +12,8 @@ import pytest
 
 from data_pipeline.build import build
 from data_pipeline.config import BuildConfig
+from data_pipeline.dataset import Dataset
 from data_pipeline.progress import Progress
-from data_pipeline.shards import Dataset
 
 Build = Callable[..., Dataset]
 ODD = [

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.config import Objective
+from data_pipeline.dataset import Dataset
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.corruption import Corruption
 from data_pipeline.recipes.denoising import NOISE
 from data_pipeline.recipes.make import make
-from data_pipeline.shards import Dataset
 
 TEXT = np.arange(5, 305)  # no special id of the tokenizer; all different
 

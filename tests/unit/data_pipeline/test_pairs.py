@@ -11,13 +11,14 @@ import pytest
 from conftest import Silent, build_dataset, build_pairs, make_documents, settings
 from pydantic import ValidationError
 
-from data_pipeline.build import build, text_hash
+from data_pipeline.build import build
 from data_pipeline.config import BuildConfig, Objective
+from data_pipeline.dataset import Dataset
+from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
 from data_pipeline.manifest import MANIFEST, SPLITS
 from data_pipeline.recipes.make import make
-from data_pipeline.shards import Dataset
 
 PAIRS = [(f"der Satz Nummer {i} ist {'sehr ' * (i % 7)}lang.", f"sentence {i}!") for i in range(120)]
 
@@ -44,7 +45,7 @@ def texts_of(dataset: Dataset, split: Any) -> list[tuple[str, ...]]:
 
 
 def test_both_texts_of_a_pair_are_kept_and_share_a_split(pairs: Dataset) -> None:
-    held = [pair for pair in PAIRS if text_hash("\0".join(pair).encode()) < 0.1 * 2**64]
+    held = [pair for pair in PAIRS if Document(pair, "", 0).key < 0.1 * 2**64]
     assert 3 <= len(held) <= 30
     assert texts_of(pairs, "validation") == held
     assert texts_of(pairs, "train") == [pair for pair in PAIRS if pair not in held]

@@ -46,7 +46,7 @@ def test_jsonl_gives_one_document_per_line(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path / f"a.jsonl{suffix}", "\n".join(json.dumps({"id": 1, "body": b}) for b in bodies))
     documents = list(read_documents(path, settings(input=str(path), output="out", text_field="body")))
     assert [d.texts[0] for d in documents] == bodies
-    assert [(d.source, d.index) for d in documents] == [(path, 0), (path, 1), (path, 2)]
+    assert [(d.file, d.index) for d in documents] == [(str(path), 0), (str(path), 1), (str(path), 2)]
 
 
 @pytest.mark.parametrize("suffix", PACK)

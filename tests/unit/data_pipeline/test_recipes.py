@@ -13,13 +13,13 @@ from conftest import build_dataset, build_pairs, make_documents
 
 from data_pipeline.batch import Cursor, Rows
 from data_pipeline.config import Objective
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream, heldout, load
 from data_pipeline.recipes.base import Recipe, Shape, generator
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.lengths import span_counts, span_lengths, target_length, text_tokens
 from data_pipeline.recipes.make import make
-from data_pipeline.shards import Dataset
 
 LENGTH = 48
 OBJECTIVES: dict[str, dict[str, Any]] = {

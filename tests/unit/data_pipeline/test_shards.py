@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import MANIFEST, SPLITS, Split
-from data_pipeline.shards import Dataset, ShardWriter, token_dtype
+from data_pipeline.shards import ShardWriter, token_dtype
 from data_pipeline.tokenizer import Tokenizer
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from data_pipeline.config import Objective
+from data_pipeline.dataset import Dataset
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.corruption import Corruption
 from data_pipeline.recipes.lengths import span_counts
 from data_pipeline.recipes.make import make
 from data_pipeline.recipes.spans import segments
-from data_pipeline.shards import Dataset
 
 COUNT = 64
 

@@ -14,8 +14,8 @@ import tokenizers
 from conftest import ODD, build_dataset, make_documents
 
 from data_pipeline import tokenizer_json as module
+from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.shards import Dataset
 from data_pipeline.tokenizer import Kind, Tokenizer
 
 TEXTS = [f"{text} The end! [SEP] naïve 中文 x-{i}" for i, text in enumerate(make_documents(0, 200))]

@@ -1,0 +1,81 @@
+"""What a step of a build is: settings that know how to work on documents, one file per kind of step.
+
+A local step decides about each document by itself. A global step must have seen all documents first: it gathers facts
+in one pass over every unit (a stretch of the input that one task reads), decides on them, and acts in the next pass.
+Both get the same documents in the same order in every pass, so a document's place in its unit is a name for it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from data_pipeline.documents import Document, Tally
+from data_pipeline.work import Task
+
+
+class Step(BaseModel):
+    """What all steps can be told. Every subclass has a `name: Literal[...]` with that name as its default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    takes_pairs: ClassVar[bool] = False
+    """Whether documents of two texts can go through."""
+
+    only: list[str] | None = Field(
+        default=None, description="names of the sources whose documents it works on; absent: all"
+    )
+
+    def prepare(self, folder: Path) -> Iterable[Task]:
+        """What has to be done once before any document is seen, such as training a model into `folder`."""
+        return ()
+
+
+class LocalStep(Step):
+    """Decides about each document by itself."""
+
+    @abstractmethod
+    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+        """The documents that go on, changed or not; those that don't are told to `tally.drop`, with the reason.
+
+        `tally.seen` and `tally.kept` are counted outside. `folder` holds what `prepare` made.
+        """
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A stretch of the input, as a global step knows it."""
+
+    number: int
+    """Its place among all units, from 0: sources in the order of the config, files by name."""
+    source: str
+    """The name of the source that it belongs to."""
+    validation: bool
+    """Whether all of its documents are held out."""
+    documents: int
+    """How many were gathered from."""
+    facts: Path
+    """What `gather` wrote."""
+
+
+class GlobalStep(Step):
+    """Decides about documents once it has seen all of them."""
+
+    @abstractmethod
+    def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
+        """Passes the documents of a unit on as they are, and writes what `decide` needs of them to the file `facts`."""
+
+    @abstractmethod
+    def decide(self, units: list[Unit], folder: Path) -> Generator[list[Task], list[Any], None]:
+        """Yields tasks, is sent their results, and so on; in the end `folder` says what becomes of each document.
+
+        Memory is bounded whatever the number of documents.
+        """
+
+    @abstractmethod
+    def run(self, documents: Iterable[Document], tally: Tally, unit: int, folder: Path) -> Iterator[Document]:
+        """As LocalStep.run, for the documents of unit number `unit`, by what was decided."""

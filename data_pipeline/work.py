@@ -1,0 +1,129 @@
+"""Work that is cut into tasks: done by several processes, of one command or of many, and never done again.
+
+A task's result is a file that appears once the task is done, so a killed command goes on where it stopped. The same
+command started several times, on as many machines as see the folder (a job array), shares the tasks: each is claimed by
+a lock that its worker's end releases. Two workers on one task, where locks don't reach, waste time but harm nothing, as
+a task writes equal files under names of its own and renames them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.durable import sync
+
+_RESULT, _CLAIM = ".done.json", ".claim"
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work. `run` is picklable, returns plain values, and gives equal files and values each time."""
+
+    key: str
+    """Names it among the tasks of its folder."""
+    run: Callable[[], Any]
+    size: int = 0
+    """For the progress shown: bytes that it reads, or whatever the stage counts in."""
+
+
+def run_tasks(
+    tasks: Sequence[Task], folder: Path, workers: int, done: Callable[[Task, Any], None] = lambda task, result: None
+) -> list[Any]:
+    """The results of `tasks`, in order, by up to `workers` processes; `done` is told of each as it ends.
+
+    Those with a result in `folder` are not run again. Raises what a task raised, once the others under way have ended.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {}
+    while len(found) < len(tasks):
+        before = len(found)
+        for task in tasks:
+            if task.key not in found and (result := _result(folder, task)) is not None:
+                found[task.key] = result[0]
+                done(task, result[0])
+        left = [task for task in tasks if task.key not in found]
+        if workers == 1 or len(left) == 1:
+            for task in left:
+                if (result := _run(folder, task)) is not None:
+                    found[task.key] = result[0]
+                    done(task, result[0])
+        elif left:
+            for task, value in _in_processes(folder, left, workers):
+                found[task.key] = value
+                done(task, value)
+        if len(found) == before:
+            time.sleep(_POLL_S)  # another command has claimed what is left
+    return [found[task.key] for task in tasks]
+
+
+@contextmanager
+def written(path: Path) -> Iterator[Path]:
+    """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
+    try:
+        yield scratch
+        sync(scratch)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _in_processes(folder: Path, tasks: list[Task], workers: int) -> Iterator[tuple[Task, Any]]:
+    """Results as they come. Tasks that other commands have claimed are left out."""
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, _end_with_parent) as pool:
+        waiting: dict[Future[tuple[Any] | None], Task] = {pool.submit(_run, folder, task): task for task in tasks}
+        try:
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    task, result = waiting.pop(future), future.result()
+                    if result is not None:
+                        yield task, result[0]
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run(folder: Path, task: Task) -> tuple[Any] | None:
+    """Does the task unless it is done; None when someone else is at it."""
+    with (folder / f"{task.key}{_CLAIM}").open("a") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if (result := _result(folder, task)) is not None:
+            return result
+        value = task.run()
+        with written(folder / f"{task.key}{_RESULT}") as path:
+            path.write_text(json.dumps(value))
+        return (json.loads(json.dumps(value)),)  # what another start would read
+
+
+def _result(folder: Path, task: Task) -> tuple[Any] | None:
+    try:
+        return (json.loads((folder / f"{task.key}{_RESULT}").read_bytes()),)
+    except FileNotFoundError:
+        return None
+
+
+def _end_with_parent() -> None:
+    """A worker whose command was killed must not go on by itself."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,55 @@
+"""Runs one step of a build on documents at hand, as a build would."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_pipeline.documents import Document, Tally
+from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
+from data_pipeline.work import run_tasks
+
+
+def documents_of(texts: Sequence[str], file: str = "a.jsonl") -> list[Document]:
+    """One document for each text."""
+    return [Document((text,), file, index) for index, text in enumerate(texts)]
+
+
+def run_local(step: LocalStep, texts: Sequence[str], folder: Path) -> tuple[list[str], Tally]:
+    """The texts that go on, and what was counted of those that don't."""
+    _prepare(step, folder)
+    tally = Tally()
+    return [document.text for document in step.run(documents_of(texts), tally, folder)], tally
+
+
+def run_global(
+    step: GlobalStep,
+    units: Sequence[Sequence[Document]],
+    folder: Path,
+    sources: Sequence[str] | None = None,
+    workers: int = 1,
+) -> tuple[list[list[Document]], Tally]:
+    """What goes on of each unit; `sources` are the names of theirs."""
+    _prepare(step, folder)
+    known = []
+    for number, documents in enumerate(units):
+        facts = folder / f"facts-{number}"
+        assert list(step.gather(documents, facts, folder)) == list(documents)
+        source = sources[number] if sources else ""
+        known.append(Unit(number, source, False, len(documents), facts))
+    stages = step.decide(known, folder)
+    tasks, stage = next(stages, None), 0
+    while tasks is not None:
+        results = run_tasks(tasks, folder / f"stage-{stage}", workers)
+        stage += 1
+        try:
+            tasks = stages.send(results)
+        except StopIteration:
+            tasks = None
+    tally = Tally()
+    return [list(step.run(documents, tally, number, folder)) for number, documents in enumerate(units)], tally
+
+
+def _prepare(step: Step, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    run_tasks(list(step.prepare(folder)), folder / "prepare", workers=1)
