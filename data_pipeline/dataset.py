@@ -100,7 +100,8 @@ class Dataset:
         """
         files = [(shard.file, shard.sha256) for shard in self._all_shards()]
         files.append((self.manifest.tokenizer.file, self.manifest.tokenizer.sha256))
-        files.append((self.manifest.unigram.file, self.manifest.unigram.sha256))
+        others = (self.manifest.unigram, self.manifest.report)
+        files += [(other.file, other.sha256) for other in others if other is not None]
         for name, expected in files[share::shares]:
             if file_sha256(self.directory / name) != expected:
                 raise DataError(

@@ -11,7 +11,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from data_pipeline.errors import DataError
 
-MANIFEST = "manifest.json"
+MANIFEST, MIX = "manifest.json", "mix.json"
 FORMAT: Literal[1] = 1
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -75,6 +75,8 @@ class BuildRecord(_Record):
 
     identity: str
     config: dict[str, Any]
+    source: str = ""
+    """Which of the config's sources this is; empty when it has one input."""
     inputs: tuple[File, ...]
     validation_inputs: tuple[File, ...] = ()
 
@@ -89,35 +91,70 @@ class Manifest(_Record):
     unigram: File = Field(description="int64 [vocabulary] counts of each token in the training split, as .npy")
     splits: dict[SplitName, Split]
     build: BuildRecord
+    report: File | None = Field(default=None, description="what the steps of the build saw, kept and dropped, as .json")
     pairs: bool = Field(default=False, description="each document is two texts, both followed by an end of text")
 
     def save(self, directory: Path) -> None:
         """Write manifest.json, the same bytes for the same content."""
-        (directory / MANIFEST).write_text(json.dumps(self.model_dump(), indent=1, sort_keys=True) + "\n")
+        _save(self, directory / MANIFEST)
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:
         """Read and check manifest.json. Raises DataError when it is missing, damaged or of another format."""
         path = directory / MANIFEST
-        try:
-            values = json.loads(path.read_bytes())
-        except FileNotFoundError as error:
-            raise DataError(
-                f"{directory} holds no {MANIFEST}; build a dataset there with `pretrain data build`."
-            ) from error
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} can't be read ({error}); remove {directory} and build it again.") from error
-        if isinstance(values, dict) and values.get("format") != FORMAT:
-            raise DataError(f"{path} is of format {values.get('format')}, this program reads {FORMAT}; build it again.")
-        try:
-            manifest = cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise DataError(f"{path} is damaged at {where} ({first['msg']}); build it again.") from error
+        manifest: Manifest = _load(cls, path)
         if manifest.identity != stream_identity(manifest.tokenizer.identity, manifest.dtype, manifest.splits):
             raise DataError(f"{path} was changed by hand: its identity isn't that of its shards; build it again.")
         return manifest
+
+
+class MixSource(_Record):
+    """One dataset of a mix."""
+
+    name: str = Field(description="the dataset's folder")
+    weight: float
+    identity: str = Field(description="the dataset's")
+
+
+class Mix(_Record):
+    """mix.json: datasets that were built together, each in a folder by its name, with one tokenizer."""
+
+    format: Literal[1] = FORMAT
+    identity: str = Field(description="digest of all that decides the content")
+    sources: tuple[MixSource, ...]
+
+    def save(self, directory: Path) -> None:
+        """Write mix.json, the same bytes for the same content."""
+        _save(self, directory / MIX)
+
+    @classmethod
+    def load(cls, directory: Path) -> Mix:
+        """Read and check mix.json. Raises DataError when it is missing, damaged or of another format."""
+        mix: Mix = _load(cls, directory / MIX)
+        return mix
+
+
+def _save(record: BaseModel, path: Path) -> None:
+    path.write_text(json.dumps(record.model_dump(), indent=1, sort_keys=True) + "\n")
+
+
+def _load(kind: type[Any], path: Path) -> Any:
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path.parent} holds no {path.name}; build a dataset there with `pretrain data build`."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read ({error}); remove {path.parent} and build it again.") from error
+    if isinstance(values, dict) and values.get("format") != FORMAT:
+        raise DataError(f"{path} is of format {values.get('format')}, this program reads {FORMAT}; build it again.")
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DataError(f"{path} is damaged at {where} ({first['msg']}); build it again.") from error
 
 
 def stream_identity(tokenizer: str, dtype: str, splits: dict[SplitName, Split]) -> str:

@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class Progress:
-    """Counts documents and bytes, and shows them with the rate."""
+    """Counts tasks and what they take (bytes, or tokens), and shows them with the rate and the time that is left."""
 
     def __init__(self, label: str, stream: TextIO | None = None) -> None:
         """`label` begins each line; `stream` is stderr unless given."""
@@ -16,12 +16,16 @@ class Progress:
         self._live = self._stream.isatty()
         self._interval_s = 0.2 if self._live else 10.0
         self._start = self._shown = time.monotonic()
-        self._documents = self._bytes = 0
+        self._tasks = self._size = self._whole = 0
 
-    def add(self, documents: int, text_bytes: int) -> None:
+    def expect(self, size: int) -> None:
+        """How much there is to do in all."""
+        self._whole = size
+
+    def add(self, tasks: int, size: int) -> None:
         """So much more is done."""
-        self._documents += documents
-        self._bytes += text_bytes
+        self._tasks += tasks
+        self._size += size
         if time.monotonic() - self._shown >= self._interval_s:
             self._shown = time.monotonic()
             self._stream.write(f"\r{self._line()}\x1b[K" if self._live else f"{self._line()}\n")
@@ -33,6 +37,10 @@ class Progress:
         self._stream.flush()
 
     def _line(self) -> str:
-        megabytes = self._bytes / 1e6
-        rate = megabytes / max(time.monotonic() - self._start, 1e-9)
-        return f"{self._label}: {self._documents:,} documents, {megabytes:,.1f} MB, {rate:,.1f} MB/s"
+        seconds = max(time.monotonic() - self._start, 1e-9)
+        line = f"{self._label}: {self._tasks:,} done"
+        if self._size:
+            line += f", {self._size / 1e6:,.1f} M, {self._size / 1e6 / seconds:,.1f} M/s"
+        if 0 < self._size < self._whole:
+            line += f", {seconds * (self._whole / self._size - 1):,.0f} s left"
+        return f"{line} ({seconds:.1f} s)"

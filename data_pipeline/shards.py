@@ -17,67 +17,55 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.manifest import Member, Shard, Split, SplitName
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.manifest import Member, Shard
 
 _TAR_BLOCK_BYTES = 512
 
 
 class ShardWriter:
-    """Documents' tokens -> the shards of one split. Equal documents give equal bytes."""
+    """Documents' tokens -> one shard. Equal documents give equal bytes."""
 
-    def __init__(
-        self, directory: Path, split: SplitName, tokenizer: Tokenizer, member_tokens: int, shard_tokens: int
-    ) -> None:
-        """Shards end at the first member's end after `shard_tokens`, members at a document's after `member_tokens`."""
-        self._directory, self._split = directory, split
-        self._member_tokens, self._shard_tokens = member_tokens, shard_tokens
-        self._dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
-        self._end = np.array([tokenizer.end_of_text], self._dtype)
-        self.counts = np.zeros(tokenizer.vocabulary_size, np.int64)
-        """[vocabulary] how often each token was written."""
-        self._pieces: list[NDArray[Any]] = []  # of the member under way: tokens and end of each document
-        self._records: list[dict[str, Any]] = []
-        self._starts = [0]
-        self._text_bytes = self._words = 0
-        self._shards: list[Shard] = []
-        self._open_shard()
-
-    def add(self, ids: NDArray[np.int32], source: str, index: int, text_bytes: int, words: int) -> None:
-        """Append one document and an end of text; `source` and `index` say where it came from."""
-        self._pieces += [ids.astype(self._dtype), self._end]
-        self._records.append({"source": source, "index": index, "bytes": text_bytes, "words": words})
-        self._starts.append(self._starts[-1] + len(ids) + 1)
-        self._text_bytes += text_bytes
-        self._words += words
-        if self._starts[-1] >= self._member_tokens:
-            self._write_member()
-            if sum(member.tokens for member in self._members) >= self._shard_tokens:
-                self._close_shard()
-                self._open_shard()
-
-    def close(self) -> Split:
-        """Write what is left; everything is on the disk when this returns."""
-        if self._records:
-            self._write_member()
-        self._close_shard()
-        return Split(
-            documents=sum(shard.documents for shard in self._shards),
-            tokens=sum(shard.tokens for shard in self._shards),
-            text_bytes=self._text_bytes,
-            words=self._words,
-            shards=tuple(self._shards),
-        )
-
-    def _open_shard(self) -> None:
+    def __init__(self, path: Path, name: str, vocabulary: int, member_tokens: int) -> None:
+        """Writes to `path` what is to be called `name`; members end at a document's end after `member_tokens`."""
         # Imported here, since it imports torch where there is one: seconds.
         from webdataset import TarWriter
 
-        self._name = f"{self._split}-{len(self._shards):05d}"
+        self._name, self._member_tokens = name, member_tokens
+        self._dtype = np.dtype(token_dtype(vocabulary)).newbyteorder("<")
+        self.counts = np.zeros(vocabulary, np.int64)
+        """[vocabulary] how often each token was written."""
+        self._pieces: list[NDArray[Any]] = []  # of the member under way: each document's tokens
+        self._records: list[dict[str, Any]] = []
+        self._starts = [0]
         self._members: list[Member] = []
         self._documents = 0
-        self._file = _HashedFile(self._directory / f"{self._name}.tar")
+        self._file = _HashedFile(path)
         self._tar = TarWriter(self._file, user="", group="", encoder=False, mtime=0)
+
+    def add(self, tokens: NDArray[Any], record: dict[str, Any]) -> None:
+        """Append one document: its tokens, an end of text the last, and where it came from."""
+        self._pieces.append(tokens.astype(self._dtype, copy=False))
+        self._records.append(record)
+        self._starts.append(self._starts[-1] + len(tokens))
+        if self._starts[-1] >= self._member_tokens:
+            self._write_member()
+
+    def close(self) -> Shard | None:
+        """Write what is left; everything is on the disk when this returns. None when nothing was added."""
+        if self._records:
+            self._write_member()
+        self._tar.close()
+        digest, size = self._file.close()
+        if not self._members:
+            return None
+        return Shard(
+            file=self._name,
+            sha256=digest,
+            bytes=size,
+            documents=self._documents,
+            tokens=sum(member.tokens for member in self._members),
+            members=tuple(self._members),
+        )
 
     def _write_member(self) -> None:
         tokens = np.concatenate(self._pieces)
@@ -85,7 +73,7 @@ class ShardWriter:
         data = _npy(tokens)
         self._tar.write(
             {
-                "__key__": f"{self._name}-{len(self._members):06d}",
+                "__key__": f"{Path(self._name).stem}-{len(self._members):06d}",
                 "documents.json": json.dumps(self._records).encode(),
                 "starts.npy": _npy(np.array(self._starts[:-1], "<i8")),
                 "tokens.npy": data,  # last by name, and so the last in the file
@@ -96,23 +84,6 @@ class ShardWriter:
         self._members.append(Member(offset=offset, tokens=len(tokens)))
         self._documents += len(self._records)
         self._pieces, self._records, self._starts = [], [], [0]
-
-    def _close_shard(self) -> None:
-        self._tar.close()
-        digest, size = self._file.close()
-        if not self._members:  # the split ended where this shard would have begun
-            self._file.path.unlink()
-            return
-        self._shards.append(
-            Shard(
-                file=self._file.path.name,
-                sha256=digest,
-                bytes=size,
-                documents=self._documents,
-                tokens=sum(member.tokens for member in self._members),
-                members=tuple(self._members),
-            )
-        )
 
 
 class _HashedFile:

@@ -25,6 +25,7 @@ from data_pipeline.durable import sync
 
 _RESULT, _CLAIM = ".done.json", ".claim"
 _POLL_S = 0.5
+_SMALL = 2**22  # work that is done sooner than processes start
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Task:
     """Names it among the tasks of its folder."""
     run: Callable[[], Any]
     size: int = 0
-    """For the progress shown: bytes that it reads, or whatever the stage counts in."""
+    """Bytes that it reads, or whatever the stage counts in: for the progress shown. 0: not known."""
 
 
 def run_tasks(
@@ -54,7 +55,8 @@ def run_tasks(
                 found[task.key] = result[0]
                 done(task, result[0])
         left = [task for task in tasks if task.key not in found]
-        if workers == 1 or len(left) == 1:
+        small = all(task.size for task in left) and sum(task.size for task in left) < _SMALL
+        if workers == 1 or len(left) == 1 or small:
             for task in left:
                 if (result := _run(folder, task)) is not None:
                     found[task.key] = result[0]
@@ -70,7 +72,9 @@ def run_tasks(
 
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
-    """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error."""
+    """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error. Makes the
+    folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
         yield scratch

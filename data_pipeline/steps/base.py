@@ -30,6 +30,15 @@ class Step(BaseModel):
         default=None, description="names of the sources whose documents it works on; absent: all"
     )
 
+    @property
+    def title(self) -> str:
+        """The step's `name`."""
+        return str(type(self).model_fields["name"].default)
+
+    def files(self) -> list[Path]:
+        """Files besides the input that its work depends on, such as texts to train a model on."""
+        return []
+
     def prepare(self, folder: Path) -> Iterable[Task]:
         """What has to be done once before any document is seen, such as training a model into `folder`."""
         return ()

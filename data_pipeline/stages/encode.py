@@ -1,0 +1,113 @@
+"""Documents -> tokens: each unit's in the order of their keys, so that a shard can take a stretch of keys from it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.documents import Document
+from data_pipeline.manifest import SPLITS, SplitName
+from data_pipeline.shards import token_dtype
+from data_pipeline.stages.passes import Run, Survey
+from data_pipeline.stages.pieces import read_piece
+from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.work import Task, written
+
+_BATCH_CHARACTERS = 2**22  # text that is in memory at once while encoding
+INDEX = np.dtype([("key", "<u8"), *((name, "<i8") for name in ("tokens", "index", "part", "bytes", "words"))])
+
+
+class Encoded:
+    """What one unit gives to one split: an array of INDEX, sorted by key, and the documents' tokens in that order, each
+    with its end of text."""
+
+    def __init__(self, folder: Path, survey: Survey, split: SplitName) -> None:
+        stem = folder / "tokens" / f"{survey.stretch.number:06d}-{split}"
+        self.file = survey.stretch.file.name
+        self.index_path, self.tokens_path = stem.with_suffix(".index.npy"), stem.with_suffix(".tokens.npy")
+
+    def index(self) -> NDArray[Any]:
+        """[documents] of INDEX, in place on the disk."""
+        found: NDArray[Any] = np.load(self.index_path, mmap_mode="r")
+        return found
+
+    def tokens(self) -> NDArray[Any]:
+        """[tokens], in place on the disk."""
+        found: NDArray[Any] = np.load(self.tokens_path, mmap_mode="r")
+        return found
+
+    def remove(self) -> None:
+        """Once they are in shards."""
+        self.index_path.unlink(missing_ok=True)
+        self.tokens_path.unlink(missing_ok=True)
+
+
+def encode(surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, run: Run, threads: int) -> Any:
+    """{split: tokens} of each unit."""
+    tasks = [
+        Task(
+            f"{survey.stretch.number:06d}",
+            partial(_encode, survey, cutoff[survey.stretch.source], tokenizer, folder, threads),
+            survey.bytes,
+        )
+        for survey in surveys
+    ]
+    results = run("encoding", tasks)
+    for survey in surveys:
+        survey.path.unlink(missing_ok=True)
+    return results
+
+
+def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, threads: int) -> dict[SplitName, int]:
+    tokenizer = _tokenizer(tokenizer_path)
+    dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
+    rows: dict[SplitName, list[tuple[int, ...]]] = {split: [] for split in SPLITS}
+    pieces: dict[SplitName, list[NDArray[Any]]] = {split: [] for split in SPLITS}
+    for batch in _batches(read_piece(survey.path, survey.stretch.file.name)):
+        encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
+        for document in batch:
+            ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
+            tokens = np.concatenate(ids).astype(dtype)
+            held_out = survey.stretch.file.validation or document.key < cutoff
+            split: SplitName = "validation" if held_out else "train"
+            size = sum(len(text.encode()) for text in document.texts)
+            words = sum(len(text.split()) for text in document.texts)
+            rows[split].append((document.key, len(tokens), document.index, document.part, size, words))
+            pieces[split].append(tokens)
+    for split in SPLITS:
+        index = np.array(rows[split], INDEX)
+        order = np.argsort(index["key"], kind="stable")
+        files = Encoded(folder, survey, split)
+        files.index_path.parent.mkdir(exist_ok=True)
+        _save(files.index_path, index[order])
+        _save(files.tokens_path, np.concatenate([pieces[split][n] for n in order] or [np.empty(0, dtype)]))
+    return {split: sum(map(len, pieces[split])) for split in SPLITS}
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += sum(map(len, document.texts))
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer.load(path)
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with written(path) as scratch, scratch.open("wb") as file:
+        np.save(file, array)

@@ -1,0 +1,42 @@
+"""The steps that a config can name: one row each."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from pydantic import ValidationError
+
+from data_pipeline.steps.base import Step
+from data_pipeline.steps.length import Length
+
+STEPS: dict[str, type[Step]] = {str(step.model_fields["name"].default): step for step in (Length,)}
+
+
+def make_step(given: Any) -> Step:
+    """A step from its name, or from a mapping that has its `name` and settings. Raises ValueError for anything else."""
+    if isinstance(given, Step):
+        return given
+    values = {"name": given} if isinstance(given, str) else given
+    if not isinstance(values, dict) or not isinstance(name := values.get("name"), str):
+        raise ValueError(f"a step is its name, or a mapping with name: and settings, not {given!r}")
+    if name not in STEPS:
+        near = difflib.get_close_matches(name, STEPS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known steps: {', '.join(STEPS)}"
+        raise ValueError(f"there is no step {name!r}: {hint}")
+    try:
+        return STEPS[name].model_validate(values)
+    except ValidationError as error:
+        raise ValueError(f"step {name}: {_sentence(STEPS[name], error)}") from None
+
+
+def _sentence(step: type[Step], error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, step.model_fields, n=1)
+        return f"unknown key {key!r}: " + (
+            f"did you mean {near[0]!r}?" if near else f"known: {list(step.model_fields)}"
+        )
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{key}: {message}" if key else message
