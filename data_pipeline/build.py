@@ -63,7 +63,7 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
                     keep_digests(sources, files, folder)
                     _build(config, sources, files, identity, folder, progress)
                     _publish(folder / "output", config.output)
-            scratch.remove(config.output)
+        scratch.remove(config.output)
         return at_work
     except DataError:
         if at_work:

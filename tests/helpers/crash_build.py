@@ -70,7 +70,8 @@ def _case(directory: Path, moments: list[Moment], expected: dict[str, bytes], ra
                 assert contents(output) == expected, "half a dataset under its name"
         with CORES:
             assert statuses(command.start(_ARGUMENTS, 1, directory, log), _LIMIT_S) == [0]
-        assert sorted(p.name for p in directory.iterdir()) == ["dataset", "log"], "something is left behind"
+        left = sorted(p.name for p in directory.iterdir())
+        assert left == ["dataset", "log"], f"something is left behind: {left}"
         differing = [name for name, _ in contents(output).items() ^ expected.items()]
         assert not differing, f"{differing} differ from an uninterrupted build's"
     except Exception as error:
