@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from data_pipeline.build import build
 from data_pipeline.config import BuildConfig
 from data_pipeline.dataset import Dataset
-from data_pipeline.manifest import SPLITS, SplitName
+from data_pipeline.manifest import MIX, SPLITS, Mix, SplitName
 
 Load = Callable[[type[BuildConfig], str, list[str]], BuildConfig]
 _SAMPLE_CHARACTERS = 400
@@ -36,15 +37,39 @@ def main(argv: list[str], load: Load) -> int:
         config = load(BuildConfig, arguments.config, arguments.overrides)
         if not build(config):
             print(f"{config.output} is already built from this input with these settings.")
-        print(_counts(Dataset(config.output)))
+        for title, dataset in _datasets(config.output):
+            print(f"{title}{_counts(dataset)}{_steps(dataset)}")
     else:
-        dataset = Dataset(arguments.directory)
-        dataset.verify()
-        print(_counts(dataset))
-        print("checksums   all good")
-        for split in SPLITS:
-            print(f"\n--- {split}, first document ---\n{_first_text(dataset, split)}")
+        for title, dataset in _datasets(arguments.directory):
+            dataset.verify()
+            print(f"{title}{_counts(dataset)}{_steps(dataset)}")
+            print("checksums   all good")
+            for split in SPLITS:
+                print(f"\n--- {split}, first document ---\n{_first_text(dataset, split)}")
     return 0
+
+
+def _datasets(directory: Path) -> list[tuple[str, Dataset]]:
+    """(title, dataset) of a directory, or of each source of a mix."""
+    if not (directory / MIX).is_file():
+        return [("", Dataset(directory))]
+    sources = Mix.load(directory).sources
+    return [(f"\n=== {s.name} (weight {s.weight:g})\n", Dataset(directory / s.name)) for s in sources]
+
+
+def _steps(dataset: Dataset) -> str:
+    """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed."""
+    if dataset.manifest.report is None:
+        return ""
+    steps = json.loads((dataset.directory / dataset.manifest.report.file).read_bytes())["steps"]
+    lines = [f"\n{'step':<20}{'seen':>12}{'kept':>12}  dropped; changed" if steps else ""]
+    for step in steps:
+        dropped, changed = (
+            ", ".join(f"{name} {count:,}" for name, count in sorted(step[kind].items(), key=lambda x: -x[1]))
+            for kind in ("dropped", "changed")
+        )
+        lines.append(f"{step['name']:<20}{step['seen']:>12,}{step['kept']:>12,}  {dropped or '-'}; {changed or '-'}")
+    return "\n".join(lines)
 
 
 def _counts(dataset: Dataset) -> str:
