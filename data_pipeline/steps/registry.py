@@ -34,7 +34,7 @@ def _sentence(step: type[Step], error: ValidationError) -> str:
     problem = error.errors()[0]
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, step.model_fields, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(key, step.model_fields, n=1, cutoff=0.4)
         return f"unknown key {key!r}: " + (
             f"did you mean {near[0]!r}?" if near else f"known: {list(step.model_fields)}"
         )
