@@ -176,7 +176,7 @@ def repeated_grams(words: Words, longest: int) -> Iterator[Repetition]:
         inside = first + n - 1 < words.firsts[text[first] + 1]
         first, hashes = first[inside], hashes[inside]
         hashes = mix(hashes * _SALT + words.hashes[first + n - 1])
-        order = np.argsort(hashes, kind="stable")  # equal n-grams in the order of the text
+        order = np.argsort(hashes, kind="stable")  # equal n-grams stay in the order of the text
         ordered = hashes[order]
         new = np.ones(len(order), bool)
         new[1:] = ordered[1:] != ordered[:-1]
@@ -196,7 +196,7 @@ def repeated_grams(words: Words, longest: int) -> Iterator[Repetition]:
         inside_repeat = np.cumsum(covered[:-1]) > 0
         repeated = np.bincount(text[inside_repeat], lengths[inside_repeat], texts)
         yield Repetition(n, top / total, repeated / total)
-        stays = np.sort(order[sizes[group] > 1])
+        stays = order[sizes[group] > 1]
         first, hashes = first[stays], hashes[stays]
 
 
