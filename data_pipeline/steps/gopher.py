@@ -1,0 +1,230 @@
+"""The rules of MassiveText for web pages: does a text look like prose, and does it repeat itself.
+
+Rae et al. 2021, appendix A.1.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from data_pipeline.documents import Document, Tally
+from data_pipeline.hashing import mix
+from data_pipeline.steps.base import LocalStep
+from data_pipeline.words import Words
+
+_BATCH_CHARACTERS = 2**19
+_ALPHABETIC_WORD = re.compile(r"[^\W\d_]\S*")
+_ELLIPSES = ("...", "…")
+_PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n")
+_SALT = np.uint64(0xD6E8FEB86659FD93)
+
+
+class GopherQuality(LocalStep):
+    """Keeps documents that look like prose. A word is what stands between white space."""
+
+    name: Literal["gopher_quality"] = "gopher_quality"
+    min_words: int = Field(default=50, ge=0, description="words that a document must have")
+    max_words: int = Field(default=100_000, gt=0, description="words that it may have")
+    min_word_characters: float = Field(default=3, ge=0, description="least mean length of its words")
+    max_word_characters: float = Field(default=10, gt=0, description="greatest mean length of its words")
+    max_symbols: float = Field(default=0.1, ge=0, description="greatest ratio of # to words, and of ellipses to words")
+    max_bullet_lines: float = Field(
+        default=0.9, ge=0, le=1, description="part of the lines that may begin with a bullet"
+    )
+    max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1, description="part of the lines that may end with ...")
+    min_alphabetic: float = Field(default=0.8, ge=0, le=1, description="part of the words that must hold a letter")
+    stop_words: list[str] = Field(
+        default=["the", "be", "to", "of", "and", "that", "have", "with"],
+        description="words, in lower case, that prose holds; those of the paper, which are English",
+    )
+    min_stop_words: int = Field(default=2, ge=0, description="how many different ones of them it must hold")
+    bullets: str = Field(default="•‣◦▪*-", description="characters that count as a bullet (the paper names none)")
+
+    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+        """Drops by the first rule that is broken, which is the reason."""
+        stop_words = frozenset(self.stop_words)
+        bullets = tuple(self.bullets)
+        for document in documents:
+            if reason := self._reason(document.text, stop_words, bullets):
+                tally.drop(document, reason)
+            else:
+                yield document
+
+    def _reason(self, text: str, stop_words: frozenset[str], bullets: tuple[str, ...]) -> str | None:
+        words = text.split()
+        if len(words) < max(1, self.min_words):
+            return "few words"
+        if len(words) > self.max_words:
+            return "many words"
+        mean = sum(map(len, words)) / len(words)
+        if mean < self.min_word_characters:
+            return "short words"
+        if mean > self.max_word_characters:
+            return "long words"
+        if text.count("#") > self.max_symbols * len(words):
+            return "hash signs"
+        if sum(map(text.count, _ELLIPSES)) > self.max_symbols * len(words):
+            return "ellipses"
+        lines = [line for line in map(str.strip, text.split("\n")) if line]
+        if sum(line.startswith(bullets) for line in lines) > self.max_bullet_lines * len(lines):
+            return "bullet lines"
+        if sum(line.endswith(_ELLIPSES) for line in lines) > self.max_ellipsis_lines * len(lines):
+            return "ellipsis lines"
+        if len(_ALPHABETIC_WORD.findall(text)) < self.min_alphabetic * len(words):
+            return "words without letters"
+        # Most prose holds them in lower case, which is cheaper to see.
+        if len(stop_words.intersection(words)) < self.min_stop_words:
+            found = stop_words.intersection(text.lower().split())
+            if len(found) < self.min_stop_words:
+                return "few stop words"
+        return None
+
+
+class GopherRepetition(LocalStep):
+    """Keeps documents that do not repeat themselves (table A1).
+
+    A repeat is what has occurred before: of two equal lines one is a repeat. Characters of lines and paragraphs are
+    counted against those of all of them; those of n-grams, each word once, against those of all words.
+    """
+
+    name: Literal["gopher_repetition"] = "gopher_repetition"
+    max_lines: float | None = Field(default=0.3, description="part of the lines that may be repeats; null: any")
+    max_paragraphs: float | None = Field(default=0.3, description="as max_lines, of paragraphs")
+    max_line_characters: float | None = Field(default=0.2, description="part of the characters in repeated lines")
+    max_paragraph_characters: float | None = Field(default=0.2, description="as max_line_characters, of paragraphs")
+    max_top_grams: dict[Annotated[int, Field(ge=2)], float] = Field(
+        default={2: 0.2, 3: 0.18, 4: 0.16},
+        description="for n words: part of the characters that may lie in the most frequent n-gram, if it is repeated",
+    )
+    max_repeated_grams: dict[Annotated[int, Field(ge=2)], float] = Field(
+        default={5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10},
+        description="for n words: part of the characters that may lie in n-grams that have occurred before",
+    )
+
+    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+        """Drops by the first rule that is broken, which is the reason: lines and paragraphs, then n-grams by length."""
+        for batch in _batches(documents):
+            reasons = self._gram_reasons([document.text for document in batch])
+            for document, grams in zip(batch, reasons, strict=True):
+                if reason := self._line_reason(document.text) or grams:
+                    tally.drop(document, reason)
+                else:
+                    yield document
+
+    def _line_reason(self, text: str) -> str | None:
+        kinds = (
+            ("paragraphs", _PARAGRAPH_END.split(text), self.max_paragraphs, self.max_paragraph_characters),
+            ("lines", text.split("\n"), self.max_lines, self.max_line_characters),
+        )
+        for kind, pieces, most, most_characters in kinds:
+            part, characters = repeated_pieces(pieces)
+            if most is not None and part > most:
+                return f"repeated {kind}"
+            if most_characters is not None and characters > most_characters:
+                return f"characters in repeated {kind}"
+        return None
+
+    def _gram_reasons(self, texts: list[str]) -> list[str | None]:
+        reasons: list[str | None] = [None] * len(texts)
+        for grams in repeated_grams(Words.of(texts), max([*self.max_top_grams, *self.max_repeated_grams], default=0)):
+            for kind, parts, limits in (
+                ("top", grams.top, self.max_top_grams),
+                ("repeated", grams.repeated, self.max_repeated_grams),
+            ):
+                if grams.n in limits:
+                    for text in np.flatnonzero(parts > limits[grams.n]).tolist():
+                        reasons[text] = reasons[text] or f"{kind} {grams.n}-grams"
+        return reasons
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How much of each text lies in n-grams that it repeats, as a part of the characters of its words."""
+
+    n: int
+    top: NDArray[np.float64]
+    """[texts] in all occurrences of the n-gram that occurs most; of several, the one of most characters; 0 when none
+    occurs twice. Overlapping occurrences count each."""
+    repeated: NDArray[np.float64]
+    """[texts] in n-grams that have occurred before; a character of several of them counts once."""
+
+
+def repeated_grams(words: Words, longest: int) -> Iterator[Repetition]:
+    """For n from 2 to `longest`.
+
+    An n-gram can be repeated only where the (n-1)-gram that it begins with is, so each round looks at what the one
+    before has left: in prose, little.
+    """
+    count = len(words.hashes)
+    texts = len(words.firsts) - 1
+    text = np.repeat(np.arange(texts), np.diff(words.firsts))
+    lengths = words.ends - words.begins
+    total = np.maximum(1, np.bincount(text, lengths, texts))
+    until = np.concatenate([[0], np.cumsum(lengths)])
+    first = np.arange(count)
+    # Equal words of different texts are made to differ, so that one sort serves all texts.
+    hashes = mix(words.hashes + text.astype(np.uint64) * _SALT)
+    for n in range(2, longest + 1):
+        inside = first + n - 1 < words.firsts[text[first] + 1]
+        first, hashes = first[inside], hashes[inside]
+        hashes = mix(hashes * _SALT + words.hashes[first + n - 1])
+        order = np.argsort(hashes, kind="stable")  # equal n-grams stay in the order of the text
+        ordered = hashes[order]
+        new = np.ones(len(order), bool)
+        new[1:] = ordered[1:] != ordered[:-1]
+        group = np.cumsum(new) - 1
+        sizes = np.bincount(group)
+        characters = until[first[order] + n] - until[first[order]]
+        of_group = text[first[order[new]]]
+        top = np.zeros(texts)
+        most = np.zeros(texts, np.int64)
+        np.maximum.at(most, of_group, sizes)
+        best = (sizes == most[of_group]) & (sizes > 1)
+        np.maximum.at(top, of_group[best], np.bincount(group, characters)[best])
+        covered = np.zeros(count + 1, np.int64)
+        again = first[order[~new]]
+        np.add.at(covered, again, 1)
+        np.add.at(covered, again + n, -1)
+        inside_repeat = np.cumsum(covered[:-1]) > 0
+        repeated = np.bincount(text[inside_repeat], lengths[inside_repeat], texts)
+        yield Repetition(n, top / total, repeated / total)
+        stays = order[sizes[group] > 1]
+        first, hashes = first[stays], hashes[stays]
+
+
+def repeated_pieces(pieces: Iterable[str]) -> tuple[float, float]:
+    """(part of `pieces`, part of their characters) in those that have occurred before, but for blanks around them and
+    empty pieces."""
+    seen: set[str] = set()
+    count = repeats = characters = repeated = 0
+    for piece in pieces:
+        if piece := piece.strip():
+            count += 1
+            characters += len(piece)
+            if piece in seen:
+                repeats += 1
+                repeated += len(piece)
+            seen.add(piece)
+    return repeats / max(1, count), repeated / max(1, characters)
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Runs of documents, in order, whose characters are enough for numpy and few enough for memory."""
+    batch: list[Document] = []
+    characters = 0
+    for document in documents:
+        batch.append(document)
+        characters += len(document.text)
+        if characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,99 @@
+"""C4's rules, one by one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.errors import DataError
+from data_pipeline.steps.c4 import C4
+from tests.helpers.steps import run_local
+
+_PAGE = "This is the first sentence here. And here comes the second one!\nDoes a third one follow it?"
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("Home | About us and our friends | Contact", "lines without end mark"),
+        ("This goes on and on and on...", "lines without end mark"),
+        ("This goes on and on and on…", "lines without end mark"),
+        ("Only four words here.", "lines of few words"),
+        ("Please enable JavaScript in order to see this page.", "lines with javascript"),
+        ("By going on you accept our Privacy Policy and more.", "lines with privacy policy"),
+        ("This site uses cookies, as all of them do.", "lines with uses cookies"),
+    ],
+)
+def test_lines_that_are_no_sentences_go_and_are_counted(tmp_path: Path, line: str, kind: str) -> None:
+    texts, tally = run_local(C4(), [f"{line}\n\n{_PAGE}\n  "], tmp_path)
+    assert texts == [_PAGE]
+    assert tally.changed == Counter({kind: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            _PAGE.replace(" Does a third one follow it?", "").replace("\nDoes a third one follow it?", ""),
+            "few sentences",
+        ),
+        (_PAGE + "\nLOREM ipsum", "lorem ipsum"),
+        (_PAGE + "\nfunction() {", "{"),
+        ("", "few sentences"),
+    ],
+)
+def test_pages_that_are_not_wanted_are_dropped_and_count_no_lines(tmp_path: Path, text: str, reason: str) -> None:
+    texts, tally = run_local(C4(), [text + "\nno end"], tmp_path)
+    assert texts == []
+    assert tally.dropped == Counter({reason: 1})
+    assert not tally.changed
+
+
+def test_good_pages_and_quotations_stay(tmp_path: Path) -> None:
+    good = [_PAGE, 'She said: "I am here now."\n“And so are we, all of us.”\nThat was all that they said.']
+    texts, tally = run_local(C4(), good, tmp_path)
+    assert texts == good
+    assert not tally.changed
+
+
+def test_citation_marks_go_before_a_line_is_judged(tmp_path: Path) -> None:
+    text = "Water is wet, as is known.[1]\nIt boils[citation needed] at 100 degrees.[23]\nIt freezes at 0.[a][edit]"
+    texts, tally = run_local(C4(min_sentences=2), [text], tmp_path)
+    assert texts == ["Water is wet, as is known.\nIt boils at 100 degrees."]
+    assert tally.changed == Counter({"citation marks": 4, "lines without end mark": 1})
+    assert run_local(C4(citations=False), [text], tmp_path)[0] == []
+
+
+def test_the_first_version_of_the_paper_can_be_set(tmp_path: Path) -> None:
+    page = "\n".join(["Three words here."] * 5)
+    assert run_local(C4(min_sentences=5, min_words=3), [page], tmp_path)[0] == [page]
+    assert run_local(C4(), [page], tmp_path)[0] == []
+
+
+def test_a_long_word_takes_its_line_when_set(tmp_path: Path) -> None:
+    text = _PAGE + f"\nHere is a word: {'a' * 1001}."
+    assert run_local(C4(max_word_characters=1000), [text], tmp_path)[0] == [_PAGE]
+    assert run_local(C4(), [text], tmp_path)[0] == [text]
+
+
+def test_pages_without_any_line_are_dropped_even_when_no_sentence_is_asked_for(tmp_path: Path) -> None:
+    assert run_local(C4(min_sentences=0), ["no end"], tmp_path)[1].dropped == Counter(empty=1)
+
+
+def test_bad_words_count_as_whole_words_only(tmp_path: Path) -> None:
+    words = tmp_path / "bad.txt"
+    words.write_text("darn\nbig fool\n\na$$\n", encoding="utf-8")
+    step = C4(bad_words=words)
+    bad = ["Darn it all!", "(a BIG fool)", "an a$$ here"]
+    good = ["Darning socks!", "A fool so big", "a bigger big foolish fool", "ba$$ here"]
+    for text in bad:
+        assert run_local(step, [f"{_PAGE} {text}"], tmp_path)[1].dropped == Counter({"bad words": 1}), text
+    for text in good:
+        assert len(run_local(step, [f"{_PAGE} {text}."], tmp_path)[0]) == 1, text
+
+
+def test_a_list_that_is_not_there_is_said_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.txt can't be read"):
+        C4(bad_words=tmp_path / "none.txt").prepare(tmp_path)
