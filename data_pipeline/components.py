@@ -13,6 +13,7 @@ as many edges at a time. Many edges to one node, as in a huge component, leave n
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ class _Edges:
         pairs = unique_pairs(low, high)
         blocks = pairs[1] // self.block
         borders = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))
-        for begin, end in zip(borders[:-1], borders[1:], strict=True):
+        for begin, end in itertools.pairwise(borders.tolist()):
             with self._file(int(blocks[begin])).open("ab") as file:
                 np.ascontiguousarray(pairs[:, begin:end].T).tofile(file)
 

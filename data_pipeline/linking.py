@@ -95,7 +95,7 @@ class _Items:
 
     def of(self, kind: tuple[int, bool]) -> NDArray[np.bool_]:
         """[items] which are of this kind."""
-        return (self.sources == kind[0]) & (self.held_out == kind[1])
+        return np.asarray((self.sources == kind[0]) & (self.held_out == kind[1]))
 
 
 def link(folder: Path, number: int) -> int:
@@ -117,7 +117,7 @@ def link(folder: Path, number: int) -> int:
     with written(links_file(folder, number)) as path, path.open("wb") as file:
         append(file, links)
         append(file, marks)
-    return links.shape[1]
+    return int(links.shape[1])
 
 
 def links_file(folder: Path, number: int) -> Path:
@@ -135,6 +135,7 @@ class _Alike:
 
     def __init__(self, runs: list[tuple[Part, Run]], least: float) -> None:
         self._sketches = [run.sketches for _, run in runs]
+        self._width = max(sketches.shape[1] for sketches in self._sketches)  # a run without items has none
         self._firsts = np.array([part.first + int(run.covers[0]) for part, run in runs])
         self._least = least
 
@@ -148,7 +149,7 @@ class _Alike:
 
     def _at(self, positions: Positions) -> NDArray[np.uint8]:
         run = np.searchsorted(self._firsts, positions, side="right") - 1
-        result = np.empty((len(positions), self._sketches[0].shape[1]), np.uint8)
+        result = np.empty((len(positions), self._width), np.uint8)
         for number in np.unique(run):
             here = run == number
             result[here] = self._sketches[number][positions[here] - self._firsts[number]]

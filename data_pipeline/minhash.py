@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,14 @@ class MinHash:
         count = self.bands * self.rows
         values = min_hashes(hashes, borders[which], count + SKETCH_HASHES * self.sketches)
         return which, self._keys(values[:count]), np.ascontiguousarray(values[count:].T).astype(np.uint8)
+
+    def chance(self, similarity: float) -> float:
+        """Probability that two documents of this Jaccard similarity have a key in common: P(J) above."""
+        equal = similarity**self.rows
+        counts = range(self.least, self.bands + 1)
+        return sum(
+            math.comb(self.bands, count) * equal**count * (1 - equal) ** (self.bands - count) for count in counts
+        )
 
     def _keys(self, values: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """[hashes, documents] -> [documents, keys]"""

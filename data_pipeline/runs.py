@@ -83,4 +83,5 @@ def changes(*columns: NDArray[np.uint64] | NDArray[np.int64]) -> NDArray[np.bool
 
 def first_of_each(values: NDArray[np.int64], new: NDArray[np.bool_]) -> NDArray[np.int64]:
     """[rows] the value at the last row where `new` was."""
-    return values[np.flatnonzero(new)[np.cumsum(new) - 1]]
+    firsts: NDArray[np.int64] = values[np.flatnonzero(new)[np.cumsum(new) - 1]]
+    return firsts
