@@ -23,7 +23,8 @@ from data_pipeline.steps.base import GlobalStep, Unit
 from data_pipeline.steps.verdicts import join, judge, move_marks
 from data_pipeline.work import Task, written
 
-_HELD_OUT = 2  # codes, after those of verdicts
+_HELD_OUT, _REMOVED = 2, 3  # codes, after those of verdicts; two for each removal:
+_STRONG, _WEAK = 0, 1
 
 
 class Removal(BaseModel):
@@ -113,7 +114,7 @@ class Duplicates(GlobalStep):
             held_out = items if unit.validation else held_out
             work += sum(run.keys.shape[1] + run.links.shape[1] for run in runs)
         rules = self._rules(sources, {(part.source, part.held_out) for part in parts})
-        like = [f"duplicate of {pair.like}" for pair in self.remove]
+        like = [f"duplicate of {pair.like}" for pair in self.remove for _ in (_STRONG, _WEAK)]
         return Plan(
             parts=parts,
             items=items,
@@ -122,8 +123,8 @@ class Duplicates(GlobalStep):
             block=self.items_per_task,
             together=self.compare == "all",
             rules=rules,
-            reasons=["", "duplicate", "duplicate of held-out", *like, *like],
-            weak=[_HELD_OUT, *(_HELD_OUT + 1 + len(like) + place for place in range(len(like)))],
+            reasons=["", "duplicate", "duplicate of held-out", *like],
+            weak=[_HELD_OUT, *range(_REMOVED + _WEAK, _REMOVED + len(like), 2)],
             least_similarity=self._least_similarity(),
         )
 
@@ -138,10 +139,9 @@ class Duplicates(GlobalStep):
             if mine != other
         ]
         for place, pair in enumerate(self.remove):
-            strong = _HELD_OUT + 1 + place
             like, mine = sources.index(pair.like), sources.index(pair.from_)
             rules += [
-                Rule(kind=(mine, held_out), near=(like, near), code=strong + (0 if near else len(self.remove)))
+                Rule(kind=(mine, held_out), near=(like, near), code=_REMOVED + 2 * place + (_STRONG if near else _WEAK))
                 for held_out in (False, True)
                 for near in (False, True)
             ]
