@@ -28,15 +28,16 @@ def run_global(
     folder: Path,
     sources: Sequence[str] | None = None,
     workers: int = 1,
+    held_out: Sequence[bool] | None = None,
 ) -> tuple[list[list[Document]], Tally]:
-    """What goes on of each unit; `sources` are the names of theirs."""
+    """What goes on of each unit; `sources` are the names of theirs, `held_out` those for validation."""
     _prepare(step, folder)
     known = []
     for number, documents in enumerate(units):
         facts = folder / f"facts-{number}"
         assert list(step.gather(documents, facts, folder)) == list(documents)
         source = sources[number] if sources else ""
-        known.append(Unit(number, source, False, len(documents), facts))
+        known.append(Unit(number, source, bool(held_out and held_out[number]), len(documents), facts))
     stages = step.decide(known, folder)
     tasks, stage = next(stages, None), 0
     while tasks is not None:

@@ -1,0 +1,148 @@
+"""What exact and fuzzy deduplication share: whom they compare, whose copy stays, and how that is decided.
+
+Items (documents or paragraphs) are equal if they have equal keys. `gather` writes keys to sorted runs; tasks link equal
+ones, each in a range of keys; other tasks turn links into verdicts, a byte per item. All hold `items_per_task` at a
+time, however many there are, and come to the same end however the work and the documents were cut.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from abc import abstractmethod
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from data_pipeline.errors import DataError
+from data_pipeline.linking import Part, Plan, Rule, link
+from data_pipeline.runs import runs_in
+from data_pipeline.steps.base import GlobalStep, Unit
+from data_pipeline.steps.verdicts import join, judge, move_marks
+from data_pipeline.work import Task, written
+
+_HELD_OUT, _REMOVED = 2, 3  # codes, after those of verdicts; two for each removal:
+_STRONG, _WEAK = 0, 1
+
+
+class Removal(BaseModel):
+    """Two sources, of which one gives way."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    like: str = Field(description="the source whose documents stay")
+    from_: str = Field(alias="from", description="the source that loses what is like a document of the other")
+
+
+class Duplicates(GlobalStep):
+    """A step that keeps one of several equal or similar items."""
+
+    name: str
+    compare: Literal["all", "within"] = Field(
+        default="all",
+        description="all: documents of all sources with each other; within: those of each source among themselves "
+        "(GPT-3). Training documents are compared with held-out ones of all sources either way, and go",
+    )
+    prefer: list[str] = Field(
+        default=[],
+        description="with compare=all: the sources whose copy stays, best first; others follow in order",
+    )
+    remove: list[Removal] = Field(
+        default=[],
+        max_length=50,
+        description="with compare=within: pairs {like: SOURCE, from: SOURCE}; what is like a document of the one is "
+        "removed from the other, with all that is like it there (GPT-3: like WebText, from Common Crawl)",
+    )
+    items_per_task: int = Field(
+        default=2**22,
+        gt=0,
+        description="keys that a task holds in memory, of some 100 bytes each; the result is the same for any",
+    )
+    _chained: ClassVar[bool]
+    """Whether items are alike because both are like a third."""
+
+    @model_validator(mode="after")
+    def _sources_are_compared_one_way(self) -> Self:
+        if self.remove and self.compare == "all":
+            raise ValueError("remove is for compare=within; with compare=all, name the source that stays in prefer")
+        if self.prefer and self.compare == "within":
+            raise ValueError("prefer is for compare=all; with compare=within, say what goes in remove")
+        try:
+            graph: dict[str, list[str]] = {}
+            for removal in self.remove:
+                graph.setdefault(removal.from_, []).append(removal.like)
+            graphlib.TopologicalSorter(graph).prepare()
+        except graphlib.CycleError as error:
+            raise ValueError(f"remove goes in a circle ({' < '.join(error.args[1])}): no copy would stay") from None
+        return self
+
+    @abstractmethod
+    def _least_similarity(self) -> float | None:
+        """What sketches of items with a common key must say; None: the key is enough."""
+
+    def decide(self, units: list[Unit], folder: Path) -> Generator[list[Task], list[Any], None]:
+        """Links, their components where links chain, and verdicts.
+
+        Raises DataError for a source that no unit belongs to.
+        """
+        plan = self._plan(units)
+        with written(folder / "plan.json") as path:
+            path.write_text(plan.model_dump_json())
+        ranges, blocks = range(plan.ranges), range(-(-plan.items // plan.block))
+        yield [Task(f"link-{number:05}", partial(link, folder, number), plan.block) for number in ranges]
+        if self._chained:
+            yield [Task("components", partial(join, folder), plan.items)]
+            yield [Task(f"marks-{number:05}", partial(move_marks, folder, number), plan.block) for number in ranges]
+        yield [Task(f"verdicts-{block:05}", partial(judge, folder, block, self._chained), plan.block)
+               for block in blocks]  # fmt: skip
+
+    def _plan(self, units: list[Unit]) -> Plan:
+        sources = list(dict.fromkeys(unit.source for unit in sorted(units, key=lambda unit: unit.number)))
+        for name in [*self.prefer, *(name for pair in self.remove for name in (pair.like, pair.from_))]:
+            if name not in sources:
+                known = ", ".join(sources)
+                raise DataError(f"step {self.name} names a source {name!r}, but it works on {known}: correct the name")
+        better = {name: place for place, name in enumerate(self.prefer)}
+        ordered = sorted(units, key=lambda u: (not u.validation, better.get(u.source, len(better)), u.number))
+        parts, items, held_out, work = [], 0, 0, 0
+        for unit in ordered:
+            runs = runs_in(unit.facts)
+            source = sources.index(unit.source)
+            parts.append(Part(unit=unit.number, facts=unit.facts, first=items, source=source, held_out=unit.validation))
+            items += int(runs[-1].covers[1])
+            held_out = items if unit.validation else held_out
+            work += sum(run.keys.shape[1] + run.links.shape[1] for run in runs)
+        rules = self._rules(sources, {(part.source, part.held_out) for part in parts})
+        like = [f"duplicate of {pair.like}" for pair in self.remove for _ in (_STRONG, _WEAK)]
+        return Plan(
+            parts=parts,
+            items=items,
+            held_out=held_out,
+            ranges=max(1, -(-work // self.items_per_task)),
+            block=self.items_per_task,
+            together=self.compare == "all",
+            rules=rules,
+            reasons=["", "duplicate", "duplicate of held-out", *like],
+            weak=[_HELD_OUT, *range(_REMOVED + _WEAK, _REMOVED + len(like), 2)],
+            least_similarity=self._least_similarity(),
+        )
+
+    def _rules(self, sources: list[str], kinds: set[tuple[int, bool]]) -> list[Rule]:
+        """Held-out documents go only for held-out ones: rules of the others are weak."""
+        if self.compare == "all":
+            return []
+        rules = [
+            Rule(kind=(mine, False), near=(other, True), code=_HELD_OUT)
+            for mine in range(len(sources))
+            for other in range(len(sources))
+            if mine != other
+        ]
+        for place, pair in enumerate(self.remove):
+            like, mine = sources.index(pair.like), sources.index(pair.from_)
+            rules += [
+                Rule(kind=(mine, held_out), near=(like, near), code=_REMOVED + 2 * place + (_STRONG if near else _WEAK))
+                for held_out in (False, True)
+                for near in (False, True)
+            ]
+        return [rule for rule in rules if rule.kind in kinds and rule.near in kinds]
