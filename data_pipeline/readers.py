@@ -86,6 +86,16 @@ def read_documents(path: Path, config: BuildConfig, name: str | None = None) -> 
             yield Document((text,), name or str(path), index)
 
 
+def read_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """(number from 1, value) of each line of a .jsonl file that is not blank.
+
+    Raises DataError naming the file and line or byte that can't be read.
+    """
+    for number, line in enumerate(_lines(path, _blocks(path)), start=1):
+        if line.strip():
+            yield number, _json(path, number, line)
+
+
 def _kind(path: Path) -> str | None:
     """.txt, .jsonl or .xml, whatever compresses it; None when it is something else."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
@@ -178,11 +188,15 @@ def _json_texts(path: Path, lines: Iterator[str], fields: tuple[str, ...]) -> It
         if not line.strip():
             yield ("",) * len(fields)  # keeps `index` the line's number
             continue
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove that line.") from error
+        record = _json(path, number, line)
         yield tuple(_json_text(f"{path}, line {number}", record, field) for field in fields)
+
+
+def _json(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove that line.") from error
 
 
 def _json_text(place: str, record: Any, field: str) -> str:
