@@ -78,7 +78,7 @@ class GramIndex:
                     raise DataError(f"Two evaluation sets are called {name}; give each a name of its own.")
                 batches = [Words.of(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
                 words = np.concatenate([np.zeros(0, np.int64), *(np.diff(batch.firsts) for batch in batches)])
-                n = _report_ngram(words, given.least_words)
+                n = report_ngram(words, given.least_words)
                 facts.append(SetFacts(name, n, len(texts), int((words < given.least_words).sum())))
                 for batch in batches:
                     removable.append(batch.grams(ngram)[0])
@@ -166,7 +166,7 @@ class GramIndex:
                 arrays = {name: file[name] for name in ("hashes", "removable", "firsts", "holders")}
             sets = tuple(SetFacts(**one) for one in header["sets"])
             index = cls(sets=sets, ngram=header["ngram"], lengths=tuple(header["lengths"]), **arrays)
-        except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+        except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path} is no index of grams of format {_FORMAT} ({error}); make it again.") from error
         if index.digest != digest:
             raise DataError(f"{path} is not what was written; make the index of grams again.")
@@ -206,7 +206,7 @@ def overlap_report(folder: Path) -> dict[str, Any]:
     return report
 
 
-def _report_ngram(words: NDArray[np.int64], least: int) -> int:
+def report_ngram(words: NDArray[np.int64], least: int) -> int:
     """N of a set whose examples have so many `words` ([examples])."""
     if not len(words):
         return least
