@@ -30,8 +30,8 @@ REPORT = "overlap.json"
 _FORMAT = 1
 _PERCENTILE = 5
 _BATCH = 1024  # examples
-_PLACES_PER_GRAM = 16  # of the prefilter: one foreign gram in sixteen at most comes through
-_MOST_PLACE_BITS = 28
+_FILTER_BITS_PER_GRAM = 32  # at least; twice that at most
+_MOST_FILTER_BITS = 33  # logarithm: a GiB
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class SetFacts:
 
 @dataclass(frozen=True)
 class GramIndex:
-    """The grams of all sets. About 17 bytes of memory for each, 4 for each example that it makes dirty, and 16 to
-    32 of a table of those that may be here."""
+    """The grams of all sets. About 17 bytes of memory for each, 4 for each example that it makes dirty, and 4 to 8
+    of a filter."""
 
     sets: tuple[SetFacts, ...]
     ngram: int
@@ -115,11 +115,13 @@ class GramIndex:
         """(number of the gram [found], number of its first word [found]) of each of its grams of `length` words that
         is here, in the order of the text.
 
-        Almost all grams of a text are foreign, and a table that the caches hold tells that of all but a few.
+        Almost all grams of a text are foreign, and a few bits per gram here, of which the caches
+        hold most, tell that of all but one in thirty: a search for each would take many times as long.
         """
         hashes, first = words.grams(length)
-        table, shift = self._prefilter
-        near = np.flatnonzero(table[hashes >> shift])
+        bitmap, shift = self._filter
+        byte, bit = _place(hashes, shift)
+        near = np.flatnonzero(bitmap[byte] & bit)
         number = np.minimum(np.searchsorted(self.hashes, hashes[near]), len(self.hashes) - 1)
         found = np.flatnonzero(self.hashes[number] == hashes[near])
         return number[found], first[near[found]]
@@ -178,13 +180,18 @@ class GramIndex:
         return np.frombuffer(json.dumps(values).encode(), np.uint8)
 
     @functools.cached_property
-    def _prefilter(self) -> tuple[NDArray[np.bool_], np.uint64]:
-        """(whether a gram's hash begins with these bits [2**bits], how far to shift a hash to get them)."""
-        bits = min(_MOST_PLACE_BITS, (_PLACES_PER_GRAM * len(self.hashes)).bit_length())
-        shift = np.uint64(64 - max(1, bits))
-        table = np.zeros(2 ** max(1, bits), np.bool_)
-        table[self.hashes >> shift] = True
-        return table, shift
+    def _filter(self) -> tuple[NDArray[np.uint8], np.uint64]:
+        """(a bit for each way in which a hash can begin, set where one here does so; what to shift a hash by)."""
+        bits = min(_MOST_FILTER_BITS, max(3, (_FILTER_BITS_PER_GRAM * len(self.hashes)).bit_length()))
+        bitmap, shift = np.zeros(2 ** (bits - 3), np.uint8), np.uint64(64 - bits)
+        np.bitwise_or.at(bitmap, *_place(self.hashes, shift))
+        return bitmap, shift
+
+
+def _place(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(byte, bit in it) that the first bits of each hash name."""
+    place = hashes >> shift
+    return (place >> np.uint64(3)).view(np.int64), np.uint8(1) << (place & np.uint64(7)).astype(np.uint8)
 
 
 def overlap_report(folder: Path) -> dict[str, Any]:

@@ -34,7 +34,9 @@ class Decontaminate(GlobalStep):
 
     name: Literal["decontaminate"] = "decontaminate"
     against: list[EvaluationSet] = Field(
-        min_length=1, description="the evaluation sets; one that needs no more than its files may be just their name"
+        min_length=1,
+        description="the evaluation sets, a list of settings of one each; a file, directory or glob alone makes each "
+        "file a set",
     )
     ngram: int = Field(default=13, ge=1, description="words of the runs that are removed")
     window_characters: int = Field(
@@ -56,9 +58,8 @@ class Decontaminate(GlobalStep):
     @field_validator("against", mode="before")
     @classmethod
     def _files_alone(cls, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        return [{"files": one} if isinstance(one, str) else one for one in value]
+        values = value if isinstance(value, list | tuple) else [value]
+        return [{"files": one} if isinstance(one, str) else one for one in values]
 
     def prepare(self, folder: Path) -> Iterable[Task]:
         """Reads the evaluation sets into an index of their grams."""

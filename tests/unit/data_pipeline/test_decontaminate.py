@@ -187,6 +187,11 @@ def test_validation_files_are_cleaned_but_not_counted(tmp_path: Path) -> None:
     assert [len(document.text) for document in step.run(documents, Tally(), 0, tmp_path)] == [301]
 
 
+def test_sets_may_be_given_by_their_files_alone() -> None:
+    given: list[Any] = ["a*.jsonl", ["a*.jsonl"], [{"files": "a*.jsonl"}]]
+    assert len({Decontaminate(against=against).model_dump_json() for against in given}) == 1
+
+
 def test_a_lambada_passage_planted_in_real_text_is_found_and_removed(tmp_path: Path, real_text: Path) -> None:
     tasks = real_text.parent / "eval" / "lambada_test.jsonl"
     passages = [json.loads(line)["text"] for line in tasks.read_text().splitlines()]
