@@ -13,7 +13,7 @@ import functools
 import hashlib
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -82,15 +82,11 @@ class GramIndex:
                 facts.append(SetFacts(name, n, len(texts), int((words < given.least_words).sum())))
                 for batch in batches:
                     removable.append(batch.grams(ngram)[0])
-                    counts = np.diff(batch.firsts)
-                    for length in range(given.least_words, n + 1):
-                        gram, first = batch.grams(length)
-                        example = np.searchsorted(batch.firsts, first, side="right") - 1
-                        its_own = (counts[example] == length) | (length == n)
-                        hashes.append(gram[its_own])
-                        holders.append(example[its_own] + total)
-                        lengths |= {length} if its_own.any() else set()
-                    total += len(counts)
+                    for length, gram, example in _report_grams(batch, given.least_words, n):
+                        lengths.add(length)
+                        hashes.append(gram)
+                        holders.append(example + total)
+                    total += len(batch.firsts) - 1
         return cls._sorted(tuple(facts), ngram, removable, np.concatenate(hashes), np.concatenate(holders), lengths)
 
     @classmethod
@@ -115,8 +111,8 @@ class GramIndex:
         """(number of the gram [found], number of its first word [found]) of each of its grams of `length` words that
         is here, in the order of the text.
 
-        Almost all grams of a text are foreign, and a few bits per gram here, of which the caches
-        hold most, tell that of all but one in thirty: a search for each would take many times as long.
+        Almost all grams of a text are foreign, and a bitmap that the caches hold tells that of all but one in thirty: to
+        search for each would take many times as long.
         """
         hashes, first = words.grams(length)
         bitmap, shift = self._filter
@@ -192,6 +188,17 @@ def _place(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int
     """(byte, bit in it) that the first bits of each hash name."""
     place = hashes >> shift
     return (place >> np.uint64(3)).view(np.int64), np.uint8(1) << (place & np.uint64(7)).astype(np.uint8)
+
+
+def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
+    """(words in a gram, hash [grams], example that holds it [grams]): N-grams, and shorter examples as a whole."""
+    counts = np.diff(words.firsts)
+    for length in range(least, n + 1):
+        gram, first = words.grams(length)
+        example = np.searchsorted(words.firsts, first, side="right") - 1
+        chosen = (counts[example] == length) | (length == n)
+        if chosen.any():
+            yield length, gram[chosen], example[chosen]
 
 
 def overlap_report(folder: Path) -> dict[str, Any]:
