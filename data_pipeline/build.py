@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline import scratch
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import Tally
 from data_pipeline.durable import sync
 from data_pipeline.errors import DataError
@@ -38,7 +38,7 @@ from data_pipeline.shards import token_dtype
 from data_pipeline.stages.assemble import Assembled, assemble
 from data_pipeline.stages.encode import encode
 from data_pipeline.stages.inputs import Source, digests, find_sources, identity_of, keep_digests
-from data_pipeline.stages.passes import Survey, clean, cut
+from data_pipeline.stages.passes import Survey, clean, cut, step_folder
 from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.tokenizer import Tokenizer
 from data_pipeline.work import Task, run_tasks
@@ -129,7 +129,7 @@ def _finish(
         tokenizer.save(place / tokenizer.file_name)
         made = assembled[source.name]
         np.save(place / _UNIGRAM, made.unigram)
-        (place / _REPORT).write_text(json.dumps(_report(config, source, surveys), indent=1) + "\n")
+        (place / _REPORT).write_text(json.dumps(_report(config, source, surveys, folder), indent=1) + "\n")
         held_out = [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
         manifest = Manifest(
@@ -169,7 +169,7 @@ def _file(path: Path) -> File:
     return File(file=path.name, bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
-def _report(config: BuildConfig, source: Source, surveys: list[Survey]) -> dict[str, Any]:
+def _report(config: BuildConfig, source: Source, surveys: list[Survey], folder: Path) -> dict[str, Any]:
     """What each step saw, kept, dropped and changed of a source's documents, with a few of those that it dropped."""
     steps = []
     for place, step in enumerate(config.steps):
@@ -177,7 +177,7 @@ def _report(config: BuildConfig, source: Source, surveys: list[Survey]) -> dict[
         for survey in surveys:
             if survey.stretch.source == source.name and str(place) in survey.tallies:
                 tally.add(Tally.from_dict(survey.tallies[str(place)]))
-        steps.append({"name": step.title, **tally.to_dict()})
+        steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, place))})
     return {"steps": steps}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.manifest import MIX, SPLITS, Mix, SplitName
 

@@ -1,21 +1,18 @@
-"""What `pretrain data build` can be told. Frozen once loaded; an unknown key is an error."""
+"""What reading, tokenizers and objectives can be told. Frozen once loaded; an unknown key is an error."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
-
-from data_pipeline.steps.base import Step
-from data_pipeline.steps.registry import make_step
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class _Config(BaseModel):
+class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TokenizerConfig(_Config):
+class TokenizerConfig(Config):
     """Which tokenizer: one trained on the input, or a given one."""
 
     type: Literal["bpe", "unigram", "wordpiece", "byte_bpe"] = Field(
@@ -52,7 +49,7 @@ class TokenizerConfig(_Config):
         return self
 
 
-class Objective(_Config):
+class Objective(Config):
     """What samples are made of a dataset, and what is asked about them: `recipes/`. Part of a run's config."""
 
     name: Literal[
@@ -96,37 +93,9 @@ class Objective(_Config):
         return self.model_dump(mode="json", exclude_defaults=True, include=set(Objective.model_fields))
 
 
-class SourceConfig(_Config):
-    """Input that becomes a dataset of its own among others."""
+class Reading(Config):
+    """How files become documents."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="of the source, and of its dataset's folder")
-    input: str | list[str] = Field(description="as BuildConfig.input")
-    validation_input: str | list[str] | None = Field(default=None, description="as BuildConfig.validation_input")
-    weight: float = Field(
-        default=1.0, gt=0, description="share of a run's samples, and of the tokenizer's training text"
-    )
-
-
-class BuildConfig(_Config):
-    """Text files -> a dataset, or several sources -> a mix of datasets with one tokenizer."""
-
-    input: str | list[str] | None = Field(
-        default=None,
-        description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki), also as .gz .bz2 .zst",
-    )
-    validation_input: str | list[str] | None = Field(
-        default=None,
-        description="files that make the validation split, all of them, as `input` names files; `input` leaves them "
-        "out, and validation_fraction then says nothing",
-    )
-    sources: list[SourceConfig] = Field(
-        default=[], description="instead of input: several, each a dataset in a folder of `output` by its name"
-    )
-    output: Path = Field(description="directory to create; appears only once it is whole")
-    steps: list[SerializeAsAny[Step]] = Field(
-        default=[],
-        description="what is done with documents, in this order: names or {name: ..., settings} (docs/data.md)",
-    )
     text_field: str = Field(default="text", description="key of the text in each line of a .jsonl file")
     pair_fields: tuple[str, str] | None = Field(
         default=None,
@@ -141,57 +110,3 @@ class BuildConfig(_Config):
     txt_passage_characters: int = Field(
         default=16 * 2**10, gt=0, description="characters after which a passage ends at the next blank line"
     )
-    tokenizer: TokenizerConfig = Field(default=TokenizerConfig(), description="how text becomes token ids")
-    validation_fraction: float = Field(
-        default=0.01,
-        gt=0,
-        lt=1,
-        description="share of documents, chosen by the hash of their text, held out (at least one is)",
-    )
-    workers: int | None = Field(
-        default=None, gt=0, description="processes; absent: one for each core. The dataset is the same with any number"
-    )
-    piece_bytes: int = Field(
-        default=2**26,
-        gt=0,
-        description="larger input files are cut into pieces of so many bytes of text, that processes can share; the "
-        "dataset is the same with any size",
-    )
-    member_tokens: int = Field(
-        default=2**20, gt=0, description="tokens after which a tar member ends, at the end of a document"
-    )
-    shard_tokens: int = Field(
-        default=2**27, gt=0, description="tokens after which a shard ends, at the end of a member"
-    )
-
-    @field_validator("steps", mode="before")
-    @classmethod
-    def _steps_by_name(cls, given: Any) -> Any:
-        return [make_step(one) for one in given] if isinstance(given, list) else given
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if (self.input is None) == (not self.sources):
-            raise ValueError("set exactly one of input and sources")
-        if self.sources and self.validation_input is not None:
-            raise ValueError("with sources, give validation_input to each source that has some")
-        names = [source.name for source in self.sources]
-        if len(set(names)) < len(names):
-            raise ValueError(f"two sources have one name: {', '.join(names)}")
-        for step in self.steps:
-            if self.pair_fields and not step.takes_pairs:
-                raise ValueError(f"the step {step.title} is not for pairs: leave it out, or pair_fields")
-            for name in step.only or []:
-                if name not in names:
-                    raise ValueError(
-                        f"the step {step.title} is only for {name!r}, which is none of the sources {names}"
-                    )
-        return self
-
-    @property
-    def resolved_sources(self) -> list[SourceConfig]:
-        """With `input`, the only one, whose name is empty."""
-        if self.sources:
-            return list(self.sources)
-        assert self.input is not None
-        return [SourceConfig.model_construct(name="", input=self.input, validation_input=self.validation_input)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 HASH_BITS = 64
 _SAMPLES, _SAMPLE_CHARACTERS = 5, 500
+_BATCH_CHARACTERS = 2**18
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,20 @@ class Document:
         """64 bits of the sha256 of its text: decides what is chance about a document (its split, its place in the
         stream), so that it depends neither on where the text lies nor on who works on it."""
         return int.from_bytes(hashlib.sha256(self.utf8).digest()[: HASH_BITS // 8], "big")
+
+
+def batched(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Runs of documents that together have about as many characters as arrays work on best."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += sum(map(len, document.texts))
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 @dataclass

@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 import zstandard
 
-from data_pipeline.config import BuildConfig
+from data_pipeline.config import Reading
 from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
 from data_pipeline.wikitext import plain
@@ -55,7 +55,7 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
     return sorted(found)
 
 
-def read_documents(path: Path, config: BuildConfig, name: str | None = None) -> Iterator[Document]:
+def read_documents(path: Path, config: Reading, name: str | None = None) -> Iterator[Document]:
     """The documents of one file, in order, which say that they come from `name` (by itself the path).
 
     Raises DataError naming the file and line or byte that can't be read.
@@ -84,6 +84,16 @@ def read_documents(path: Path, config: BuildConfig, name: str | None = None) -> 
     for index, text in enumerate(texts):
         if text.strip():
             yield Document((text,), name or str(path), index)
+
+
+def read_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """(number from 1, value) of each line of a .jsonl file that is not blank.
+
+    Raises DataError naming the file and line or byte that can't be read.
+    """
+    for number, line in enumerate(_lines(path, _blocks(path)), start=1):
+        if line.strip():
+            yield number, _json(path, number, line)
 
 
 def _kind(path: Path) -> str | None:
@@ -178,11 +188,15 @@ def _json_texts(path: Path, lines: Iterator[str], fields: tuple[str, ...]) -> It
         if not line.strip():
             yield ("",) * len(fields)  # keeps `index` the line's number
             continue
-        try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove that line.") from error
+        record = _json(path, number, line)
         yield tuple(_json_text(f"{path}, line {number}", record, field) for field in fields)
+
+
+def _json(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path}, line {number}: not JSON ({error}); mend or remove that line.") from error
 
 
 def _json_text(place: str, record: Any, field: str) -> str:

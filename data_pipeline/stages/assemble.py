@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import HASH_BITS
 from data_pipeline.manifest import SPLITS, Shard, Split, SplitName
 from data_pipeline.shards import ShardWriter

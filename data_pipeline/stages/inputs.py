@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import FORMAT, File, digest_of, file_sha256
 from data_pipeline.readers import find_inputs

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import HASH_BITS, Document, Tally
 from data_pipeline.readers import read_documents
 from data_pipeline.stages.inputs import Input, Source

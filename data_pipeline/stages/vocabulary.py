@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import HASH_BITS, Document
 from data_pipeline.errors import DataError
 from data_pipeline.stages.inputs import Source

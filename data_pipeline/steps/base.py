@@ -43,6 +43,10 @@ class Step(BaseModel):
         """What has to be done once before any document is seen, such as training a model into `folder`."""
         return ()
 
+    def findings(self, folder: Path) -> dict[str, Any]:
+        """What the build's report says of the step besides its tally, once it is done."""
+        return {}
+
 
 class LocalStep(Step):
     """Decides about each document by itself."""

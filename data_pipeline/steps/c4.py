@@ -71,6 +71,10 @@ class C4(LocalStep):
         "absent: no such rule (C4's is the English List of Dirty, Naughty, Obscene or Otherwise Bad Words)",
     )
 
+    def files(self) -> list[Path]:
+        """The list of bad words."""
+        return [] if self.bad_words is None else [self.bad_words]
+
     def prepare(self, folder: Path) -> Iterable[Task]:
         """Has nothing to do but see that the list can be read; raises DataError if it can't."""
         self._bad_words()

@@ -8,9 +8,31 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_pipeline.steps.base import Step
+from data_pipeline.steps.c4 import C4
+from data_pipeline.steps.decontaminate import Decontaminate
+from data_pipeline.steps.exact import DedupExact
+from data_pipeline.steps.fuzzy import DedupFuzzy
+from data_pipeline.steps.gopher import GopherQuality, GopherRepetition
+from data_pipeline.steps.language import Language
 from data_pipeline.steps.length import Length
+from data_pipeline.steps.personal import Personal
+from data_pipeline.steps.quality import Quality
+from data_pipeline.steps.repair import Repair
 
-STEPS: dict[str, type[Step]] = {str(step.model_fields["name"].default): step for step in (Length,)}
+_KINDS: list[type[Step]] = [
+    Repair,
+    Language,
+    C4,
+    GopherQuality,
+    GopherRepetition,
+    Length,
+    Personal,
+    Quality,
+    DedupExact,
+    DedupFuzzy,
+    Decontaminate,
+]
+STEPS: dict[str, type[Step]] = {str(kind.model_fields["name"].default): kind for kind in _KINDS}
 
 
 def make_step(given: Any) -> Step:

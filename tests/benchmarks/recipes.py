@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig, Objective
+from data_pipeline.build_config import BuildConfig
+from data_pipeline.config import Objective
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.make import make
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from pretrain.config.schema import RunConfig
 
 SIZES = {"large": 60, "small": 20}

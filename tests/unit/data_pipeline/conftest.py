@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.progress import Progress
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import make_documents
 from pydantic import ValidationError
 
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.cli import main
-from data_pipeline.config import BuildConfig
 from data_pipeline.errors import DataError
 from data_pipeline.progress import Progress
 

@@ -12,7 +12,8 @@ from conftest import Silent, build_dataset, build_pairs, make_documents, setting
 from pydantic import ValidationError
 
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig, Objective
+from data_pipeline.build_config import BuildConfig
+from data_pipeline.config import Objective
 from data_pipeline.dataset import Dataset
 from data_pipeline.documents import Document
 from data_pipeline.errors import DataError

@@ -15,7 +15,7 @@ from conftest import Silent, make_documents, settings
 
 from data_pipeline import build as module
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig
+from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.documents import Document
 from data_pipeline.errors import DataError

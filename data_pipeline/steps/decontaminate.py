@@ -1,0 +1,185 @@
+"""Takes what evaluation examples hold out of the training text, and reports on it (Brown et al. 2020, appendix C).
+
+Each run of `ngram` words that an example holds too goes, with a window of characters around it, which cuts the document
+into pieces. Runs that many documents hold (laws, prayers, lists of countries) stay, and so does what an example shorter
+than `ngram` words says. Validation files are cleaned likewise, but only training files count: for what many documents
+hold, and for the report.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from data_pipeline.documents import Document, Tally, batched
+from data_pipeline.examples import EvaluationSet
+from data_pipeline.overlap import REPORT, GramIndex
+from data_pipeline.readers import find_inputs
+from data_pipeline.steps.base import GlobalStep, Unit
+from data_pipeline.words import Words
+from data_pipeline.work import Task, written
+
+_INDEX, _IGNORED = "grams.npz", "ignored.npy"
+
+
+class Decontaminate(GlobalStep):
+    """Removes the n-grams of evaluation sets."""
+
+    name: Literal["decontaminate"] = "decontaminate"
+    against: list[EvaluationSet] = Field(
+        min_length=1,
+        description="the evaluation sets, a list of settings of one each; a file, directory or glob alone makes each "
+        "file a set",
+    )
+    ngram: int = Field(default=13, ge=1, description="words of the runs that are removed")
+    window_characters: int = Field(
+        default=200,
+        ge=0,
+        description="characters removed around a run, half of them on each side, which is how we read the paper's "
+        "`200 character window around it`; lm-eval's janitor takes 200 on each side: 400 here",
+    )
+    least_characters: int = Field(default=200, ge=1, description="shorter pieces of a cut document are dropped")
+    most_pieces: int = Field(
+        default=10,
+        ge=1,
+        description="a document that is cut into more pieces, short ones counted, is dropped",
+    )
+    most_documents: int = Field(
+        default=10, ge=0, description="runs of words that more training documents than these hold are left alone"
+    )
+
+    @field_validator("against", mode="before")
+    @classmethod
+    def _files_alone(cls, value: Any) -> Any:
+        values = value if isinstance(value, list | tuple) else [value]
+        return [{"files": one} if isinstance(one, str) else one for one in values]
+
+    def files(self) -> list[Path]:
+        """The evaluation sets'."""
+        return [path for one in self.against for path in find_inputs(one.files)]
+
+    def prepare(self, folder: Path) -> Iterable[Task]:
+        """Reads the evaluation sets into an index of their grams."""
+        return [Task("grams", functools.partial(self._index, folder))]
+
+    def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
+        """Writes which grams of the index occur, each with the number of documents that hold it."""
+        index = _load(folder / _INDEX)
+        holders = np.zeros(len(index.hashes), np.int64)
+        for batch in batched(documents):
+            words = Words.of([document.text for document in batch])
+            for length in index.lengths:
+                gram, first = index.lookup(words, length)
+                holder = np.searchsorted(words.firsts, first, side="right") - 1
+                once = np.unique(gram * len(batch) + holder)
+                np.add.at(holders, once // len(batch), 1)
+            yield from batch
+        found = np.flatnonzero(holders)
+        with written(facts) as path, path.open("wb") as file:
+            np.save(file, np.stack([found, holders[found]]))
+
+    def decide(self, units: list[Unit], folder: Path) -> Generator[list[Task], list[Any], None]:
+        """Adds up the units. Memory: 8 bytes for each gram of the index."""
+        yield [Task("overlap", functools.partial(self._decide, units, folder))]
+
+    def findings(self, folder: Path) -> dict[str, Any]:
+        """The overlap report."""
+        found: dict[str, Any] = json.loads((folder / REPORT).read_bytes())
+        return {"overlap": found}
+
+    def run(self, documents: Iterable[Document], tally: Tally, unit: int, folder: Path) -> Iterator[Document]:
+        """The documents in pieces; drops a "short piece" of one, or all of it for "many pieces"."""
+        index = _load(folder / _INDEX)
+        removable = index.removable.copy()
+        removable[np.load(folder / _IGNORED)] = False
+        source, more = ("", -1), 0
+        for batch in batched(documents):
+            words = Words.of([document.text for document in batch])
+            gram, first = index.lookup(words, self.ngram)
+            first = first[removable[gram]]
+            borders = np.searchsorted(first, words.firsts)
+            for number, document in enumerate(batch):
+                if source != (document.file, document.index):
+                    source, more = (document.file, document.index), 0
+                its = first[borders[number] : borders[number + 1]]
+                runs = words.begins[its], words.ends[its + self.ngram - 1]
+                kept = self._pieces(document, runs, tally) if len(its) else [document.text]
+                for place, text in enumerate(kept):
+                    # Where an earlier step has cut the document too, what follows moves on.
+                    yield replace(document, texts=(text,), part=document.part + more + place)
+                more += max(0, len(kept) - 1)
+
+    def _pieces(self, document: Document, runs: tuple[NDArray[np.int64], NDArray[np.int64]], tally: Tally) -> list[str]:
+        """What stays of a document that holds `runs` (where each begins and ends), rising."""
+        text, margin = document.text, self.window_characters // 2
+        pieces, reached = [], 0
+        for begin, end in zip(*(places.tolist() for places in runs), strict=True):
+            if begin - margin > reached:
+                pieces.append(text[reached : begin - margin])
+            reached = max(reached, end + margin)
+        if reached < len(text):
+            pieces.append(text[reached:])
+        if len(pieces) > self.most_pieces:
+            tally.drop(document, "many pieces")
+            return []
+        kept = []
+        for piece in pieces:
+            if len(piece) < self.least_characters or piece.isspace():
+                tally.drop(replace(document, texts=(piece,)), "short piece")
+            else:
+                kept.append(piece)
+        if not pieces:
+            tally.drop(document, "short piece")
+        if kept:
+            tally.changed["gram removed"] += len(runs[0])
+        return kept
+
+    def _index(self, folder: Path) -> dict[str, Any]:
+        index = GramIndex.of(self.against, self.ngram)
+        with written(folder / _INDEX) as path:
+            index.save(path)
+        return {"grams": len(index.hashes), "digest": index.digest, "sets": [asdict(one) for one in index.sets]}
+
+    def _decide(self, units: list[Unit], folder: Path) -> dict[str, Any]:
+        index = _load(folder / _INDEX)
+        training = [unit for unit in units if not unit.validation]
+        holders = np.zeros(len(index.hashes), np.int64)
+        for unit in training:
+            found, documents = np.load(unit.facts)
+            holders[found] += documents
+        ignored = np.flatnonzero(index.removable & (holders > self.most_documents))
+        with written(folder / _IGNORED) as path, path.open("wb") as file:
+            np.save(file, ignored)
+        report: dict[str, Any] = {
+            "format": 1,
+            "index": index.digest,
+            "training_documents": sum(unit.documents for unit in training),
+            "removed": {
+                **self.model_dump(exclude={"name", "only", "against"}),
+                "grams": int(np.count_nonzero(index.removable & (holders > 0))) - len(ignored),
+                "ignored_grams": len(ignored),
+            },
+            "sets": index.report(holders > 0),
+        }
+        with written(folder / REPORT) as path:
+            path.write_text(json.dumps(report, indent=1))
+        return {"sets": [{key: one[key] for key in ("name", "ngram", "examples", "dirty")} for one in report["sets"]]}
+
+
+def _load(path: Path) -> GramIndex:
+    """As long as the file is the same, it is read once in a process."""
+    status = path.stat()
+    return _loaded(path, status.st_ino, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(path: Path, inode: int, time_ns: int) -> GramIndex:
+    return GramIndex.load(path)

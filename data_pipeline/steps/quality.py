@@ -1,0 +1,102 @@
+"""Keeps documents by chance, the likelier the more they read like good ones (Brown et al. 2020, appendix A).
+
+The paper keeps a document when `np.random.pareto(9) > 1 - score`: most of those that score high, and a few of all
+others, so that the data stays varied. That is a chance of (2 - score) ** -9 to stay: 1 at a score of 1, 0.026 at 0.5.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from data_pipeline.config import Reading
+from data_pipeline.documents import Document, Tally, batched
+from data_pipeline.quality import FEATURES, QualityModel, chance, train
+from data_pipeline.readers import find_inputs, read_documents
+from data_pipeline.steps.base import LocalStep
+from data_pipeline.work import Task, written
+
+_MODEL = "quality.npz"
+
+
+class Quality(LocalStep):
+    """Drops documents by a classifier's score."""
+
+    name: Literal["quality"] = "quality"
+    good: str | list[str] | None = Field(
+        default=None, description="files of text as it should be, named as `input` names files: encyclopedias, books"
+    )
+    raw: str | list[str] | None = Field(
+        default=None, description="files of text as it comes, such as unfiltered crawl, named likewise"
+    )
+    path: Path | None = Field(default=None, description="a trained model's .npz, instead of good and raw")
+    training_documents: int = Field(
+        default=20_000, gt=0, description="documents of each kind to learn from, at most; chosen by their hash"
+    )
+    features: int = Field(default=FEATURES, gt=0, description="buckets that words are hashed into")
+    alpha: float = Field(
+        default=9, gt=0, description="shape of the Pareto distribution; the larger, the fewer low scores stay"
+    )
+    seed: int = Field(default=0, ge=0, description="changes which documents are kept, and which are learned from")
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        if (self.good is None) != (self.raw is None) or (self.good is None) == (self.path is None):
+            raise ValueError("quality takes good and raw to learn from, or the path of a trained model: give one")
+        return self
+
+    def files(self) -> list[Path]:
+        """What it learns from, or the model."""
+        if self.path is not None:
+            return [self.path.expanduser()]
+        return [path for patterns in (self.good, self.raw) if patterns is not None for path in find_inputs(patterns)]
+
+    def prepare(self, folder: Path) -> Iterable[Task]:
+        """Trains the model, or takes the given one; the result says how well it judges."""
+        return [Task("model", functools.partial(self._model, folder))]
+
+    def findings(self, folder: Path) -> dict[str, Any]:
+        """How well the model judges texts that it did not learn from."""
+        return {"model": QualityModel.load(folder / _MODEL).facts}
+
+    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+        """Equal texts stay or go together."""
+        model = QualityModel.load(folder / _MODEL)
+        for batch in batched(documents):
+            scores = model.scores([document.text for document in batch])
+            stays = lomax([document.key for document in batch], self.alpha, self.seed) > 1 - scores
+            for document, stay in zip(batch, stays.tolist(), strict=True):
+                if stay:
+                    yield document
+                else:
+                    tally.drop(document, "quality")
+
+    def _model(self, folder: Path) -> dict[str, Any]:
+        if self.path is not None:
+            model = QualityModel.load(self.path.expanduser())
+        else:
+            assert self.good is not None
+            assert self.raw is not None
+            model = train(
+                _documents(self.good), _documents(self.raw), self.training_documents, self.features, self.seed
+            )
+        with written(folder / _MODEL) as path:
+            model.save(path)
+        return {**model.facts, "digest": model.digest}
+
+
+def lomax(keys: list[int], alpha: float, seed: int) -> NDArray[np.float64]:
+    """[keys] what `np.random.pareto(alpha)` draws (Lomax: P(above x) = (1 + x) ** -alpha), from a document's key."""
+    uniform = (chance(keys, f"keep/{seed}") >> np.uint64(11)) * 2.0**-53
+    return np.asarray((1 - uniform) ** (-1 / alpha) - 1, np.float64)
+
+
+def _documents(patterns: str | list[str]) -> Iterator[Document]:
+    for path in find_inputs(patterns):
+        yield from read_documents(path, Reading())
