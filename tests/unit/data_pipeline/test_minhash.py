@@ -77,7 +77,7 @@ def test_a_key_is_shared_if_enough_bands_are_equal(method: MinHash) -> None:
 
 
 def _signature(text: str, method: MinHash) -> list[tuple[int, ...]]:
-    hashes, first = Words.of([text]).grams(method.ngram)
+    hashes, _ = Words.of([text]).grams(method.ngram)
     values = min_hashes(hashes[::-1].copy(), np.array([0]), method.bands * method.rows)[:, 0].tolist()
     return [tuple(values[band * method.rows : (band + 1) * method.rows]) for band in range(method.bands)]
 
