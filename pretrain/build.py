@@ -14,6 +14,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint import store
@@ -53,7 +54,7 @@ def build_training(config: RunConfig) -> Training:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
     stream, recipe = open_stream(config)
-    notes = _left_out(stream, recipe)
+    notes = _left_out(stream, recipe) + _padding(stream)
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
@@ -143,6 +144,16 @@ def _left_out(stream: Stream | Phases, recipe: Recipe) -> tuple[str, ...]:
         f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"
         for dataset, split, samples in made
         if samples.left_out
+    )
+
+
+def _padding(stream: Stream | Phases) -> tuple[str, ...]:
+    """How much of packed rows holds nothing, in sentences."""
+    return tuple(
+        f"the documents of the train split of {dataset.directory} fill {samples.count:,} rows of which "
+        f"{samples.padding:.2%} is padding"
+        for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
+        if isinstance(samples, PackedRows)
     )
 
 
