@@ -30,6 +30,8 @@ from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.ramp import short_samples
 
+_MUCH_PADDING = 0.05  # text of all lengths leaves far less
+
 
 @dataclass(frozen=True)
 class Training:
@@ -148,12 +150,12 @@ def _left_out(stream: Stream | Phases, recipe: Recipe) -> tuple[str, ...]:
 
 
 def _padding(stream: Stream | Phases) -> tuple[str, ...]:
-    """How much of packed rows holds nothing, in sentences."""
+    """Of packed rows that hold little, in sentences."""
     return tuple(
-        f"the documents of the train split of {dataset.directory} fill {samples.count:,} rows of which "
-        f"{samples.padding:.2%} is padding"
+        f"{samples.padding:.0%} of the {samples.count:,} rows packed of the train split of {dataset.directory} is "
+        "padding: another model.sequence_length suits its documents better, or objective.packing=windows"
         for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
-        if isinstance(samples, PackedRows)
+        if isinstance(samples, PackedRows) and samples.padding > _MUCH_PADDING
     )
 
 

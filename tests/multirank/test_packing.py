@@ -179,3 +179,12 @@ def test_packed_rows_train_alike_on_every_layout() -> None:
 def test_packed_rows_train_alike_on_more_layouts_with_dropout() -> None:
     departures = _departures(LAYOUTS | MORE, model={**_MODEL, **DROPOUT})
     assert max(departures.values()) <= TOLERANCE, departures
+
+
+def test_what_passes_over_to_hugging_face_is_asked_without_documents() -> None:
+    """Of a model that was trained on packed rows, too: alone in a row a document needs none."""
+    from pretrain.checkpoint.hf.gate import rows_for
+
+    packed = rows_for(tiny_config(objective=PACKED))
+    assert packed.documents is None
+    assert packed.tokens.shape == (2, LENGTH)
