@@ -54,6 +54,9 @@ class Rows:
     follows: NDArray[np.int64] | None = None
     """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one; -1 in a
     row that only fills up a held-out batch."""
+    documents: NDArray[np.int64] | None = None
+    """[rows, S] which of the row's documents each token belongs to, which sees no other one: 0, 1, ...; -1 where the
+    rest of a row is padding. None: documents are not told apart."""
 
     @classmethod
     def of(cls, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> Rows:

@@ -69,6 +69,11 @@ class Objective(Config):
         "(T5), bert_style, mass_style, drop, prefix_lm, deshuffling (its study's others), denoising (BART), pairs (a "
         "dataset of sources and targets)",
     )
+    packing: Literal["windows", "best_fit"] = Field(
+        default="windows",
+        description="causal: windows of the text, documents end to end and each cut where a window ends (GPT-3); or "
+        "best_fit: rows of whole documents with a little padding, each document seen by itself alone",
+    )
     noise_density: float = Field(default=0.15, gt=0, lt=1, description="part of the tokens that is corrupted")
     mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span; of denoising: Poisson's")
     sentinels: int = Field(default=100, gt=0, description="ids that stand for a span each (span_corruption)")

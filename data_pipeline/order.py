@@ -27,7 +27,7 @@ def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> ND
     """Where each of `index` (any shape, values in 0..size-1) goes in the permutation of 0..size-1 given by `keys`."""
     assert size > 0
     assert index.size == 0 or (index.min() >= 0 and index.max() < size)
-    bits = max((size - 1).bit_length(), _MIN_BITS)
+    bits = np.uint64(max((size - 1).bit_length(), _MIN_BITS))
     value = _feistel(index.astype(np.uint64).ravel(), bits, keys)
     outside = np.flatnonzero(value >= size)
     while outside.size:
@@ -36,8 +36,25 @@ def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> ND
     return value.astype(np.int64).reshape(index.shape)
 
 
-def _feistel(value: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    low_bits, high_bits = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+def permute_each(index: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """What `permute` gives for each of `index` [n] alone, with its own of `sizes` [n] and of `keys` [rounds, n]."""
+    assert index.size == 0 or (index.min() >= 0 and (index < sizes).all())
+    assert sizes.size == 0 or sizes.max() < 2**53, "a float64 has the bits of each size"
+    bits = np.maximum(np.frexp((sizes - 1).astype(np.float64))[1], _MIN_BITS).astype(np.uint64)
+    value = _feistel(index.astype(np.uint64), bits, keys)
+    outside = np.flatnonzero(value >= sizes)
+    while outside.size:
+        value[outside] = _feistel(value[outside], bits[outside], keys[:, outside])
+        outside = outside[value[outside] >= sizes[outside]]
+    return value.astype(np.int64)
+
+
+def _feistel(
+    value: NDArray[np.uint64], bits: np.uint64 | NDArray[np.uint64], keys: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """`bits` and each round's key are one for all values, or one for each."""
+    low_bits = bits // np.uint64(2)
+    high_bits = bits - low_bits
     high, low = value >> low_bits, value & _mask(low_bits)
     for key in keys:
         high, low = low, high ^ (mix(low ^ key) & _mask(high_bits))
@@ -45,5 +62,5 @@ def _feistel(value: NDArray[np.uint64], bits: int, keys: NDArray[np.uint64]) -> 
     return (high << low_bits) | low
 
 
-def _mask(bits: np.uint64) -> np.uint64:
+def _mask(bits: np.uint64 | NDArray[np.uint64]) -> np.uint64 | NDArray[np.uint64]:
     return (np.uint64(1) << bits) - np.uint64(1)

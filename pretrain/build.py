@@ -14,6 +14,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.checkpoint import store
@@ -28,6 +29,8 @@ from pretrain.engine.megatron import MegatronEngine
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.ramp import short_samples
+
+_MUCH_PADDING = 0.05  # text of all lengths leaves far less
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def build_training(config: RunConfig) -> Training:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
     stream, recipe = open_stream(config)
-    notes = _left_out(stream, recipe)
+    notes = _left_out(stream, recipe) + _padding(stream)
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
@@ -143,6 +146,16 @@ def _left_out(stream: Stream | Phases, recipe: Recipe) -> tuple[str, ...]:
         f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"
         for dataset, split, samples in made
         if samples.left_out
+    )
+
+
+def _padding(stream: Stream | Phases) -> tuple[str, ...]:
+    """Of packed rows that hold little, in sentences."""
+    return tuple(
+        f"{samples.padding:.0%} of the {samples.count:,} rows packed of the train split of {dataset.directory} is "
+        "padding: another model.sequence_length suits its documents better, or objective.packing=windows"
+        for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
+        if isinstance(samples, PackedRows) and samples.padding > _MUCH_PADDING
     )
 
 

@@ -36,7 +36,8 @@ def report(
     engine = build_scorer(config, checkpoint)
     tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
     dataset = _dataset(config, tokenizer)
-    recipe = None if causal else recipe_of(config, tokenizer)
+    windows = causal and config.objective.packing == "windows"
+    recipe = None if windows else recipe_of(config, tokenizer)
     settings = Settings(shots, config.model.sequence_length, limit, seed, data_dir, recipe)
     evaluation = evaluate(
         engine, tokenizer, dataset, tasks, settings, print if engine.is_reporter else lambda line: None

@@ -1,4 +1,5 @@
-"""Rows for a config without data: of the kind that its model reads, with padding, prefixes and segments of all lengths.
+"""Rows for a config without data: of the kind that its model reads, with padding, prefixes, segments and documents of
+all lengths.
 
 Each token follows from the one before it, nearly; what a target says follows from its input.
 """
@@ -29,6 +30,8 @@ class MadeUp:
 
     def _rows(self, randoms: list[np.random.Generator]) -> Rows:
         model, length = self._model, self._model.sequence_length
+        if self._objective.packing == "best_fit":
+            return self._packed(randoms, length)
         stretches = np.stack([self._stretch(random, length) for random in randoms])
         tokens, labels = stretches[:, :-1].copy(), stretches[:, 1:].copy()
         if model.family == "gpt":
@@ -48,6 +51,18 @@ class MadeUp:
         targets = np.stack([self._stretch(random, model.label_length) for random in randoms])
         labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)
         return Rows(tokens, labels, mask, decoder_tokens=targets[:, :-1].copy(), visible=seen)
+
+    def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:
+        """Three documents in each row, and padding."""
+        shape = (len(randoms), length)
+        tokens, labels, documents = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, -1)
+        for row, random in enumerate(randoms):
+            ends = np.sort(random.choice(np.arange(1, length), 3, replace=False))  # the last one: of all
+            for number, (begin, end) in enumerate(zip((0, *ends), ends, strict=False)):
+                stretch = self._stretch(random, end - begin)
+                tokens[row, begin:end], labels[row, begin:end] = stretch[:-1], stretch[1:]
+                documents[row, begin:end] = number
+        return Rows(tokens, labels, (documents >= 0).astype(np.float32), documents=documents)
 
     def _stretch(self, random: np.random.Generator, length: int) -> NDArray[np.int64]:
         steps = random.integers(1, 4, length + 1)

@@ -6,6 +6,7 @@ from data_pipeline.config import Objective
 from data_pipeline.errors import DataError
 from data_pipeline.recipes import lengths
 from data_pipeline.recipes.base import Recipe, Shape
+from data_pipeline.recipes.best_fit import BestFit
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.corruption import Corruption
 from data_pipeline.recipes.denoising import denoising
@@ -31,6 +32,8 @@ def make(
     target are one sequence of `sequence_length`, and `target_length` says nothing. Raises DataError for lengths or
     sentinels that don't do.
     """
+    if objective.name == "causal" and objective.packing == "best_fit":
+        return BestFit(objective, sequence_length, tokenizer.vocabulary_size)
     if objective.name == "causal":
         return Causal(sequence_length, tokenizer.vocabulary_size)
     known = Vocabulary.of(tokenizer, objective)

@@ -15,6 +15,7 @@ from data_pipeline.steps.fuzzy import DedupFuzzy
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition
 from data_pipeline.steps.language import Language
 from data_pipeline.steps.length import Length
+from data_pipeline.steps.lines import Boilerplate
 from data_pipeline.steps.personal import Personal
 from data_pipeline.steps.quality import Quality
 from data_pipeline.steps.repair import Repair
@@ -22,6 +23,7 @@ from data_pipeline.steps.repair import Repair
 _KINDS: list[type[Step]] = [
     Repair,
     Language,
+    Boilerplate,
     C4,
     GopherQuality,
     GopherRepetition,

@@ -34,7 +34,8 @@ class CoreAttention(MegatronModule):
         super().__init__(config=config)
         attention = model.attention
         self.kind = kind
-        self.pattern = PATTERNS[attention.pattern[(layer_number - 1) % len(attention.pattern)]]
+        name = attention.pattern[(layer_number - 1) % len(attention.pattern)]
+        self.pattern, self.number = PATTERNS[name], attention.kinds.index(name)
         self.window = attention.window
         self.biased = model.positions == "relative"
         self.scale = 1.0 if self.biased else model.head_width**-0.5
@@ -48,15 +49,19 @@ class CoreAttention(MegatronModule):
     ) -> Tensor:  # fmt: skip
         """[sequence, batch, heads, width] each -> [sequence, batch, heads * width]; with context parallelism this
         rank's slice of the sequence, of queries and of keys. `attention_mask`: bool [batch, keys], over whole
-        sequences: what every query sees (besides what comes before it, if causal). `attention_bias`: [buckets, heads]
-        added to scores by distance. Queries are the last of the keys' positions, if causal."""
+        sequences: what every query sees (besides what comes before it, if causal); or, of packed rows, what
+        `within_documents` makes, which says all. `attention_bias`: [buckets, heads] added to scores by distance.
+        Queries are the last of the keys' positions, if causal."""
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:
                 attention_bias = attention_bias.chunk(self.context.size(), dim=1)[self.context.rank()]
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         dropout = self.dropout if self.dropout.active else None
-        if self.kind == "causal" and attention_mask is None and not self.biased:
+        if attention_mask is not None and attention_mask.dim() == 4:
+            own = attention_mask[:, self.number : self.number + 1]
+            out = masked(q, k, v, None, own, self.scale, dropout)
+        elif self.kind == "causal" and attention_mask is None and not self.biased:
             out = self.pattern(q, k, v, self.window, dropout)
         else:
             visible, bias = self._visible(q, k, attention_mask), None

@@ -6,7 +6,7 @@ Q x K score matrix on the training path; but with dropout, whose elements those 
 probabilities are written out: Q x K of them if dense, Q x 2 windows if banded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +77,20 @@ def masked(
 def causal(queries: int, keys: int, device: torch.device) -> Tensor:
     """Bool [queries, keys]: what comes before each query and itself, the queries being the last of the keys'."""
     return _visible(queries, keys, keys, device)
+
+
+def within_documents(documents_BS: Tensor, kinds: Sequence[str], window: int, dtype: torch.dtype) -> Tensor:
+    """[B, patterns, S, S], for `masked` to add to scores: 0 where a query sees the key, which each of the `kinds` of
+    pattern says and which is of the query's own document; -inf elsewhere. Padding sees padding.
+
+    Of numbers and not bool, since torch would make numbers of it again in each layer, and keep them for the gradient.
+    """
+    length = documents_BS.shape[1]
+    reach = {"dense": length, "banded": window}
+    pattern_PSS = torch.stack([_visible(length, length, reach[kind], documents_BS.device) for kind in kinds])
+    same_BSS = documents_BS[:, :, None] == documents_BS[:, None, :]
+    seen_BPSS = pattern_PSS & same_BSS[:, None]
+    return torch.zeros(seen_BPSS.shape, dtype=dtype, device=seen_BPSS.device).masked_fill_(~seen_BPSS, -torch.inf)
 
 
 def _with_previous(x_BHKD: Tensor, window: int, padding: int) -> Tensor:

@@ -86,6 +86,11 @@ class Attention(Section):
     )
     window: int = Field(256, gt=0, description="keys a banded query sees, itself included")
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Each pattern once."""
+        return tuple(dict.fromkeys(self.pattern))
+
 
 Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart"]
 ENCODERS: tuple[Family, ...] = ("bert", "roberta")
@@ -247,7 +252,7 @@ class Objective(data.Objective):
 
 # What each objective reads of its section.
 _READ = {
-    "causal": set[str](),
+    "causal": {"packing"},
     "masked": {"noise_density", "whole_words", "next_sentence", "short_fraction"},
     "span_corruption": {"noise_density", "mean_span", "sentinels"},
     "bert_style": {"noise_density"},
@@ -531,6 +536,8 @@ class RunConfig(Section):
                 raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
         if name not in fitting:
             raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
+        if self.objective.packing == "best_fit" and family != "gpt":
+            raise ValueError(f"objective.packing=best_fit is for the gpt family: leave it out for {family}")
         if self.objective.next_sentence and not (self.model.segments > 1 and self.model.pooled_head):
             raise ValueError(
                 "objective.next_sentence makes samples of two segments and asks whether the second follows: set "

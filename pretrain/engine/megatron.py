@@ -31,7 +31,7 @@ from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.errors import ConfigError
 from pretrain.models.blocks import transformer_config
 from pretrain.models.init import initial_values
-from pretrain.models.inputs import MicroBatch
+from pretrain.models.inputs import MicroBatch, positions_within
 from pretrain.models.naming import mark_split, parameters, place_dropout
 from pretrain.models.network import stream_positions
 from pretrain.models.registry import FAMILIES
@@ -279,10 +279,13 @@ class MegatronEngine:
         found = []
         for start in range(0, len(batch.tokens), micro):
             cut = batch[slice(start, start + micro)]
+            documents = self._move(cut.documents)
             found.append(
                 MicroBatch(
                     tokens_BS=self._move(cut.tokens, inputs),
-                    positions_BS=self._positions(inputs, micro),
+                    positions_BS=(
+                        self._positions(inputs, micro) if documents is None else positions_within(documents)[:, inputs]
+                    ),
                     labels_BL=self._move(cut.labels, labels),
                     loss_mask_BL=self._move(cut.loss_mask, labels),
                     decoder_tokens_BL=self._move(cut.decoder_tokens, labels),
@@ -290,6 +293,7 @@ class MegatronEngine:
                     visible_BS=self._move(cut.visible),
                     segments_BS=self._move(cut.segments, inputs),
                     follows_B=self._move(cut.follows),
+                    documents_BS=documents,
                     follows_weight=follows_weight,
                     first_row=first_row + start,
                 )

@@ -2,8 +2,9 @@
 
 The stream is the validation split's documents, each followed by an end of text, read as training reads: in windows of
 the model's length, one after the other, without regard for document borders. Every token but the stream's first is
-predicted exactly once, ends of text included. Objectives other than the causal one are asked what they ask in training,
-of the same samples every time.
+predicted exactly once, ends of text included. Packed rows (`objective.packing=best_fit`) are scored packed: every token
+but each document's first, from what comes before it in its document. Objectives other than the causal one are asked
+what they ask in training, of the same samples every time.
 """
 
 import math

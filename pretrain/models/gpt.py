@@ -6,7 +6,8 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from pretrain.config.schema import Model
+from pretrain.attention.patterns import within_documents
+from pretrain.config.schema import Attention, Model
 from pretrain.models.blocks import HiddenDropout, decoder_spec
 from pretrain.models.inputs import MicroBatch
 
@@ -16,12 +17,18 @@ class GPT(GPTModel):
     objective's. Called without labels, megatron-core transposes them, which costs three copies of all the logits."""
 
     encoder_layers = 0
+    attention: Attention
 
     def forward(self, batch: MicroBatch, cache: Any = None) -> Tensor:
         """Hidden states for the next stage, or logits on the last one: [S, B, V / tensor ranks]; with a key-value
         `cache` [B, 1, V] for the last position, of all tensor ranks."""
         if cache is None:
-            return super().forward(batch.tokens_BS, batch.positions_BS, None, labels=batch.labels_BL)
+            mask = None
+            if batch.documents_BS is not None:  # one for all layers
+                mask = within_documents(
+                    batch.documents_BS, self.attention.kinds, self.attention.window, self.config.pipeline_dtype
+                )
+            return super().forward(batch.tokens_BS, batch.positions_BS, mask, labels=batch.labels_BL)
         whole = {"inference_context": cache, "runtime_gather_output": True}
         return super().forward(batch.tokens_BS, batch.positions_BS, None, **whole)
 
@@ -42,6 +49,7 @@ def build(model: Model, megatron: TransformerConfig, first: bool, last: bool, ch
         position_embedding_type="learned_absolute",
         vp_stage=chunk,
     )
+    gpt.attention = model.attention
     if first:
         gpt.embedding.embedding_dropout = HiddenDropout(megatron)
     return gpt

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """Tensors on the engine's device; data_pipeline.batch.Rows says what they mean. B rows, S input positions, L
-    positions with a label. Of both, this context rank's slice; but `visible` is of whole sequences."""
+    positions with a label. Of both, this context rank's slice; but `visible` and `documents` are of whole sequences."""
 
     tokens_BS: Tensor
     positions_BS: Tensor
@@ -19,7 +20,15 @@ class MicroBatch:
     visible_BS: Tensor | None = None
     segments_BS: Tensor | None = None
     follows_B: Tensor | None = None
+    documents_BS: Tensor | None = None
     follows_weight: float = 0.0
     """of each row's answer, when a token's label weighs 1"""
     first_row: int = 0
     """the number that dropout knows it by: see pretrain/dropout.py"""
+
+
+def positions_within(documents_BS: Tensor) -> Tensor:
+    """Of each position of a row its number within its document; likewise within the padding at the end."""
+    places = torch.arange(documents_BS.shape[1], device=documents_BS.device)
+    begins = documents_BS.diff(dim=1, prepend=documents_BS[:, :1]) != 0
+    return places - (begins * places).cummax(dim=1).values

@@ -20,6 +20,7 @@ from data_pipeline.recipes.make import make
 _SECONDS = 2.0
 OBJECTIVES = {
     "causal": Objective(),
+    "causal, best fit": Objective(packing="best_fit"),
     "masked": Objective(name="masked"),
     "masked, whole words": Objective(name="masked", whole_words=True),
     "masked, next sentence": Objective(name="masked", next_sentence=True),

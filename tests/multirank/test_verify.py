@@ -22,6 +22,7 @@ from pretrain.engine.megatron import MegatronEngine
 from pretrain.engine.optimizer.totals import Holders
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.made_up import MadeUp
+from pretrain.models.gpt import GPT
 from pretrain.plan.kinds import parse
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
@@ -295,6 +296,28 @@ def test_bf16_alone_shows_it_too(fault: Fault, layout: str, tmp_path: Path) -> N
 def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: int, tmp_path: Path) -> None:
     rows = _rows("tp2,tp2+sp", tmp_path, precision="bf16", run={"dir": "unused", "seed": seed})
     assert all(row.same for row in rows.values()), [str(row) for row in rows.values() if not row.same]
+
+
+def _documents_lost(patch: pytest.MonkeyPatch) -> None:
+    """In a pipeline, packed documents see each other; their positions are right."""
+    forward = GPT.forward
+
+    def seeing(self: GPT, batch: Any, cache: Any = None) -> Any:
+        if self.config.pipeline_model_parallel_size > 1 and self.post_process:
+            batch = replace(batch, documents_BS=None)
+        return forward(self, batch, cache)
+
+    patch.setattr(GPT, "forward", seeing)
+
+
+def test_packed_documents_that_see_each_other_on_one_stage_are_found(tmp_path: Path) -> None:
+    packed = {"packing": "best_fit"}
+    rows = _rows("tp2+sp,cp2,pp2", tmp_path, _documents_lost, objective=packed)
+    assert [title for title, row in rows.items() if not row.same] == ["pp2 fp32"]
+    verdict = rows["pp2 fp32"].verdict
+    assert verdict is not None
+    found = {departure.quantity: departure for departure in verdict.departures}
+    assert found["gradient"].step == found["loss"].step == 1
 
 
 def _fails_on_rank_1(patch: pytest.MonkeyPatch) -> None:

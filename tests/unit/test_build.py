@@ -1,6 +1,7 @@
 """What a run's samples come from."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from data_pipeline.build import build
 from data_pipeline.build_config import BuildConfig
+from data_pipeline.recipes.best_fit import PackedRows
 from pretrain.config.schema import RunConfig
 
 SIZES = {"large": 60, "small": 20}
@@ -72,3 +74,18 @@ def test_weights_and_mixing_do_not_go_together() -> None:
 
     with pytest.raises(ValidationError, match="leave out weight"):
         Data.model_validate({"sources": [{"path": "a", "weight": 2}, {"path": "b"}], "mixing": {"name": "equal"}})
+
+
+def test_packed_rows_that_hold_little_are_said() -> None:
+    from pretrain.build import _padding
+
+    documents: Any = SimpleNamespace(  # 40 of 13 tokens
+        directory=Path("set"), starts=lambda split: np.arange(40) * 13, num_tokens=lambda split: 40 * 13
+    )
+
+    def said(length: int) -> tuple[str, ...]:
+        stream: Any = SimpleNamespace(datasets=[documents], samples=[PackedRows(documents, "train", length)])
+        return _padding(stream)
+
+    assert said(12) == said(24) == said(6) == ()
+    assert said(23)[0].startswith("48% of the 40 rows packed of the train split of set is padding")

@@ -1,5 +1,6 @@
 """The same input through both implementations: what passes over from or to Hugging Face passes this first."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ _ROWS = 2
 
 
 def rows_for(config: RunConfig) -> Rows:
-    """Made-up input of the model's whole length, with padding, segments and targets where it reads some."""
-    return MadeUp(config).batch(0, _ROWS, 0, 1)
+    """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
+    one document each, which is what Hugging Face's models are for."""
+    return replace(MadeUp(config).batch(0, _ROWS, 0, 1), documents=None)
 
 
 def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:

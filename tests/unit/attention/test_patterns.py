@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pretrain.attention.patterns import PATTERNS, Drop, Pattern, banded, dense
+from pretrain.attention.patterns import PATTERNS, Drop, Pattern, banded, dense, masked, within_documents
+from pretrain.models.inputs import positions_within
 
 FORWARD, GRADIENT = 2e-6, 4e-6
 WINDOW = 8
@@ -127,3 +128,26 @@ class _Largest(TorchDispatchMode):
             if isinstance(tensor, Tensor):
                 self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
         return out
+
+
+DOCUMENTS = torch.tensor([[0] * 11 + [1] * 3 + [2] * 8 + [-1] * 2, [0] * 24])
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_within_documents_each_is_as_if_it_were_alone(name: str) -> None:
+    q, k, v = tensors(24, 24)
+    kinds = ("banded", "dense")
+    mask = within_documents(DOCUMENTS, kinds, WINDOW, q.dtype)
+    assert mask.shape == (2, 2, 24, 24)
+    found = masked(q, k, v, None, mask[:, kinds.index(name)][:, None], 0.25, None)
+    pattern = partial(oracle, window=WINDOW if name == "banded" else None)
+    for row, documents in enumerate(DOCUMENTS):
+        for document in documents.unique():
+            own = documents == document
+            alone = pattern(*(x[row : row + 1, :, own] for x in (q, k, v)))
+            torch.testing.assert_close(found[row : row + 1, :, own], alone, atol=FORWARD, rtol=0)
+
+
+def test_positions_begin_anew_in_each_document() -> None:
+    expected = [[*range(11), *range(3), *range(8), *range(2)], [*range(24)]]
+    assert positions_within(DOCUMENTS).tolist() == expected

@@ -22,6 +22,8 @@ def _load(family: str, *overrides: str) -> RunConfig:
     [
         ("gpt", "objective.name=masked", "does not suit model.family=gpt: use causal"),
         ("gpt", "model.activation=relu", None),
+        ("gpt", "objective.packing=best_fit", None),
+        ("bert", "objective.packing=best_fit", "objective.packing=best_fit does nothing with objective.name=masked"),
         ("gpt", "model.norm_type=rms", "model.norm_type=rms is not in the gpt family"),
         ("gpt", "model.segments=2", "are BERT's"),
         ("gpt", "objective.noise_density=0.3", "objective.noise_density=0.3 does nothing with objective.name=causal"),
@@ -56,6 +58,12 @@ def test_what_does_not_go_together_is_refused(family: str, override: str, messag
         return
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         _load(family, override)
+
+
+def test_packed_rows_are_for_the_gpt_family() -> None:
+    alone = ["model.encoder_layers=0", "model.target_length=null", "objective={name: causal, packing: best_fit}"]
+    with pytest.raises(ConfigError, match=r"objective\.packing=best_fit is for the gpt family: leave it out for t5"):
+        _load("t5", *alone)
 
 
 def test_targets_are_as_long_as_the_objective_makes_them() -> None:

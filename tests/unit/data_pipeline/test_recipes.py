@@ -24,6 +24,7 @@ from data_pipeline.recipes.make import make
 LENGTH = 48
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "causal": {"name": "causal"},
+    "packed": {"name": "causal", "packing": "best_fit"},
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
     "bert": {"name": "masked", "next_sentence": True},
@@ -36,7 +37,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     },
     "pairs": {"name": "pairs"},
 }
-TO_TARGET = [name for name in OBJECTIVES if name not in ("causal", "roberta", "whole words", "bert")]
+TO_TARGET = [name for name in OBJECTIVES if name not in ("causal", "packed", "roberta", "whole words", "bert")]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
 
@@ -125,6 +126,7 @@ def test_the_causal_order_is_that_of_checkpoints_before_there_were_recipes(datas
 def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None:
     recipes = [
         made("roberta", dataset), made("whole words", dataset), made("bert", dataset), made("causal", dataset),
+        made("packed", dataset),
         made("roberta", dataset, noise_density=0.2), made("drop", dataset), made("prefix_lm", dataset),
         made("drop", dataset, decoder_only=True), made("drop", dataset, target_length=LENGTH),
         made("span_corruption", dataset), made("span_corruption", dataset, mean_span=4),
