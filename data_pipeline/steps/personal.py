@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -31,7 +31,6 @@ _IPV6 = re.compile(
     # Only 2000::/3 is given out, which also tells addresses from times and names of C++.
     r"[23](?<![\w:.].)[0-9A-Fa-f]{3}(?::[0-9A-Fa-f]{0,4}){1,6}:(?:[0-9A-Fa-f]{1,4}|(?<=::))(?!\w|:[\w:])"
 )
-_GIVEN_OUT = IPv6Network("2000::/3")
 _COUNTRY = (
     # Of one digit but North America's, of two, of three (ITU-T E.164).
     r"(?:7|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]"
@@ -95,23 +94,15 @@ class Personal(LocalStep):
 
         if "@" in text:
             put("email", self.email, _EMAIL, lambda found: True)
-        put("ip", self.ip, _IPV4, _public_4)
-        put("ip", self.ip, _IPV6, _public_6)
+        put("ip", self.ip, _IPV4, _public)
+        put("ip", self.ip, _IPV6, _public)
         for expression in _PHONES:
             put("phone", self.phone, expression, lambda found: True)
         return text
 
 
-def _public_4(found: str) -> bool:
+def _public(found: str) -> bool:
     try:
-        return IPv4Address(found).is_global
+        return ip_address(found).is_global
     except ValueError:
         return False
-
-
-def _public_6(found: str) -> bool:
-    try:
-        address = IPv6Address(found)
-    except ValueError:
-        return False
-    return address in _GIVEN_OUT and address.is_global

@@ -33,7 +33,7 @@ def test_several_languages_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_only_the_beginning_is_looked_at(tmp_path: Path) -> None:
-    text = "\n\n" + _ENGLISH + _GERMAN * 50
+    text = "\n" * 100 + _ENGLISH + _GERMAN * 50
     assert run_local(Language(keep=["en"], characters=len(_ENGLISH)), [text], tmp_path)[0] == [text]
     assert run_local(Language(keep=["en"], characters=10_000), [text], tmp_path)[0] == []
 
