@@ -5,6 +5,7 @@ A unit's items lie together, so a step that runs on it reads their bytes and no 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ _NONE = np.uint8(255)  # as yet
 def join(folder: Path) -> None:
     """Task: names the component of each item, in the file `labels`."""
     plan = load_plan(folder)
-    links = [arrays_in(links_file(folder, number))[0] for number in range(plan.ranges)]
+    links = [partial(_links, folder, number) for number in range(plan.ranges)]
     with written(_labels(folder)) as path:
         components(plan.items, links, path, plan.block)
 
@@ -74,6 +75,10 @@ def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
         codes.append(np.fromfile(_verdicts(folder, block), np.uint8, min(plan.block - offset, end - begin), "", offset))
         begin += len(codes[-1])
     return np.concatenate(codes), plan.reasons
+
+
+def _links(folder: Path, number: int) -> NDArray[np.int64]:
+    return arrays_in(links_file(folder, number))[0]
 
 
 def _within(pairs: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:
