@@ -83,7 +83,7 @@ class _Items:
         self.links = []
         """[2, links] those that were found in units, the share of this task."""
         for part in plan.parts:
-            for run in runs_in(part.facts):  # one file at a time is mapped: hence the copies
+            for run in runs_in(part.facts):  # one at a time is mapped: hence the copies
                 begin, end = (_border(run.keys[0], place, plan.ranges) for place in (number, number + 1))
                 slices.append(np.array(run.keys[:-1, begin:end]))
                 positions.append(run.keys[-1, begin:end].astype(np.int64) + part.first)

@@ -32,7 +32,7 @@ def join(folder: Path) -> None:
 def move_marks(folder: Path, number: int) -> None:
     """Task: has the marks of range `number` say the first item of the component instead of the one that was marked."""
     plan = load_plan(folder)
-    codes, positions = arrays_in(links_file(folder, number))[1]
+    _, (codes, positions) = arrays_in(links_file(folder, number))
     firsts = _open_labels(folder, plan)[positions]
     with written(_moved(folder, number)) as path, path.open("wb") as file:
         append(file, unique_pairs(codes, firsts))
@@ -50,7 +50,7 @@ def judge(folder: Path, number: int, chained: bool) -> None:
     codes = np.full(end - begin, _NONE)
     for task in range(plan.ranges):
         links, own_marks = arrays_in(links_file(folder, task))
-        marks = arrays_in(_moved(folder, task))[0] if chained else own_marks
+        marks = next(arrays_in(_moved(folder, task))) if chained else own_marks
         code, position = _within(marks, begin, end)
         holds = (position >= plan.held_out) | ~np.isin(code, plan.weak)
         np.minimum.at(codes, position[holds] - begin, code[holds].astype(np.uint8))
@@ -78,7 +78,8 @@ def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
 
 
 def _links(folder: Path, number: int) -> NDArray[np.int64]:
-    return arrays_in(links_file(folder, number))[0]
+    links: NDArray[np.int64] = next(arrays_in(links_file(folder, number)))
+    return links
 
 
 def _within(pairs: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:

@@ -126,7 +126,7 @@ def _compare(name: str, texts: list[str], words: Callable[[str], list[str]] | No
         run_global(DedupFuzzy(), _units(texts), Path(folder))
         ours_s = time.process_time() - start
         ours = np.fromfile(Path(folder) / "labels", np.int64).tolist()
-        our_links = sum(arrays_in(path)[0].shape[1] for path in Path(folder).glob("links-*"))
+        our_links = sum(next(arrays_in(path)).shape[1] for path in Path(folder).glob("links-*"))
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         theirs, their_pairs = _datatrove(texts, Path(folder), words)
