@@ -21,23 +21,21 @@ def append(file: IO[bytes], array: NDArray[Any]) -> None:
     np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
 
 
-def arrays_in(path: Path) -> list[NDArray[Any]]:
-    """All arrays of a file that `append` wrote, as read-only views of it."""
+def arrays_in(path: Path) -> Iterator[NDArray[Any]]:
+    """The arrays of a file that `append` wrote, read-only. Each is mapped by itself, so that letting go of it frees the
+    memory that its pages took."""
     size = path.stat().st_size
-    if not size:
-        return []
-    mapped = np.memmap(path, np.uint8, "r")
-    found = []
     with path.open("rb") as file:
         while file.tell() < size:
             assert np.lib.format.read_magic(file) == (1, 0)
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
             assert not fortran
-            begin = file.tell()
-            end = begin + dtype.itemsize * int(np.prod(shape))
-            found.append(mapped[begin:end].view(np.ndarray).view(dtype).reshape(shape))
-            file.seek(end)
-    return found
+            begin, count = file.tell(), int(np.prod(shape))
+            if count:
+                yield np.memmap(path, dtype, "r", begin, shape).view(np.ndarray)
+            else:  # which can't be mapped
+                yield np.zeros(shape, dtype)
+            file.seek(begin + count * dtype.itemsize)
 
 
 def unique_pairs(first: Positions, second: Positions) -> NDArray[np.int64]:

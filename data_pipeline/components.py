@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 
 from data_pipeline.arrays import Positions, pieces, unique_pairs
 
+Edges = Callable[[], NDArray[np.int64]]
 
-def components(nodes: int, edges: Sequence[NDArray[np.int64]], labels: Path, block: int = 2**22) -> None:
+
+def components(nodes: int, edges: Sequence[Edges], labels: Path, block: int = 2**22) -> None:
     """Writes to `labels` [nodes] int64: the lowest node that each is connected with, or its own number.
 
-    Each of `edges` is [2, edges], lower node first, sorted by the higher one: memory maps, as a rule. Memory: some 40
-    bytes for each node of a `block`, and for as many edges.
+    Each of `edges` opens [2, edges], lower node first, sorted by the higher one: a memory map, as a rule, of which no
+    more is held than what is worked on. Memory: some 40 bytes for each node of a `block`, and for as many edges.
     """
     if not nodes:
         labels.write_bytes(b"")
@@ -48,14 +50,14 @@ def components(nodes: int, edges: Sequence[NDArray[np.int64]], labels: Path, blo
 class _Edges:
     """Those given, and those left behind: one file for each block that they end in."""
 
-    def __init__(self, given: Sequence[NDArray[np.int64]], folder: Path, block: int) -> None:
+    def __init__(self, given: Sequence[Edges], folder: Path, block: int) -> None:
         self.given, self.folder, self.block = given, folder, block
 
     def ending_in(self, start: int) -> Iterator[tuple[Positions, Positions]]:
         """(lower, higher) nodes, about a block of edges at a time."""
         held, size = [], 0
         for edges in self._slices(start):
-            held.append(edges)
+            held.append(np.array(edges))  # a copy, so that the map can go
             size += edges.shape[1]
             if size >= self.block:
                 low, high = np.concatenate(held, axis=1)
@@ -75,7 +77,8 @@ class _Edges:
                 np.ascontiguousarray(pairs[:, begin:end].T).tofile(file)
 
     def _slices(self, start: int) -> Iterator[NDArray[np.int64]]:
-        for edges in self.given:
+        for opened in self.given:
+            edges = opened()
             begin, end = np.searchsorted(edges[1], [start, start + self.block])
             yield from pieces(edges[:, begin:end], self.block)
         path = self._file(start // self.block)

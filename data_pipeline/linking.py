@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from data_pipeline.arrays import Positions, append, pieces, unique_pairs
 from data_pipeline.minhash import similarity
-from data_pipeline.runs import Run, changes, first_of_each, runs_in
+from data_pipeline.runs import changes, first_of_each, runs_in
 from data_pipeline.work import written
 
 _PAIRS_AT_A_TIME = 2**15
@@ -78,14 +78,18 @@ class Plan(BaseModel):
 class _Items:
     """The keys of a range, of all units, in order of position where equal."""
 
-    def __init__(self, plan: Plan, runs: list[tuple[Part, Run]], number: int) -> None:
+    def __init__(self, plan: Plan, number: int) -> None:
         slices, positions, sources, held_out = [], [], [], []
-        for part, run in runs:
-            begin, end = (_border(run.keys[0], place, plan.ranges) for place in (number, number + 1))
-            slices.append(run.keys[:-1, begin:end])
-            positions.append(run.keys[-1, begin:end].astype(np.int64) + part.first)
-            sources.append(np.full(end - begin, part.source))
-            held_out.append(np.full(end - begin, part.held_out))
+        self.links = []
+        """[2, links] those that were found in units, the share of this task."""
+        for part in plan.parts:
+            for run in runs_in(part.facts):  # one at a time is mapped: hence the copies
+                begin, end = (_border(run.keys[0], place, plan.ranges) for place in (number, number + 1))
+                slices.append(np.array(run.keys[:-1, begin:end]))
+                positions.append(run.keys[-1, begin:end].astype(np.int64) + part.first)
+                sources.append(np.full(end - begin, part.source))
+                held_out.append(np.full(end - begin, part.held_out))
+                self.links.append(_share(run.links, number, plan.ranges) + part.first)
         keys, position = np.concatenate(slices, axis=1), np.concatenate(positions)
         source, held = np.concatenate(sources), np.concatenate(held_out)
         group = np.zeros_like(source) if plan.together else source
@@ -102,15 +106,14 @@ def link(folder: Path, number: int) -> int:
     """Task: writes links [2, links] (position of the lower, of the higher item; sorted by the latter) and marks [2,
     marks] (code, position; sorted by position) of range `number` to `links_file`; returns how many links."""
     plan = load_plan(folder)
-    runs = [(part, run) for part in plan.parts for run in runs_in(part.facts)]
-    known = [_share(run.links, number, plan.ranges) + part.first for part, run in runs]
-    items = _Items(plan, runs, number)
+    items = _Items(plan, number)
+    known = items.links
     new = changes(items.groups, *items.keys)
     known.append(np.stack([first_of_each(items.positions, new)[~new], items.positions[~new]]))
     if plan.least_similarity is None:
         marks = _marks(plan, items)
     else:
-        alike = _Alike(runs, plan.least_similarity)
+        alike = _Alike(plan, plan.least_similarity)
         known.append(_confirmed(items, new, alike))
         marks = _confirmed_marks(plan, items, alike)
     links = unique_pairs(*np.concatenate(known, axis=1))
@@ -133,7 +136,8 @@ def load_plan(folder: Path) -> Plan:
 class _Alike:
     """Compares items by their sketches, which are read where they lie."""
 
-    def __init__(self, runs: list[tuple[Part, Run]], least: float) -> None:
+    def __init__(self, plan: Plan, least: float) -> None:
+        runs = [(part, run) for part in plan.parts for run in runs_in(part.facts)]
         self._sketches = [run.sketches for _, run in runs]
         self._width = max(sketches.shape[1] for sketches in self._sketches)  # a run without items has none
         self._firsts = np.array([part.first + int(run.covers[0]) for part, run in runs])

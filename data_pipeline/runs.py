@@ -7,6 +7,8 @@ items are equal, no more of them than there are runs meet again.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -31,10 +33,12 @@ class Run(NamedTuple):
     """[items, bytes] to compare items by; [items, 0] where keys decide."""
 
 
-def runs_in(facts: Path) -> list[Run]:
-    """All runs of a facts file."""
-    arrays, width = arrays_in(facts), len(Run._fields)
-    return [Run(*arrays[begin : begin + width]) for begin in range(0, len(arrays), width)]
+def runs_in(facts: Path) -> Iterator[Run]:
+    """The runs of a facts file."""
+    arrays = arrays_in(facts)
+    while fields := list(itertools.islice(arrays, len(Run._fields))):
+        yield Run(*fields)
+        del fields  # the map of one run at a time, unless the caller holds on to it
 
 
 class RunWriter:

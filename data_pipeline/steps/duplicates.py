@@ -107,7 +107,7 @@ class Duplicates(GlobalStep):
         ordered = sorted(units, key=lambda u: (not u.validation, better.get(u.source, len(better)), u.number))
         parts, items, held_out, work = [], 0, 0, 0
         for unit in ordered:
-            runs = runs_in(unit.facts)
+            runs = list(runs_in(unit.facts))
             source = sources.index(unit.source)
             parts.append(Part(unit=unit.number, facts=unit.facts, first=items, source=source, held_out=unit.validation))
             items += int(runs[-1].covers[1])

@@ -5,6 +5,7 @@ A unit's items lie together, so a step that runs on it reads their bytes and no 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ _NONE = np.uint8(255)  # as yet
 def join(folder: Path) -> None:
     """Task: names the component of each item, in the file `labels`."""
     plan = load_plan(folder)
-    links = [arrays_in(links_file(folder, number))[0] for number in range(plan.ranges)]
+    links = [partial(_links, folder, number) for number in range(plan.ranges)]
     with written(_labels(folder)) as path:
         components(plan.items, links, path, plan.block)
 
@@ -31,7 +32,7 @@ def join(folder: Path) -> None:
 def move_marks(folder: Path, number: int) -> None:
     """Task: has the marks of range `number` say the first item of the component instead of the one that was marked."""
     plan = load_plan(folder)
-    codes, positions = arrays_in(links_file(folder, number))[1]
+    _, (codes, positions) = arrays_in(links_file(folder, number))
     firsts = _open_labels(folder, plan)[positions]
     with written(_moved(folder, number)) as path, path.open("wb") as file:
         append(file, unique_pairs(codes, firsts))
@@ -49,7 +50,7 @@ def judge(folder: Path, number: int, chained: bool) -> None:
     codes = np.full(end - begin, _NONE)
     for task in range(plan.ranges):
         links, own_marks = arrays_in(links_file(folder, task))
-        marks = arrays_in(_moved(folder, task))[0] if chained else own_marks
+        marks = next(arrays_in(_moved(folder, task))) if chained else own_marks
         code, position = _within(marks, begin, end)
         holds = (position >= plan.held_out) | ~np.isin(code, plan.weak)
         np.minimum.at(codes, position[holds] - begin, code[holds].astype(np.uint8))
@@ -74,6 +75,11 @@ def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
         codes.append(np.fromfile(_verdicts(folder, block), np.uint8, min(plan.block - offset, end - begin), "", offset))
         begin += len(codes[-1])
     return np.concatenate(codes), plan.reasons
+
+
+def _links(folder: Path, number: int) -> NDArray[np.int64]:
+    links: NDArray[np.int64] = next(arrays_in(links_file(folder, number)))
+    return links
 
 
 def _within(pairs: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:

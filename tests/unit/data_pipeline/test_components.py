@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def _found(nodes: int, files: list[list[tuple[int, int]]], folder: Path, block: 
     for edges in files:
         pairs = np.array(edges, np.int64).reshape(-1, 2)
         sorted_files.append(unique_pairs(pairs.min(axis=1), pairs.max(axis=1)))
-    components(nodes, sorted_files, folder / "labels", block)
+    components(nodes, [partial(np.copy, pairs) for pairs in sorted_files], folder / "labels", block)
     return np.fromfile(folder / "labels", np.int64).tolist()
 
 
@@ -62,7 +63,7 @@ def test_large_and_awkward(kind: str, tmp_path: Path) -> None:
     pairs = unique_pairs(pairs.min(axis=0), pairs.max(axis=0))
     pairs = pairs[:, pairs[0] != pairs[1]]
     start = time.monotonic()
-    components(nodes, [pairs], tmp_path / "labels", block=2**12)
+    components(nodes, [lambda: pairs], tmp_path / "labels", block=2**12)
     assert time.monotonic() - start < 20  # a second; some hours if it were quadratic
     names = np.fromfile(tmp_path / "labels", np.int64)
     if kind == "pairs across":

@@ -82,6 +82,19 @@ def test_pairs_count_as_two_texts(tmp_path: Path) -> None:
     assert tally.samples["duplicate"][0]["text"] == "a b | c"
 
 
+def test_words_count_in_their_order(tmp_path: Path) -> None:
+    texts = [
+        "One, two: three!",
+        "three two one",
+        "one two three",
+        "one two three three",
+        "one-two three",
+        "onetwo three",
+    ]
+    kept, _ = run_global(DedupExact(normalize="words"), [documents_of(texts)], tmp_path)
+    assert [document.index for document in kept[0]] == [0, 1, 3, 4]
+
+
 @pytest.mark.parametrize("settings", [{"by": "paragraph"}, {"normalize": "words"}])
 def test_a_pair_is_refused_where_texts_are_cut(settings: dict[str, Any], tmp_path: Path) -> None:
     step = DedupExact(**settings)

@@ -122,6 +122,13 @@ def test_case_and_punctuation_make_no_difference_and_short_texts_stay(tmp_path: 
     assert tally.dropped == {"duplicate": 1}
 
 
+def test_texts_without_words_move_no_others(tmp_path: Path) -> None:
+    words = [f"w{number}" for number in range(500)]
+    texts = ["", "!", " ".join(words), "something else", " ".join([*words[1:], "more"])]
+    kept, _ = run_global(DedupFuzzy(preset="gpt3"), [documents_of(texts)], tmp_path)
+    assert [document.index for document in kept[0]] == [0, 1, 2, 3]
+
+
 def test_any_number_of_workers_and_nothing_twice(tmp_path: Path) -> None:
     chance = random.Random(0)
     bases = [[f"{base}w{place}" for place in range(100)] for base in range(15)]

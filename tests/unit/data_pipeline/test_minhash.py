@@ -90,6 +90,15 @@ def test_chance_is_what_is_seen() -> None:
     assert abs(seen - expected) < 3 * np.sqrt(expected * (1 - expected) / count)
 
 
+@pytest.mark.parametrize(("shared", "apart"), [(40, 30), (60, 20), (80, 10)])
+def test_bands_are_equal_as_often_as_the_curve_says(shared: int, apart: int) -> None:
+    method, count = MinHash(5, 14, 8), 4000
+    one, other = (method._keys(values) for values in _pairs(shared, apart, count))
+    seen = (one == other).any(axis=1).mean()
+    expected = method.chance(shared / (shared + 2 * apart))
+    assert abs(seen - expected) < 3 * np.sqrt(expected * (1 - expected) / count)
+
+
 def test_chance_of_fineweb_s_setting_is_the_published_one() -> None:
     # Penedo et al. 2024: documents of similarity 0.7, 0.75, 0.8 and 0.85 are found with probability 56%,
     # 77%, 92% and 98.8%.
