@@ -1,10 +1,9 @@
-"""`pretrain data build CONFIG [key=value ...]` and `pretrain data inspect DIR`."""
+"""`pretrain data build CONFIG [key=value ...]` and `pretrain data inspect ADDRESS`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
@@ -30,7 +29,7 @@ def main(argv: list[str], load: Load) -> int:
         "overrides", nargs="*", metavar="key=value", help="such as input=book.txt output=data/book"
     )
     inspect_parser = verbs.add_parser("inspect", help="verify a dataset's checksums, show its counts and some text")
-    inspect_parser.add_argument("directory", type=Path)
+    inspect_parser.add_argument("address", help="directory, or what fsspec reads, such as s3://bucket/dataset")
     arguments = parser.parse_args(argv)
     if arguments.verb == "build":
         config = load(BuildConfig, arguments.config, arguments.overrides)
@@ -38,7 +37,7 @@ def main(argv: list[str], load: Load) -> int:
             print(f"{config.output} is already built from this input with these settings.")
         print(_counts(Dataset(config.output)))
     else:
-        dataset = Dataset(arguments.directory)
+        dataset = Dataset(arguments.address)
         dataset.verify()
         print(_counts(dataset))
         print("checksums   all good")
@@ -67,7 +66,7 @@ def _counts(dataset: Dataset) -> str:
 
 
 def _first_text(dataset: Dataset, split: SplitName) -> str:
-    _, tokens = next(dataset.documents(split))
+    _, tokens = next(dataset.documents(split))  # a manifest without any is refused
     tokenizer = dataset.tokenizer()
     tokens = tokens[:_SAMPLE_CHARACTERS]
     parts = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))  # a pair's source and target

@@ -1,0 +1,122 @@
+"""A dataset at an address such as s3://bucket/dataset: its small files in the cache, its tokens fetched by member.
+
+Whatever is fetched is compared with the manifest's digests before it is used or kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.cache import Cache
+from data_pipeline.errors import DataError
+from data_pipeline.manifest import LIMIT_BYTES, MANIFEST, Manifest, Shard, Split
+from data_pipeline.storage import Storage
+from data_pipeline.token_stream import TokenStream
+
+_THREADS = 8  # that fetch at once, for each split of each process
+_SMALL_FILE_BYTES = 2**30  # a tokenizer or the counts of its tokens: more is a mistake
+
+
+def fetch_directory(storage: Storage, cache: Cache) -> tuple[Manifest, Path]:
+    """The manifest, and a local folder that holds it, the tokenizer and the counts of tokens.
+
+    The manifest is fetched each time, so that a dataset that was built anew is seen to be another one; the rest once.
+    Raises DataError when one can't be had or is not what the manifest says.
+    """
+    content = storage.read_all(MANIFEST, LIMIT_BYTES)
+    manifest = Manifest.parse(content, storage.name(MANIFEST))
+    for shard in (shard for split in manifest.splits.values() for shard in split.shards):
+        if any(member.sha256 is None or member.head_sha256 is None for member in shard.members):
+            raise DataError(
+                f"{storage.name(MANIFEST)} has no checksums of members, as it was written before they were; copy the "
+                "dataset to a local directory, or build it again and upload it."
+            )
+
+    def checked(file: str, sha256: str) -> bytes:
+        data = storage.read_all(file, _SMALL_FILE_BYTES)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise _other_bytes(storage.name(file))
+        return data
+
+    folder = cache.folder_of(
+        hashlib.sha256(content).hexdigest(),
+        {
+            manifest.tokenizer.file: lambda: checked(manifest.tokenizer.file, manifest.tokenizer.sha256),
+            manifest.unigram.file: lambda: checked(manifest.unigram.file, manifest.unigram.sha256),
+            MANIFEST: lambda: content,
+        },
+    )
+    return manifest, folder
+
+
+class RemoteTokens(TokenStream):
+    """Of shards elsewhere: the members that a batch needs are fetched side by side, through the cache."""
+
+    def __init__(self, manifest: Manifest, split: Split, storage: Storage, cache: Cache) -> None:
+        super().__init__(manifest, split)
+        self._storage, self._cache = storage, cache
+        self._number = np.concatenate([np.arange(len(shard.members)) for shard in split.shards])
+        """[members] place of each in its shard."""
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+
+    def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """Each member is looked up once, whatever the rows that want some of it."""
+        out = self._room(starts, length)
+        wanted: dict[int, list[tuple[int, int, int, int]]] = {}  # member -> (row, column, token, tokens) to copy
+        first = np.searchsorted(self._ends, starts, side="right")
+        for row, (start, member) in enumerate(zip(starts.tolist(), first.tolist(), strict=True)):
+            column = 0
+            while column < length:
+                place = start + column - int(self._begins[member])
+                count = min(length - column, int(self._ends[member]) - start - column)
+                wanted.setdefault(member, []).append((row, column, place, count))
+                column, member = column + count, member + 1
+
+        def copy(member: int) -> None:
+            tokens = self._tokens(member)
+            for row, column, place, count in wanted[member]:
+                out[row, column : column + count] = tokens[place : place + count]
+
+        sizes = self._ends - self._begins
+        self._cache.expect(sum(int(sizes[member]) for member in wanted) * self._itemsize)
+        if len(wanted) == 1:
+            copy(*wanted)
+        else:
+            list(self._pool.map(copy, wanted))
+        return out
+
+    def head(self, shard: int, member: int) -> bytes:
+        """Through the cache, as the tokens."""
+        record = self._split.shards[shard]
+        begin, end = record.head(member, self._itemsize)
+        return bytes(self._piece(record, begin, end - begin, record.members[member].head_sha256))
+
+    def _tokens(self, member: int) -> NDArray[np.uint16 | np.uint32]:
+        shard = self._split.shards[self._shard_of[member]]
+        record = shard.members[self._number[member]]
+        size = record.tokens * self._itemsize
+        return np.frombuffer(self._piece(shard, record.offset, size, record.sha256), self._dtype)
+
+    def _piece(self, shard: Shard, begin: int, size: int, sha256: str | None) -> bytes | memoryview:
+        assert sha256 is not None  # fetch_directory has seen to it
+
+        def fetch() -> bytes:
+            data = self._storage.read(shard.file, begin, size)
+            if hashlib.sha256(data).hexdigest() != sha256:
+                self._storage.check_size(shard.file, shard.bytes)
+                raise _other_bytes(f"bytes {begin:,} to {begin + size:,} of {self._storage.name(shard.file)}")
+            return data
+
+        return memoryview(self._cache.get(sha256, size, fetch))
+
+
+def _other_bytes(what: str) -> DataError:
+    return DataError(
+        f"{what} aren't what the manifest was written with (another checksum): the file was damaged or replaced; "
+        "upload the dataset again."
+    )
