@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from numpy.typing import NDArray
 
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import Manifest, Split
+
+_LOOK_EVERY_S = 1.0
 
 
 class TokenStream(ABC):
@@ -50,9 +54,9 @@ class LocalTokens(TokenStream):
     """Of a directory on this machine: shards are mapped, and a window is one copy.
 
     A mapped file that gets shorter ends the process without a word (SIGBUS), and one that is written over gives other
-    tokens. So before a shard is read, its name is looked up: still the same file, of the same size and time of change.
-    What remains is a change between that look and the copy after it, and on a network file system what its attribute
-    cache hides for some seconds.
+    tokens. So the size of a shard is asked for before each read, and every second whether its name still leads to the
+    same file, with the same time of change. What remains is a change between a look and the copy after it, and on a
+    network file system what its attribute cache hides for some seconds.
     """
 
     def __init__(self, manifest: Manifest, split: Split, directory: Path) -> None:
@@ -62,12 +66,17 @@ class LocalTokens(TokenStream):
         self._first = np.array([member.offset // self._itemsize for member in members], np.int64)
         """[members] place of the first token in its shard, in tokens."""
         self._paths = [str(directory / shard.file) for shard in split.shards]
-        self._maps, self._states = [], []
+        self._files: list[mmap.mmap] = []
+        self._maps: list[NDArray[Any]] = []
+        self._states: list[tuple[int, int, int, int]] = []
+        self._sizes = [shard.bytes for shard in split.shards]
+        self._next_look = [0.0] * len(split.shards)
         for path, shard in zip(self._paths, split.shards, strict=True):
             try:
                 with open(path, "rb") as file:
                     self._states.append(_state(os.fstat(file.fileno())))
-                    self._maps.append(np.memmap(file, self._dtype, "r", shape=(shard.bytes // self._itemsize,)))
+                    self._files.append(mmap.mmap(file.fileno(), shard.bytes, access=mmap.ACCESS_READ))
+                self._maps.append(np.frombuffer(self._files[-1], self._dtype, shard.bytes // self._itemsize))
             except (OSError, ValueError) as error:
                 raise DataError(
                     f"{path} can't be read ({error}); copy it again, or build the dataset again."
@@ -82,7 +91,7 @@ class LocalTokens(TokenStream):
         inside = starts + length <= self._ends[member]
         shard = np.where(inside, self._shard_of[member], -1)
         places = starts - self._begins[member] + self._first[member]
-        for n in np.unique(shard[inside]):
+        for n in np.unique(shard[inside]).tolist():
             rows = np.flatnonzero(shard == n)
             self._check(n)
             out[rows] = np.lib.stride_tricks.sliding_window_view(self._maps[n], length)[places[rows]]
@@ -107,17 +116,21 @@ class LocalTokens(TokenStream):
         while count:
             taken = min(count, int(self._ends[member]) - start)
             place = start - int(self._begins[member]) + int(self._first[member])
-            self._check(self._shard_of[member])
-            pieces.append(self._maps[self._shard_of[member]][place : place + taken])
+            shard = int(self._shard_of[member])
+            self._check(shard)
+            pieces.append(self._maps[shard][place : place + taken])
             start, count, member = start + taken, count - taken, member + 1
         return np.concatenate(pieces)
 
     def _check(self, shard: int) -> None:
         """Raises DataError unless the shard is the file that was opened."""
-        try:
-            same = _state(os.stat(self._paths[shard])) == self._states[shard]
-        except OSError:
-            same = False
+        same, now = self._files[shard].size() == self._sizes[shard], time.monotonic()
+        if same and now >= self._next_look[shard]:
+            self._next_look[shard] = now + _LOOK_EVERY_S
+            try:
+                same = _state(os.stat(self._paths[shard])) == self._states[shard]
+            except OSError:
+                same = False
         if not same:
             raise DataError(
                 f"{self._paths[shard]} was changed, replaced or removed while it was in use; put it back as it was "
