@@ -97,8 +97,7 @@ class Cache:
                 if hashlib.sha256(piece).hexdigest() != sha256:
                     return None
                 self._checked.add(sha256)
-            now = time.time_ns()
-            os.utime(path, ns=(now, now))  # when it was last used: access times are off on many machines
+            _use(path)
         except FileNotFoundError:
             return None
         return piece
@@ -118,6 +117,7 @@ class Cache:
             os.pwrite(lock, str(total + len(data)).encode(), 0)
             incoming = self.folder / _INCOMING  # whoever holds the lock is the only one to write it
             incoming.write_bytes(data)
+            _use(incoming)
             path = self._path(sha256)
             self._made(path.parent)
             incoming.replace(path)
@@ -160,6 +160,12 @@ def default_folder() -> Path:
     """Where the user's programs keep what they can fetch again, as the XDG base directory specification has it."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "pretrain"
+
+
+def _use(path: Path) -> None:
+    """Marks when it was last used, by the time of change: access times are off on many machines."""
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
 
 
 @contextmanager

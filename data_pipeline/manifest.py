@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -157,7 +158,10 @@ class Manifest(_Record):
             if path.exists() and not path.is_file():  # a pipe would keep us waiting
                 raise DataError(f"{path} is no file; build the dataset again.")
             with path.open("rb") as file:
-                content = file.read(LIMIT_BYTES + 1)
+                size = os.fstat(file.fileno()).st_size
+                if size > LIMIT_BYTES:
+                    raise _too_large(str(path))
+                content = file.read(size)
         except FileNotFoundError as error:
             raise DataError(
                 f"{directory} holds no {MANIFEST}; build a dataset there with `pretrain data build`."
@@ -170,7 +174,7 @@ class Manifest(_Record):
     def parse(cls, content: bytes, path: str) -> Manifest:
         """Check the bytes of a manifest.json, which errors call `path`. Raises DataError as `load` does."""
         if len(content) > LIMIT_BYTES:
-            raise DataError(f"{path} has more than the {LIMIT_BYTES:,} bytes of the largest manifest; build it again.")
+            raise _too_large(path)
         try:
             values = json.loads(content)
             # Of all the rest; older manifests have none.
@@ -217,6 +221,10 @@ class Manifest(_Record):
         if self.tokenizer.end_of_text >= self.tokenizer.vocabulary:
             raise ValueError("the end of text is no token of the vocabulary")
         return self
+
+
+def _too_large(path: str) -> DataError:
+    return DataError(f"{path} has more than the {LIMIT_BYTES:,} bytes of the largest manifest; build it again.")
 
 
 def stream_identity(tokenizer: str, dtype: str, splits: dict[SplitName, Split]) -> str:
