@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,18 @@ def test_a_damaged_or_short_file_is_fetched_again(tmp_path: Path) -> None:
 
 def test_one_of_many_threads_fetches(tmp_path: Path) -> None:
     cache, calls = Cache(tmp_path), list[int]()
-    threads = [threading.Thread(target=get, args=(cache, number % 3, calls)) for number in range(24)]
+
+    def slow(number: int) -> None:
+        digest, data = piece(number)
+
+        def fetch() -> bytes:
+            calls.append(number)
+            time.sleep(0.05)
+            return data
+
+        assert bytes(cache.get(digest, SIZE, fetch)) == data
+
+    threads = [threading.Thread(target=slow, args=(number % 3,)) for number in range(24)]
     for thread in threads:
         thread.start()
     for thread in threads:
