@@ -127,7 +127,9 @@ class Dataset:
             first += member.tokens
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Compare every byte with the manifest's digests. Raises DataError naming the first file that differs.
+        """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.
+
+        Raises DataError naming the first file that differs.
 
         Of several processes that verify together, each takes one of `shares` equal shares of the files.
         """
@@ -145,6 +147,12 @@ class Dataset:
                 where, found = str(path), file_sha256(path)
             if found != file.sha256:
                 raise DataError(f"{where} is damaged: its checksum isn't the manifest's; build it again.")
+
+        mine = {file.file for file in files[share::shares] if isinstance(file, Shard)}
+        for name, stream in self._streams.items():
+            for number, shard in enumerate(self.manifest.splits[name].shards):
+                if isinstance(stream, LocalTokens) and shard.file in mine:
+                    stream.check_vocabulary(number)
 
     def _members(self, split: SplitName) -> Iterator[tuple[str, Member, bytes, NDArray[np.int64]]]:
         """(where its shard is, itself, what lies before its tokens, where its documents begin) of each member."""

@@ -46,7 +46,7 @@ class Member(_Record):
     """One stretch of the token stream inside a shard."""
 
     offset: Bytes = Field(description="bytes from the start of the shard to the first token")
-    tokens: Count = Field(gt=0)
+    tokens: int = Field(gt=0, le=2**31, description="read and fetched as a whole where it is needed")
     # Older manifests have neither: such datasets can be read only where they lie.
     sha256: Sha256 | None = Field(default=None, description="of the tokens' bytes")
     head_sha256: Sha256 | None = Field(

@@ -16,7 +16,7 @@ from data_pipeline.cache import Cache
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import LIMIT_BYTES, MANIFEST, Manifest, Shard, Split
 from data_pipeline.storage import Storage
-from data_pipeline.token_stream import TokenStream
+from data_pipeline.token_stream import TokenStream, not_of_vocabulary
 
 _THREADS = 8  # that fetch at once, for each split of each process
 _SMALL_FILE_BYTES = 2**30  # a tokenizer or the counts of its tokens: more is a mistake
@@ -94,15 +94,15 @@ class RemoteTokens(TokenStream):
         """Through the cache, as the tokens."""
         record = self._split.shards[shard]
         begin, end = record.head(member, self._itemsize)
-        return bytes(self._piece(record, begin, end - begin, record.members[member].head_sha256))
+        return bytes(self._piece(record, begin, end - begin, record.members[member].head_sha256, tokens=False))
 
     def _tokens(self, member: int) -> NDArray[np.uint16 | np.uint32]:
         shard = self._split.shards[self._shard_of[member]]
         record = shard.members[self._number[member]]
         size = record.tokens * self._itemsize
-        return np.frombuffer(self._piece(shard, record.offset, size, record.sha256), self._dtype)
+        return np.frombuffer(self._piece(shard, record.offset, size, record.sha256, tokens=True), self._dtype)
 
-    def _piece(self, shard: Shard, begin: int, size: int, sha256: str | None) -> bytes | memoryview:
+    def _piece(self, shard: Shard, begin: int, size: int, sha256: str | None, tokens: bool) -> bytes | memoryview:
         assert sha256 is not None  # fetch_directory has seen to it
 
         def fetch() -> bytes:
@@ -110,6 +110,8 @@ class RemoteTokens(TokenStream):
             if hashlib.sha256(data).hexdigest() != sha256:
                 self._storage.check_size(shard.file, shard.bytes)
                 raise _other_bytes(f"bytes {begin:,} to {begin + size:,} of {self._storage.name(shard.file)}")
+            if tokens and np.frombuffer(data, self._dtype).max() >= self._vocabulary:
+                raise not_of_vocabulary(self._storage.name(shard.file), self._vocabulary)
             return data
 
         return memoryview(self._cache.get(sha256, size, fetch))

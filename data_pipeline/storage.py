@@ -166,7 +166,7 @@ class Storage:
             try:
                 return ask()
             except FileNotFoundError as error:
-                if not may_pass(error):
+                if getattr(error.__cause__, "status", 404) == 404 and not may_pass(error):
                     raise DataError(f"{self.name(file)} is missing; check the address.") from error
                 problem: Exception = error
             except Exception as error:  # each kind of storage has its own

@@ -26,6 +26,7 @@ class TokenStream(ABC):
 
     def __init__(self, manifest: Manifest, split: Split) -> None:
         self._split, self._itemsize = split, manifest.itemsize
+        self._vocabulary = manifest.tokenizer.vocabulary
         self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
         members = [(n, member) for n, shard in enumerate(split.shards) for member in shard.members]
         self._ends = np.cumsum([member.tokens for _, member in members], dtype=np.int64)
@@ -99,6 +100,14 @@ class LocalTokens(TokenStream):
             out[row] = self._across(int(starts[row]), length)
         return out
 
+    def check_vocabulary(self, number: int) -> None:
+        """Raises DataError when a token of a shard is none of the vocabulary. Reads all of them."""
+        self._check(number)
+        for member in self._split.shards[number].members:
+            first = member.offset // self._itemsize
+            if self._maps[number][first : first + member.tokens].max() >= self._vocabulary:
+                raise not_of_vocabulary(self._paths[number], self._vocabulary)
+
     def head(self, shard: int, member: int) -> bytes:
         """Read from the file."""
         begin, end = self._split.shards[shard].head(member, self._itemsize)
@@ -136,6 +145,11 @@ class LocalTokens(TokenStream):
                 f"{self._paths[shard]} was changed, replaced or removed while it was in use; put it back as it was "
                 "and start again."
             )
+
+
+def not_of_vocabulary(shard: str, vocabulary: int) -> DataError:
+    """The error of a shard whose tokens the tokenizer does not know: a model would read beyond its embeddings."""
+    return DataError(f"{shard} has tokens beyond the {vocabulary:,} of its tokenizer; build the dataset again.")
 
 
 def _state(status: os.stat_result) -> tuple[int, int, int, int]:

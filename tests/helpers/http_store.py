@@ -25,6 +25,8 @@ class HttpStore:
         self.directory, self.url = directory, ""
         self.fault: Callable[[str, int], Fault | None] = lambda file, number: None
         """Of a file's GET request, by the file's name and how many came before."""
+        self.head_status: int | None = None
+        """What HEAD requests are answered with, if not as they should be."""
         self.requests: list[tuple[str, str, str | None]] = []
         """(method, file, range)"""
         self.counts: Counter[str] = Counter()
@@ -57,7 +59,7 @@ def serve(directory: Path) -> Iterator[HttpStore]:
             file, span = self.path.rsplit("/", 1)[-1], self.headers.get("Range")
             with store.lock:
                 store.requests.append((self.command, file, span))
-                fault = store.fault(file, store.counts[file]) if send else None
+                fault = store.fault(file, store.counts[file]) if send else store.head_status
                 store.counts[file] += send
             path = store.directory / file
             if fault == "reset":

@@ -5,6 +5,7 @@ Nothing outside of the directory is read or written, and what a file claims abou
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -20,10 +21,12 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
+from data_pipeline.cache import Cache
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import LIMIT_BYTES, MANIFEST, SPLITS, digest_of
 from data_pipeline.shards import npy_vector
+from tests.helpers.http_store import serve
 
 Edit = Callable[[dict[str, Any]], None]
 
@@ -321,6 +324,32 @@ def test_a_damaged_tar_of_the_right_size_is_named(copy: Path, name: str) -> None
             contents(copy, verify)
     assert tracemalloc.get_traced_memory()[1] < 2**24
     tracemalloc.stop()
+
+
+def test_tokens_beyond_the_vocabulary_are_refused_though_all_digests_hold(whole: Dataset, copy: Path) -> None:
+    """A model would read beyond its embeddings, which ends a GPU's process without a word."""
+    manifest = whole.manifest
+    shard = manifest.splits["train"].shards[0]
+    member = shard.members[-1]
+    data = bytearray((copy / shard.file).read_bytes())
+    data[member.offset : member.offset + 2] = (300).to_bytes(2, "little")
+    (copy / shard.file).write_bytes(data)
+    tokens = bytes(data[member.offset : member.offset + 2 * member.tokens])
+
+    def edit(values: dict[str, Any]) -> None:
+        shard_of(values)["sha256"] = hashlib.sha256(data).hexdigest()
+        shard_of(values)["members"][-1]["sha256"] = hashlib.sha256(tokens).hexdigest()
+        shards = {name: [shard["sha256"] for shard in values["splits"][name]["shards"]] for name in SPLITS}
+        record = values["tokenizer"]
+        values["identity"] = digest_of({"tokenizer": record["identity"], "dtype": values["dtype"], "shards": shards})
+
+    edited(copy, edit)
+    with pytest.raises(DataError, match=r"train-00000\.tar has tokens beyond the 300 of its tokenizer"):
+        Dataset(copy).verify()
+    with serve(copy) as store:
+        remote = Dataset(store.url, Cache(copy.parent / "cache"))
+        with pytest.raises(DataError, match=r"train-00000\.tar has tokens beyond the 300 of its tokenizer"):
+            remote.window("train", 0, shard.tokens)
 
 
 def _mutation(data: bytes, draw: random.Random) -> bytes:

@@ -173,6 +173,18 @@ def test_what_will_not_pass_is_not_tried_again(store: HttpStore, cache: Cache, w
     assert not waits
 
 
+@pytest.mark.parametrize("status", [403, 405])
+def test_a_server_that_answers_no_head_requests_will_do(
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float], status: int
+) -> None:
+    store.head_status = status
+    assert np.array_equal(whole(Dataset(store.url, cache)), whole(dataset))
+    store.fault = lambda file, number: 403
+    with pytest.raises(DataError, match=rf"{store.url}/manifest.json can't be read .*403.*tried once"):
+        Dataset(store.url, cache)
+    assert not waits
+
+
 def test_tries_end_with_an_error_that_says_how_often(store: HttpStore, cache: Cache, waits: list[float]) -> None:
     remote = Dataset(store.url, cache)
     store.fault = lambda file, number: 503
