@@ -50,17 +50,37 @@ class Cache:
                     file=sys.stderr,
                 )
 
+    def find(self, sha256: str, size_bytes: int) -> mmap.mmap | None:
+        """The piece, mapped; None when it isn't there, or not whole. Its bytes are checked once per process: a crash of
+        the machine may have left a file whose bytes never reached the disk. Raises DataError as `get` does."""
+        path = self._path(sha256)
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size != size_bytes:
+                    return None
+                piece = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+            if sha256 not in self._checked:
+                if hashlib.sha256(piece).hexdigest() != sha256:
+                    return None
+                self._checked.add(sha256)
+            _use(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable(error) from error
+        return piece
+
     def get(self, sha256: str, size_bytes: int, fetch: Callable[[], bytes]) -> mmap.mmap | bytes:
         """The piece of that digest, from the folder or from `fetch`, which is called by one process at a time.
 
         `fetch` checks what it returns. Raises what it raises, and DataError when the folder can't be used.
         """
         try:
-            if (found := self._find(sha256, size_bytes)) is not None:
+            if (found := self.find(sha256, size_bytes)) is not None:
                 return found
             # Those that wait here for another process's piece, or for one that shares its first digits, find it after.
             with _locked(self._made(self.folder / "fetching") / sha256[:2]):
-                if (found := self._find(sha256, size_bytes)) is not None:
+                if (found := self.find(sha256, size_bytes)) is not None:
                     return found
                 data = fetch()
                 assert len(data) == size_bytes
@@ -83,24 +103,6 @@ class Cache:
         except OSError as error:
             raise self._unusable(error) from error
         return folder
-
-    def _find(self, sha256: str, size_bytes: int) -> mmap.mmap | None:
-        """The piece, mapped; None when it isn't there, or not whole. Its bytes are checked once per process: a crash of
-        the machine may have left a file whose bytes never reached the disk."""
-        path = self._path(sha256)
-        try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size != size_bytes:
-                    return None
-                piece = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
-            if sha256 not in self._checked:
-                if hashlib.sha256(piece).hexdigest() != sha256:
-                    return None
-                self._checked.add(sha256)
-            _use(path)
-        except FileNotFoundError:
-            return None
-        return piece
 
     def _store(self, sha256: str, data: bytes) -> None:
         if len(data) > self.limit_bytes:

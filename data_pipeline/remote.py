@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.cache import Cache
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import LIMIT_BYTES, MANIFEST, Manifest, Shard, Split
+from data_pipeline.manifest import LIMIT_BYTES, MANIFEST, Manifest, Member, Shard, Split
 from data_pipeline.storage import Storage
 from data_pipeline.token_stream import TokenStream, not_of_vocabulary
 
@@ -77,17 +77,19 @@ class RemoteTokens(TokenStream):
                 wanted.setdefault(member, []).append((row, column, place, count))
                 column, member = column + count, member + 1
 
-        def copy(member: int) -> None:
-            tokens = self._tokens(member)
+        def copy(member: int, tokens: NDArray[np.uint16 | np.uint32]) -> None:
             for row, column, place, count in wanted[member]:
                 out[row, column : column + count] = tokens[place : place + count]
 
         sizes = self._ends - self._begins
         self._cache.expect(sum(int(sizes[member]) for member in wanted) * self._itemsize)
-        if len(wanted) == 1:
-            copy(*wanted)
-        else:
-            list(self._pool.map(copy, wanted))
+        absent = []
+        for member in wanted:
+            if (tokens := self._kept(member)) is not None:
+                copy(member, tokens)
+            else:
+                absent.append(member)
+        list(self._pool.map(lambda member: copy(member, self._fetched(member)), absent))
         return out
 
     def head(self, shard: int, member: int) -> bytes:
@@ -96,11 +98,22 @@ class RemoteTokens(TokenStream):
         begin, end = record.head(member, self._itemsize)
         return bytes(self._piece(record, begin, end - begin, record.members[member].head_sha256, tokens=False))
 
-    def _tokens(self, member: int) -> NDArray[np.uint16 | np.uint32]:
-        shard = self._split.shards[self._shard_of[member]]
-        record = shard.members[self._number[member]]
+    def _kept(self, member: int) -> NDArray[np.uint16 | np.uint32] | None:
+        """A member's tokens when the cache has them."""
+        record = self._member(member)[1]
+        assert record.sha256 is not None
+        found = self._cache.find(record.sha256, record.tokens * self._itemsize)
+        return None if found is None else np.frombuffer(found, self._dtype)
+
+    def _fetched(self, member: int) -> NDArray[np.uint16 | np.uint32]:
+        """A member's tokens, fetched unless another process has just done so."""
+        shard, record = self._member(member)
         size = record.tokens * self._itemsize
         return np.frombuffer(self._piece(shard, record.offset, size, record.sha256, tokens=True), self._dtype)
+
+    def _member(self, member: int) -> tuple[Shard, Member]:
+        shard = self._split.shards[self._shard_of[member]]
+        return shard, shard.members[self._number[member]]
 
     def _piece(self, shard: Shard, begin: int, size: int, sha256: str | None, tokens: bool) -> bytes | memoryview:
         assert sha256 is not None  # fetch_directory has seen to it
