@@ -159,8 +159,7 @@ class Dataset:
         for n, shard in enumerate(self.manifest.splits[split].shards):
             where = self._storage.name(shard.file) if self.remote else str(self.directory / shard.file)
             documents = 0
-            for number, member in enumerate(shard.members):
-                head = self._streams[split].head(n, number)
+            for member, head in zip(shard.members, self._streams[split].heads(n), strict=True):
                 starts = read_starts(head, member, where)
                 documents += len(starts)
                 yield where, member, head, starts

@@ -6,6 +6,7 @@ Whatever is fetched is compared with the manifest's digests before it is used or
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,11 +93,15 @@ class RemoteTokens(TokenStream):
         list(self._pool.map(lambda member: copy(member, self._fetched(member)), absent))
         return out
 
-    def head(self, shard: int, member: int) -> bytes:
-        """Through the cache, as the tokens."""
+    def heads(self, shard: int) -> Iterator[bytes]:
+        """Through the cache, as the tokens; those of a shard side by side."""
         record = self._split.shards[shard]
-        begin, end = record.head(member, self._itemsize)
-        return bytes(self._piece(record, begin, end - begin, record.members[member].head_sha256, tokens=False))
+
+        def head(number: int) -> bytes:
+            begin, end = record.head(number, self._itemsize)
+            return bytes(self._piece(record, begin, end - begin, record.members[number].head_sha256, tokens=False))
+
+        return self._pool.map(head, range(len(record.members)))
 
     def _kept(self, member: int) -> NDArray[np.uint16 | np.uint32] | None:
         """A member's tokens when the cache has them."""

@@ -9,6 +9,7 @@ import mmap
 import os
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class TokenStream(ABC):
         that isn't what it was."""
 
     @abstractmethod
-    def head(self, shard: int, member: int) -> bytes:
-        """What lies in the shard before the tokens of its `member`: see `heads.py`. Raises DataError as `read` does."""
+    def heads(self, shard: int) -> Iterator[bytes]:
+        """What lies in the shard before the tokens of each member: see `heads.py`. Raises DataError as `read` does."""
 
     def _room(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """The array to fill, once it is clear that all of it is there."""
@@ -108,14 +109,15 @@ class LocalTokens(TokenStream):
             if self._maps[number][first : first + member.tokens].max() >= self._vocabulary:
                 raise not_of_vocabulary(self._paths[number], self._vocabulary)
 
-    def head(self, shard: int, member: int) -> bytes:
+    def heads(self, shard: int) -> Iterator[bytes]:
         """Read from the file."""
-        begin, end = self._split.shards[shard].head(member, self._itemsize)
         self._check(shard)
         try:
             with open(self._paths[shard], "rb") as file:
-                file.seek(begin)
-                return file.read(end - begin)
+                for member in range(len(self._split.shards[shard].members)):
+                    begin, end = self._split.shards[shard].head(member, self._itemsize)
+                    file.seek(begin)
+                    yield file.read(end - begin)
         except OSError as error:
             raise DataError(f"{self._paths[shard]} can't be read ({error.strerror}); put it back.") from error
 

@@ -117,7 +117,7 @@ def test_one_of_many_threads_fetches(tmp_path: Path) -> None:
 def _churn(folder: Path, seed: int) -> int:
     """Uses pieces at random; the most bytes that were seen in the folder, -1 for a wrong piece."""
     cache, draw, most = Cache(folder, 5 * SIZE), random.Random(seed), 0
-    for _ in range(150):
+    for _ in range(60):
         number = draw.randrange(12)
         if get(cache, number) != piece(number)[1]:
             return -1
