@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
-Fault = Literal["reset", "cut", "whole", "flip"] | int
-"""What happens instead: the connection breaks, at once or after half of the body; the range is ignored; a byte is
+Fault = Literal["reset", "cut", "silent", "whole", "flip"] | int
+"""What happens instead: the connection breaks, at once or after half of the body; no answer comes for
+a while; the range is ignored; a byte is
 wrong; or an HTTP status."""
 
 
@@ -67,6 +69,10 @@ def serve(directory: Path) -> Iterator[HttpStore]:
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True
                 self.connection.close()
+                return
+            if fault == "silent":
+                time.sleep(0.5)
+                self.close_connection = True
                 return
             if isinstance(fault, int) or not path.is_file():
                 self.send_response(fault if isinstance(fault, int) else 404)

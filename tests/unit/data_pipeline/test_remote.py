@@ -163,6 +163,17 @@ def test_what_may_pass_is_tried_again(
     assert waits == expected_waits
 
 
+def test_a_server_that_falls_silent_is_given_up_and_tried_again(
+    dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "_SILENCE_S", 0.1)
+    remote = Dataset(store.url, cache)
+    store.fault = lambda file, number: "silent" if number == 0 else None
+    assert np.array_equal(remote.window("train", 0, 10), dataset.window("train", 0, 10))
+    assert store.counts["train-00000.tar"] == 2
+    assert waits == [0.5]
+
+
 @pytest.mark.parametrize("status", [403, 401, 404])
 def test_what_will_not_pass_is_not_tried_again(store: HttpStore, cache: Cache, waits: list[float], status: int) -> None:
     remote = Dataset(store.url, cache)
