@@ -23,16 +23,14 @@ from data_pipeline.durable import sync
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import (
     MANIFEST,
-    MIX,
     BuildRecord,
     File,
     Manifest,
-    Mix,
-    MixSource,
     TokenizerRecord,
     file_sha256,
     stream_identity,
 )
+from data_pipeline.mix import MIX, Mix, MixSource
 from data_pipeline.progress import Progress
 from data_pipeline.shards import token_dtype
 from data_pipeline.stages.assemble import Assembled, assemble

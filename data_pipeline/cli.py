@@ -1,4 +1,4 @@
-"""`pretrain data build CONFIG [key=value ...]` and `pretrain data inspect DIR`."""
+"""`pretrain data build CONFIG [key=value ...]` and `pretrain data inspect ADDRESS`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from data_pipeline.build import build
 from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
-from data_pipeline.manifest import MIX, SPLITS, Mix, SplitName
+from data_pipeline.manifest import SPLITS, SplitName
+from data_pipeline.mix import MIX, Mix
 
 Load = Callable[[type[BuildConfig], str, list[str]], BuildConfig]
 _SAMPLE_CHARACTERS = 400
@@ -31,7 +32,7 @@ def main(argv: list[str], load: Load) -> int:
         "overrides", nargs="*", metavar="key=value", help="such as input=book.txt output=data/book"
     )
     inspect_parser = verbs.add_parser("inspect", help="verify a dataset's checksums, show its counts and some text")
-    inspect_parser.add_argument("directory", type=Path)
+    inspect_parser.add_argument("address", help="directory, or what fsspec reads, such as s3://bucket/dataset")
     arguments = parser.parse_args(argv)
     if arguments.verb == "build":
         config = load(BuildConfig, arguments.config, arguments.overrides)
@@ -40,7 +41,7 @@ def main(argv: list[str], load: Load) -> int:
         for title, dataset in _datasets(config.output):
             print(f"{title}{_counts(dataset)}{_steps(dataset)}")
     else:
-        for title, dataset in _datasets(arguments.directory):
+        for title, dataset in _datasets(arguments.address):
             dataset.verify()
             print(f"{title}{_counts(dataset)}{_steps(dataset)}")
             print("checksums   all good")
@@ -49,10 +50,11 @@ def main(argv: list[str], load: Load) -> int:
     return 0
 
 
-def _datasets(directory: Path) -> list[tuple[str, Dataset]]:
-    """(title, dataset) of a directory, or of each source of a mix."""
+def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
+    """(title, dataset) of a directory or address, or of each source of a mix in a directory."""
+    directory = Path(address)
     if not (directory / MIX).is_file():
-        return [("", Dataset(directory))]
+        return [("", Dataset(address))]
     sources = Mix.load(directory).sources
     return [(f"\n=== {s.name} (weight {s.weight:g})\n", Dataset(directory / s.name)) for s in sources]
 
@@ -92,7 +94,7 @@ def _counts(dataset: Dataset) -> str:
 
 
 def _first_text(dataset: Dataset, split: SplitName) -> str:
-    _, tokens = next(dataset.documents(split))
+    _, tokens = next(dataset.documents(split))  # a manifest without any is refused
     tokenizer = dataset.tokenizer()
     tokens = tokens[:_SAMPLE_CHARACTERS]
     parts = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))  # a pair's source and target

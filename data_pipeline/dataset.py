@@ -1,36 +1,61 @@
-"""A dataset directory, opened for reading: tokens in place in the tars' bytes, and the documents that they came from.
+"""A dataset, opened for reading: tokens in place in the tars' bytes, and the documents that they came from.
 
 `shards.py` writes what is read here.
 """
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.cache import Cache
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import Manifest, Shard, Split, SplitName, file_sha256
+from data_pipeline.heads import read_records, read_starts
+from data_pipeline.manifest import File, Manifest, Member, Shard, SplitName, TokenizerRecord, file_sha256
+from data_pipeline.remote import RemoteTokens, fetch_directory
+from data_pipeline.shards import npy_vector
+from data_pipeline.storage import Storage, local_path
+from data_pipeline.token_stream import LocalTokens, TokenStream
 from data_pipeline.tokenizer import Tokenizer
 
 
 class Dataset:
-    """A dataset directory, opened for reading. Safe to share between threads."""
+    """A dataset, opened for reading. Safe to share between threads.
 
-    def __init__(self, directory: Path) -> None:
-        """Checks that every file is there at its full size (`verify` reads them). Raises DataError naming one."""
-        self.directory = directory
-        self.manifest = Manifest.load(directory)
-        for shard in self._all_shards():
-            _check_size(directory / shard.file, shard.bytes)
-        _check_size(directory / self.manifest.unigram.file, self.manifest.unigram.bytes)
-        self._streams = {name: _TokenStream(self, split) for name, split in self.manifest.splits.items()}
+    `directory` holds the manifest, the tokenizer and the counts of tokens: the dataset's own, or copies in the cache.
+    """
+
+    def __init__(self, address: Path | str, cache: Cache | None = None) -> None:
+        """`address` is a directory or what fsspec reads, such as s3://bucket/dataset or https://host/dataset; `cache`
+        keeps what is fetched of the latter (default: one in the user's cache directory).
+
+        Checks that every file of a directory is there at its full size (`verify` reads them); what is fetched is
+        verified as it comes. Raises DataError naming a file.
+        """
+        self.address = str(address)
+        path = local_path(address)
+        self.remote = path is None
+        """Whether its shards lie elsewhere."""
+        if path is None:
+            self._storage = Storage(self.address)
+            cache = cache or Cache()
+            self.manifest, self.directory = fetch_directory(self._storage, cache)
+        else:
+            self.manifest, self.directory = Manifest.load(path), path
+            for shard in self._all_shards():
+                _check_file(path / shard.file, shard.bytes)
+        _check_file(self.directory / self.manifest.unigram.file, self.manifest.unigram.bytes)
+        self._streams: dict[SplitName, TokenStream] = {}
+        for name, split in self.manifest.splits.items():
+            if self.remote:
+                assert cache is not None
+                self._streams[name] = RemoteTokens(self.manifest, split, self._storage, cache)
+            else:
+                self._streams[name] = LocalTokens(self.manifest, split, self.directory)
 
     @property
     def identity(self) -> str:
@@ -44,17 +69,27 @@ class Dataset:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made this dataset. Raises DataError when the file or the library isn't the same."""
         record = self.manifest.tokenizer
-        tokenizer = Tokenizer.load(self.directory / record.file)
-        if tokenizer.identity != record.identity:
+        path = self.directory / record.file
+        if path.exists():
+            _check_file(path)
+        same = not path.exists() or file_sha256(path) == record.sha256
+        tokenizer = Tokenizer.load(path) if same else None
+        if tokenizer is None or tokenizer.identity != record.identity:
             raise DataError(
-                f"{self.directory / record.file} isn't the tokenizer that made this dataset (with {record.library} "
-                f"{record.version}): put the file or that version back, or build the dataset again."
+                f"{path} isn't the tokenizer that made this dataset (with {record.library} {record.version}): put the "
+                "file or that version back, or build the dataset again."
             )
         return tokenizer
 
     def unigram_counts(self) -> NDArray[np.int64]:
-        """[vocabulary] how often each token occurs in the training split."""
-        counts: NDArray[np.int64] = np.load(self.directory / self.manifest.unigram.file)
+        """[vocabulary] how often each token occurs in the training split. Raises DataError when the file is damaged."""
+        path = self.directory / self.manifest.unigram.file
+        try:
+            counts = npy_vector(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} can't be read ({error}); copy it again, or build the dataset again.") from error
+        if len(counts) != self.manifest.tokenizer.vocabulary or file_sha256(path) != self.manifest.unigram.sha256:
+            raise DataError(f"{path} isn't what the manifest says; copy it again, or build the dataset again.")
         return counts
 
     def read(self, split: SplitName, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
@@ -67,114 +102,85 @@ class Dataset:
         return tokens
 
     def starts(self, split: SplitName) -> NDArray[np.int64]:
-        """[documents] where each document begins in the split's stream, read from the tars."""
+        """[documents] where each document begins in the split's stream, read from the shards. Raises DataError."""
         found, begin = [np.empty(0, np.int64)], 0
-        for shard in self.manifest.splits[split].shards:
-            with tarfile.open(self.directory / shard.file) as tar:
-                names = [name for name in tar.getnames() if name.endswith(".starts.npy")]
-                for member, name in zip(shard.members, names, strict=True):
-                    found.append(begin + np.load(io.BytesIO(_member(tar, name).read())))
-                    begin += member.tokens
+        for _, member, _, starts in self._members(split):
+            found.append(begin + starts)
+            begin += member.tokens
         return np.concatenate(found)
 
     def documents(self, split: SplitName) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
-        """(record, tokens without the end of text) of each document in order; record: source, index, bytes, words."""
-        start = 0
-        for shard in self.manifest.splits[split].shards:
-            with tarfile.open(self.directory / shard.file) as tar:
-                names = iter(tar.getnames())
-                for member, (documents_name, starts_name, _) in zip(
-                    shard.members, zip(names, names, names, strict=True), strict=True
-                ):
-                    records = json.load(_member(tar, documents_name))
-                    starts = np.load(io.BytesIO(_member(tar, starts_name).read()))
-                    ends = [*starts[1:], member.tokens]
-                    for record, begin, end in zip(records, starts, ends, strict=True):
-                        yield record, self.window(split, start + int(begin), int(end - begin) - 1)
-                    start += member.tokens
+        """(record, tokens without the end of text) of each document in order; record: source, index, bytes, words.
+
+        Raises DataError naming a damaged shard.
+        """
+        first = 0
+        for shard, member, head, starts in self._members(split):
+            records = read_records(head, shard)
+            if len(records) != len(starts):
+                raise DataError(
+                    f"{shard} is damaged: its documents and their records differ in number; build it again."
+                )
+            tokens = self.window(split, first, member.tokens)
+            for record, begin, end in zip(records, starts, [*starts[1:], member.tokens], strict=True):
+                yield record, tokens[begin : end - 1].copy()
+            first += member.tokens
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
-        """Compare every byte with the manifest's digests. Raises DataError naming the first file that differs.
+        """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.
+
+        Raises DataError naming the first file that differs.
 
         Of several processes that verify together, each takes one of `shares` equal shares of the files.
         """
-        files = [(shard.file, shard.sha256) for shard in self._all_shards()]
-        files.append((self.manifest.tokenizer.file, self.manifest.tokenizer.sha256))
-        others = (self.manifest.unigram, self.manifest.report)
-        files += [(other.file, other.sha256) for other in others if other is not None]
-        for name, expected in files[share::shares]:
-            if file_sha256(self.directory / name) != expected:
-                raise DataError(
-                    f"{self.directory / name} is damaged: its checksum isn't the manifest's; build it again."
-                )
+        files: list[Shard | TokenizerRecord | File] = [
+            *self._all_shards(),
+            *self.manifest.small_files,
+        ]
+        for file in files[share::shares]:
+            if self.remote and isinstance(file, Shard):
+                where, found = self._storage.name(file.file), self._storage.sha256(file.file, file.bytes)
+            else:
+                path = self.directory / file.file
+                _check_file(path)
+                where, found = str(path), file_sha256(path)
+            if found != file.sha256:
+                raise DataError(f"{where} is damaged: its checksum isn't the manifest's; build it again.")
+
+        mine = {file.file for file in files[share::shares] if isinstance(file, Shard)}
+        for name, stream in self._streams.items():
+            for number, shard in enumerate(self.manifest.splits[name].shards):
+                if isinstance(stream, LocalTokens) and shard.file in mine:
+                    stream.check_vocabulary(number)
+
+    def _members(self, split: SplitName) -> Iterator[tuple[str, Member, bytes, NDArray[np.int64]]]:
+        """(where its shard is, itself, what lies before its tokens, where its documents begin) of each member."""
+        for n, shard in enumerate(self.manifest.splits[split].shards):
+            where = self._storage.name(shard.file) if self.remote else str(self.directory / shard.file)
+            documents = 0
+            for member, head in zip(shard.members, self._streams[split].heads(n), strict=True):
+                starts = read_starts(head, member, where)
+                documents += len(starts)
+                yield where, member, head, starts
+            if documents != shard.documents:
+                raise DataError(f"{where} is damaged: it has {documents:,} documents, not {shard.documents:,}.")
 
     def _all_shards(self) -> list[Shard]:
         return [shard for split in self.manifest.splits.values() for shard in split.shards]
 
 
-class _TokenStream:
-    """One split's members as one array of tokens that isn't in memory."""
-
-    def __init__(self, dataset: Dataset, split: Split) -> None:
-        itemsize = np.dtype(dataset.manifest.dtype).itemsize
-        for shard in split.shards:
-            ends = [member.offset + member.tokens * itemsize for member in shard.members]
-            if any(end > shard.bytes or end % itemsize for end in ends):
-                raise DataError(
-                    f"The manifest of {dataset.directory} places tokens outside {shard.file}; build it again."
-                )
-        members = [(n, member) for n, shard in enumerate(split.shards) for member in shard.members]
-        self._ends = np.cumsum([member.tokens for _, member in members], dtype=np.int64)
-        self._begins = self._ends - np.array([member.tokens for _, member in members], np.int64)
-        self._shard_of = np.array([n for n, _ in members], np.int64)
-        self._first = np.array(
-            [member.offset // itemsize for _, member in members], np.int64
-        )  # token's place in its shard
-        dtype = np.dtype(dataset.manifest.dtype).newbyteorder("<")
-        self._maps = [np.memmap(dataset.directory / shard.file, dtype, mode="r") for shard in split.shards]
-        self._tokens = split.tokens
-
-    def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        if starts.size and (starts.min() < 0 or starts.max() + length > self._tokens):
-            raise ValueError(
-                f"tokens {starts.min()}..{starts.max() + length} lie outside the stream of {self._tokens}."
-            )
-        out = np.empty((len(starts), length), np.int64)
-        if not out.size:
-            return out
-        member = np.searchsorted(self._ends, starts, side="right")
-        inside = starts + length <= self._ends[member]
-        shard = np.where(inside, self._shard_of[member], -1)
-        places = starts - self._begins[member] + self._first[member]
-        for n in np.unique(shard[inside]):
-            rows = np.flatnonzero(shard == n)
-            out[rows] = np.lib.stride_tricks.sliding_window_view(self._maps[n], length)[places[rows]]
-        for row in np.flatnonzero(~inside):
-            out[row] = self._across(int(starts[row]), length)
-        return out
-
-    def _across(self, start: int, count: int) -> NDArray[Any]:
-        """A stretch that begins in one member and ends in another."""
-        pieces, member = [], int(np.searchsorted(self._ends, start, side="right"))
-        while count:
-            taken = min(count, int(self._ends[member]) - start)
-            place = start - int(self._begins[member]) + int(self._first[member])
-            pieces.append(self._maps[self._shard_of[member]][place : place + taken])
-            start, count, member = start + taken, count - taken, member + 1
-        return np.concatenate(pieces)
-
-
-def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
-    file = tar.extractfile(name)
-    assert file is not None
-    return file
-
-
-def _check_size(path: Path, expected_bytes: int) -> None:
-    if not path.is_file():
-        raise DataError(f"{path} is missing; put it back, or remove {path.parent} and build it again.")
-    if path.stat().st_size != expected_bytes:
+def _check_file(path: Path, expected_bytes: int | None = None) -> None:
+    """Raises DataError unless it is a file in its own directory, of that size."""
+    try:
+        if not path.is_file():
+            raise DataError(f"{path} is missing; put it back, or remove {path.parent} and build it again.")
+        size, inside = path.stat().st_size, path.resolve().parent == path.parent.resolve()
+    except OSError as error:
+        raise DataError(f"{path} can't be read ({error.strerror}); mend its permissions.") from error
+    if not inside:
+        raise DataError(f"{path} is a link out of the dataset's directory; put the file there, or link all of it.")
+    if expected_bytes is not None and size != expected_bytes:
         raise DataError(
-            f"{path} has {path.stat().st_size:,} bytes, but was written with {expected_bytes:,}; copy it again, "
+            f"{path} has {size:,} bytes, but was written with {expected_bytes:,}; copy it again, "
             f"or remove {path.parent} and build it again."
         )

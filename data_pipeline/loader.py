@@ -35,24 +35,24 @@ class Stream:
 
     def __init__(
         self,
-        sources: Sequence[tuple[Path, float]],
+        sources: Sequence[tuple[Path | str | Dataset, float]],
         recipe: Recipe | int,
         seed: int,
         split: SplitName = "train",
     ) -> None:
-        """`sources` are (dataset directory, weight); a number as `recipe` is the sequence length of the causal one.
+        """`sources` are (dataset or its address, weight); a number as `recipe` is the causal one's sequence length.
 
         Raises DataError when a dataset can't be read, two differ in tokenizer, or one makes no sample; ValueError for
         weights that aren't positive.
         """
         self._mixture = Mixture([weight for _, weight in sources])
-        self.datasets = [Dataset(Path(path)) for path, _ in sources]
+        self.datasets = [given if isinstance(given, Dataset) else Dataset(given) for given, _ in sources]
         self.split, self._seed = split, seed
         first = self.datasets[0]
         for other in self.datasets[1:]:
             if other.manifest.tokenizer.identity != first.manifest.tokenizer.identity:
                 raise DataError(
-                    f"{first.directory} and {other.directory} were made with different tokenizers; build one of them "
+                    f"{first.address} and {other.address} were made with different tokenizers; build one of them "
                     f"again with tokenizer.path={first.directory / first.manifest.tokenizer.file}."
                 )
         self.recipe = Causal(recipe, first.manifest.tokenizer.vocabulary) if isinstance(recipe, int) else recipe

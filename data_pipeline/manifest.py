@@ -4,73 +4,126 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+import numpy as np
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from data_pipeline.errors import DataError
 
-MANIFEST, MIX = "manifest.json", "mix.json"
+MANIFEST = "manifest.json"
 FORMAT: Literal[1] = 1
+_CHECKSUM = "checksum"
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
+LIMIT_BYTES = 2**28
+"""Of a manifest: a terabyte of tokens in members of two megabytes takes about half of it."""
+_MOST_BYTES, _MOST_TOKENS = 2**50, 2**50  # sums of them stay far within 64 bits
+_BLOCK_BYTES = 512  # that a tar is made of
 
 
-class _Record(BaseModel):
+def _plain_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name):
+        raise ValueError("the name of a file in the dataset's directory has to be letters, digits and ._- only")
+    return name
+
+
+Bytes = Annotated[int, Field(ge=0, le=_MOST_BYTES)]
+Count = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Name = Annotated[str, AfterValidator(_plain_name)]
+"""Of a file in the dataset's own directory."""
+
+
+class StrictRecord(BaseModel):
+    """What a dataset's files say of themselves."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Member(_Record):
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class Member(StrictRecord):
     """One stretch of the token stream inside a shard."""
 
-    offset: int = Field(ge=0, description="bytes from the start of the shard to the first token")
-    tokens: int = Field(gt=0)
+    offset: Bytes = Field(description="bytes from the start of the shard to the first token")
+    tokens: int = Field(gt=0, le=2**31, description="read and fetched as a whole where it is needed")
+    # Older manifests have neither: such datasets can be read only where they lie.
+    sha256: Sha256 | None = Field(default=None, description="of the tokens' bytes")
+    head_sha256: Sha256 | None = Field(
+        default=None, description="of the bytes since the tokens before: the documents' records and starts"
+    )
 
 
-class Shard(_Record):
+class Shard(StrictRecord):
     """One tar file."""
 
-    file: str
-    sha256: str
-    bytes: int
-    documents: int
-    tokens: int
-    members: tuple[Member, ...]
+    file: Name
+    sha256: Sha256
+    bytes: Bytes
+    documents: Count
+    tokens: Count
+    members: tuple[Member, ...] = Field(min_length=1)
+
+    def head(self, number: int, itemsize: int) -> tuple[int, int]:
+        """(first, last + 1) byte of what lies before the tokens of member `number`, after those of the one before."""
+        member = self.members[number]
+        if number == 0:
+            return 0, member.offset
+        before = self.members[number - 1]
+        end = before.offset + before.tokens * itemsize
+        return -(-end // _BLOCK_BYTES) * _BLOCK_BYTES, member.offset
+
+    @model_validator(mode="after")
+    def _sums_up(self) -> Self:
+        if self.tokens != sum(member.tokens for member in self.members):
+            raise ValueError(f"{self.file} has another number of tokens than its members together")
+        return self
 
 
-class Split(_Record):
+class Split(StrictRecord):
     """One split's stream of tokens, in the order of its shards; every document is followed by an end of text."""
 
-    documents: int
-    tokens: int = Field(description="tokens, ends of text included")
-    text_bytes: int = Field(description="bytes of the documents in UTF-8")
-    words: int = Field(description="words of the documents, split at white space")
+    documents: Count
+    tokens: Count = Field(description="tokens, ends of text included")
+    text_bytes: Count = Field(description="bytes of the documents in UTF-8")
+    words: Count = Field(description="words of the documents, split at white space")
     shards: tuple[Shard, ...]
 
+    @model_validator(mode="after")
+    def _sums_up(self) -> Self:
+        for name in ("documents", "tokens"):
+            if getattr(self, name) != sum(getattr(shard, name) for shard in self.shards):
+                raise ValueError(f"it has another number of {name} than its shards together")
+        return self
 
-class TokenizerRecord(_Record):
+
+class TokenizerRecord(StrictRecord):
     """The tokenizer file and what follows from it."""
 
-    file: str
-    sha256: str
+    file: Name
+    sha256: Sha256
     identity: str = Field(description="digest of all that token ids depend on")
     library: str = Field(default="sentencepiece", description="what encoded: sentencepiece or tokenizers")
     # Older manifests name the version after the only library that there was.
     version: str = Field(validation_alias=AliasChoices("version", "sentencepiece"), description="of the library")
-    vocabulary: int
-    end_of_text: int
+    vocabulary: int = Field(gt=0, le=2**32)
+    end_of_text: int = Field(ge=0)
 
 
-class File(_Record):
+class File(StrictRecord):
     """A file by its content."""
 
     file: str
-    bytes: int
-    sha256: str
+    bytes: Bytes
+    sha256: Sha256
 
 
-class BuildRecord(_Record):
+class BuildRecord(StrictRecord):
     """What the dataset was built from. `identity` digests all that decides its content."""
 
     identity: str
@@ -81,7 +134,7 @@ class BuildRecord(_Record):
     validation_inputs: tuple[File, ...] = ()
 
 
-class Manifest(_Record):
+class Manifest(StrictRecord):
     """Everything about a dataset but its tokens."""
 
     format: Literal[1] = FORMAT
@@ -94,67 +147,112 @@ class Manifest(_Record):
     report: File | None = Field(default=None, description="what the steps of the build saw, kept and dropped, as .json")
     pairs: bool = Field(default=False, description="each document is two texts, both followed by an end of text")
 
+    @property
+    def small_files(self) -> tuple[TokenizerRecord | File, ...]:
+        """All but the shards."""
+        return (self.tokenizer, self.unigram, *((self.report,) if self.report is not None else ()))
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a token."""
+        return np.dtype(self.dtype).itemsize
+
     def save(self, directory: Path) -> None:
         """Write manifest.json, the same bytes for the same content."""
-        _save(self, directory / MANIFEST)
+        save_record(self, directory / MANIFEST)
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:
         """Read and check manifest.json. Raises DataError when it is missing, damaged or of another format."""
         path = directory / MANIFEST
-        manifest: Manifest = _load(cls, path)
-        if manifest.identity != stream_identity(manifest.tokenizer.identity, manifest.dtype, manifest.splits):
-            raise DataError(f"{path} was changed by hand: its identity isn't that of its shards; build it again.")
-        return manifest
-
-
-class MixSource(_Record):
-    """One dataset of a mix."""
-
-    name: str = Field(description="the dataset's folder")
-    weight: float
-    identity: str = Field(description="the dataset's")
-
-
-class Mix(_Record):
-    """mix.json: datasets that were built together, each in a folder by its name, with one tokenizer."""
-
-    format: Literal[1] = FORMAT
-    identity: str = Field(description="digest of all that decides the content")
-    sources: tuple[MixSource, ...]
-
-    def save(self, directory: Path) -> None:
-        """Write mix.json, the same bytes for the same content."""
-        _save(self, directory / MIX)
+        return cls.parse(record_bytes(path), str(path))
 
     @classmethod
-    def load(cls, directory: Path) -> Mix:
-        """Read and check mix.json. Raises DataError when it is missing, damaged or of another format."""
-        mix: Mix = _load(cls, directory / MIX)
-        return mix
+    def parse(cls, content: bytes, path: str) -> Manifest:
+        """Check the bytes of a manifest.json, which errors call `path`. Raises DataError as `load` does."""
+        manifest, intact = parse_record(cls, content, path)
+        if manifest.identity != stream_identity(manifest.tokenizer.identity, manifest.dtype, manifest.splits):
+            raise DataError(f"{path} was changed by hand: its identity isn't that of its shards; build it again.")
+        manifest._check_places(path)
+        if not intact:
+            raise DataError(f"{path} was changed by hand: its checksum isn't that of its content; build it again.")
+        return manifest
+
+    def _check_places(self, path: str) -> None:
+        """Raises DataError unless every member's tokens lie in its shard, in order and apart."""
+        for split in self.splits.values():
+            for shard in split.shards:
+                heads = [shard.head(number, self.itemsize) for number in range(len(shard.members))]
+                ends = [member.offset + member.tokens * self.itemsize for member in shard.members]
+                if any(begin > end or end % self.itemsize for begin, end in heads) or any(
+                    end > shard.bytes for end in ends
+                ):
+                    raise DataError(f"{path} places tokens outside {shard.file}, or over others; build it again.")
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        for small in self.small_files:
+            _plain_name(small.file)
+        for name in SPLITS:
+            if name not in self.splits or not self.splits[name].tokens:
+                raise ValueError(f"there are no tokens of the {name} split")
+        if self.tokenizer.end_of_text >= self.tokenizer.vocabulary:
+            raise ValueError("the end of text is no token of the vocabulary")
+        return self
 
 
-def _save(record: BaseModel, path: Path) -> None:
-    path.write_text(json.dumps(record.model_dump(), indent=1, sort_keys=True) + "\n")
+def save_record(record: BaseModel, path: Path) -> None:
+    """Write a record and its checksum, the same bytes for the same content."""
+    values = json.loads(json.dumps(record.model_dump()))  # as they will be read
+    values[_CHECKSUM] = digest_of(values)
+    path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
 
 
-def _load(kind: type[Any], path: Path) -> Any:
+def record_bytes(path: Path) -> bytes:
+    """The file of a record. Raises DataError when it is missing, or larger than any."""
     try:
-        values = json.loads(path.read_bytes())
+        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+            raise DataError(f"{path} is no file; build the dataset again.")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LIMIT_BYTES:
+                raise _too_large(str(path))
+            return file.read(size)
     except FileNotFoundError as error:
         raise DataError(
             f"{path.parent} holds no {path.name}; build a dataset there with `pretrain data build`."
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise DataError(f"{path} can't be read ({error}); remove {path.parent} and build it again.") from error
-    if isinstance(values, dict) and values.get("format") != FORMAT:
-        raise DataError(f"{path} is of format {values.get('format')}, this program reads {FORMAT}; build it again.")
+
+
+def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record, bool]:
+    """(the record, whether its checksum is right). Raises DataError for what is none, of this format."""
+    if len(content) > LIMIT_BYTES:
+        raise _too_large(path)
     try:
-        return kind.model_validate(values)
+        values = json.loads(content)
+        # Of all the rest; older manifests have none.
+        checksum = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
+        actual = digest_of(values)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} can't be read ({error}); remove the dataset and build it again.") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; build it again.")
+    version = values.get("format")
+    if version != FORMAT:
+        known = str(version)[:20] if isinstance(version, int) else "unknown"
+        raise DataError(f"{path} is of format {known}, this program reads {FORMAT}; build it again.")
+    try:
+        return kind.model_validate(values), checksum in (None, actual)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the top"
         raise DataError(f"{path} is damaged at {where} ({first['msg']}); build it again.") from error
+
+
+def _too_large(path: str) -> DataError:
+    return DataError(f"{path} has more than the {LIMIT_BYTES:,} bytes of the largest manifest; build it again.")
 
 
 def stream_identity(tokenizer: str, dtype: str, splits: dict[SplitName, Split]) -> str:

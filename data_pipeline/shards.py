@@ -58,7 +58,7 @@ class ShardWriter:
         digest, size = self._file.close()
         if not self._members:
             return None
-        return Shard(
+        shard = Shard(
             file=self._name,
             sha256=digest,
             bytes=size,
@@ -66,6 +66,7 @@ class ShardWriter:
             tokens=sum(member.tokens for member in self._members),
             members=tuple(self._members),
         )
+        return self._with_heads(shard)
 
     def _write_member(self) -> None:
         tokens = np.concatenate(self._pieces)
@@ -81,9 +82,22 @@ class ShardWriter:
         )
         padded_bytes = -(-len(data) // _TAR_BLOCK_BYTES) * _TAR_BLOCK_BYTES
         offset = self._tar.tarstream.offset - padded_bytes + len(data) - tokens.nbytes
-        self._members.append(Member(offset=offset, tokens=len(tokens)))
+        self._members.append(
+            Member(offset=offset, tokens=len(tokens), sha256=hashlib.sha256(tokens.tobytes()).hexdigest())
+        )
         self._documents += len(self._records)
         self._pieces, self._records, self._starts = [], [], [0]
+
+    def _with_heads(self, shard: Shard) -> Shard:
+        """With the digests of what lies between the tokens, which only the written tar tells."""
+        members = []
+        with self._file.path.open("rb") as file:
+            for number, member in enumerate(shard.members):
+                begin, end = shard.head(number, self._dtype.itemsize)
+                file.seek(begin)
+                digest = hashlib.sha256(file.read(end - begin)).hexdigest()
+                members.append(member.model_copy(update={"head_sha256": digest}))
+        return shard.model_copy(update={"members": tuple(members)})
 
 
 class _HashedFile:
@@ -117,6 +131,19 @@ class _HashedFile:
 def token_dtype(vocabulary: int) -> Literal["uint16", "uint32"]:
     """The narrowest type that holds every id of a vocabulary."""
     return "uint16" if vocabulary <= 2**16 else "uint32"
+
+
+def npy_vector(data: bytes) -> NDArray[np.int64]:
+    """[values] of the bytes of an .npy file of one axis and 64-bit integers, such as the starts of documents.
+
+    Trusts nothing in it, unlike numpy, whose reader allocates what a header claims. Raises ValueError.
+    """
+    begin = 10 + int.from_bytes(data[8:10], "little")
+    header, values = data[10:begin], data[begin:]
+    shape = f"({len(values) // 8},)".encode()
+    if data[:8] != b"\x93NUMPY\x01\x00" or len(values) % 8 or b"'<i8'" not in header or shape not in header:
+        raise ValueError("it is no .npy of 64-bit integers")
+    return np.frombuffer(values, "<i8")
 
 
 def _npy(array: NDArray[Any]) -> bytes:

@@ -22,7 +22,7 @@ from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
-from pretrain.config.resolve import recipe_of
+from pretrain.config.resolve import open_dataset, recipe_of
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
@@ -56,7 +56,7 @@ def build_training(config: RunConfig) -> Training:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
     stream, recipe = open_stream(config)
-    notes = _left_out(stream, recipe) + _padding(stream)
+    notes = (*_left_out(stream, recipe), *_padding(stream), *_checked_later(config, stream))
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
@@ -67,15 +67,15 @@ def build_training(config: RunConfig) -> Training:
 
 def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
     """The samples of a run, and what they are made by (of the model's whole length)."""
-    paths = [Path(source.path) for source in config.data.resolved_sources]
+    datasets = [open_dataset(config, source) for source in config.data.resolved_sources]
     weights = [source.weight for source in config.data.resolved_sources]
-    tokenizer = Dataset(paths[0]).tokenizer()
+    tokenizer = datasets[0].tokenizer()
     recipe = recipe_of(config, tokenizer)
     mixing = config.data.mixing
     if mixing is not None:
-        examples = [recipe.samples(Dataset(path), "train").count for path in paths]
+        examples = [recipe.samples(dataset, "train").count for dataset in datasets]
         weights = mixing_weights(examples, mixing.name, mixing.cap, mixing.temperature)
-    sources = list(zip(paths, weights, strict=True))
+    sources = list(zip(datasets, weights, strict=True))
     stream = Stream(sources, recipe, config.run.seed)
     if config.batch.short is None:
         return stream, recipe
@@ -142,7 +142,7 @@ def _left_out(stream: Stream | Phases, recipe: Recipe) -> tuple[str, ...]:
         heldout = stream.datasets[0]
         made.append((heldout, "validation", recipe.samples(heldout, "validation")))
     return tuple(
-        f"{samples.left_out:,} documents of the {split} split of {dataset.directory} make no sample of "
+        f"{samples.left_out:,} documents of the {split} split of {dataset.address} make no sample of "
         f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"
         for dataset, split, samples in made
         if samples.left_out
@@ -159,6 +159,15 @@ def _padding(stream: Stream | Phases) -> tuple[str, ...]:
     )
 
 
+def _checked_later(config: RunConfig, stream: Stream | Phases) -> tuple[str, ...]:
+    """What data.verify does not do before the first step, in sentences."""
+    return tuple(
+        f"{dataset.address} is not verified before the first step, but each part of it as it is fetched"
+        for dataset in stream.datasets
+        if config.data.verify and dataset.remote
+    )
+
+
 def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:
     """The checkpoint that `run.start_from` means. Raises ConfigError where its ids mean other text. Collective."""
     if config.run.start_from is None:
@@ -167,7 +176,7 @@ def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:
     checkpoint = store.first_valid(locate(Path(config.run.start_from)), _warn, group)
     if Tokenizer.load(checkpoint / TOKENIZER).identity != dataset.manifest.tokenizer.identity:
         raise ConfigError(
-            f"run.start_from={config.run.start_from} was trained with another tokenizer than {dataset.directory}: "
+            f"run.start_from={config.run.start_from} was trained with another tokenizer than {dataset.address}: "
             f"build the data again with tokenizer.path={checkpoint / TOKENIZER}"
         )
     return checkpoint
@@ -182,7 +191,7 @@ def _verify(stream: Stream | Phases, group: dist.ProcessGroup) -> None:
     """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
     problem = None
     try:
-        for dataset in stream.datasets:
+        for dataset in (dataset for dataset in stream.datasets if not dataset.remote):
             dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except DataError as error:
         problem = str(error)

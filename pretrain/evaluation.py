@@ -5,12 +5,13 @@ from pathlib import Path
 
 from data_pipeline.dataset import Dataset
 from data_pipeline.specials import specials
+from data_pipeline.storage import local_path
 from data_pipeline.tokenizer import Tokenizer
 from pretrain.build import build_scorer, versions
 from pretrain.checkpoint.files import RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
-from pretrain.config.resolve import recipe_of
+from pretrain.config.resolve import open_dataset, recipe_of
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
@@ -99,12 +100,12 @@ def write_translation(
 def _dataset(config: RunConfig, tokenizer: Tokenizer) -> Dataset | None:
     """The first source of the run's data; None where there is none, or no longer (tasks that need it say so)."""
     sources = config.data.resolved_sources
-    path = Path(sources[0].path) if sources else None
-    if path is None or not path.exists():
+    local = local_path(sources[0].path) if sources else None
+    if not sources or (local is not None and not local.exists()):
         return None
-    dataset = Dataset(path)
+    dataset = open_dataset(config, sources[0])
     if dataset.manifest.tokenizer.identity != tokenizer.identity:
         raise ConfigError(
-            f"{path} was built with another tokenizer than the checkpoint's: name the run's own data.path"
+            f"{dataset.address} was built with another tokenizer than the checkpoint's: name the run's own data.path"
         )
     return dataset

@@ -78,12 +78,12 @@ def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
     """Raises DataError unless the dataset was made with this tokenizer, and is one of pairs or not, as asked."""
     if dataset.manifest.pairs != pairs:
         raise DataError(
-            f"{dataset.directory} holds {'pairs' if dataset.manifest.pairs else 'no pairs'}; "
+            f"{dataset.address} holds {'pairs' if dataset.manifest.pairs else 'no pairs'}; "
             + ("build it with pair_fields, or choose another objective." if pairs else "use objective.name=pairs.")
         )
     if dataset.manifest.tokenizer.identity != tokenizer:
         raise DataError(
-            f"{dataset.directory} was made with another tokenizer than this objective's ids; build it again with "
+            f"{dataset.address} was made with another tokenizer than this objective's ids; build it again with "
             "tokenizer.path set to the other dataset's."
         )
 
@@ -91,7 +91,7 @@ def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
 def too_short(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError:
     """The error of a split that does not fill one sample."""
     return DataError(
-        f"The {split} split of {dataset.directory} has {dataset.num_tokens(split):,} tokens, too few for one sample of "
+        f"The {split} split of {dataset.address} has {dataset.num_tokens(split):,} tokens, too few for one sample of "
         f"{text_tokens:,}; add text or shorten the sequences."
     )
 

@@ -36,7 +36,7 @@ class Causal:
         count = num_windows(dataset.num_tokens(split), self.sequence_length)
         if count == 0:
             raise DataError(
-                f"The {split} split of {dataset.directory} has {dataset.num_tokens(split):,} tokens, too few for "
+                f"The {split} split of {dataset.address} has {dataset.num_tokens(split):,} tokens, too few for "
                 f"one window of {self.sequence_length:,} and its next token; add text or shorten the sequences."
             )
         return Windows(dataset, split, self.sequence_length, count)

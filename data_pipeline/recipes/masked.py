@@ -129,7 +129,7 @@ class Segments:
         self.left_out = int((pieces == 0).sum())
         if self.count == 0 or (lengths > 0).sum() < 2:
             raise DataError(
-                f"The {split} split of {dataset.directory} has too few documents to take a next sentence from another "
+                f"The {split} split of {dataset.address} has too few documents to take a next sentence from another "
                 "one: next_sentence needs two, so build it of smaller ones (txt_documents) or with more text."
             )
 

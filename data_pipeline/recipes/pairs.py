@@ -34,7 +34,7 @@ class FittingPairs:
         ends = _places(dataset, split, recipe.known.end_of_text)
         total = dataset.manifest.splits[split].documents
         if len(ends) != 2 * total:
-            raise DataError(f"{dataset.directory} has {len(ends)} ends of text in {total} pairs; build it again.")
+            raise DataError(f"{dataset.address} has {len(ends)} ends of text in {total} pairs; build it again.")
         starts = np.append(0, ends[:-1] + 1)
         sizes = (ends - starts + 1).reshape(-1, 2)  # of source and target, each with its end
         shape = recipe.shape
@@ -47,7 +47,7 @@ class FittingPairs:
         self.left_out = total - self.count
         if self.count == 0:
             raise DataError(
-                f"No pair of the {split} split of {dataset.directory} fits {shape.sequence_length} source and "
+                f"No pair of the {split} split of {dataset.address} fits {shape.sequence_length} source and "
                 f"{shape.target_length} target positions; make the sequences longer."
             )
 

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from data_pipeline.cache import Cache
 from data_pipeline.dataset import Dataset
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.make import make
 from data_pipeline.tokenizer import Tokenizer
-from pretrain.config.schema import RunConfig
+from pretrain.config.schema import RunConfig, Source
 from pretrain.errors import ConfigError
 
 
@@ -17,7 +18,7 @@ def resolve(config: RunConfig) -> RunConfig:
     sources = config.data.resolved_sources
     if not sources:
         raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
-    dataset = Dataset(Path(sources[0].path))
+    dataset = open_dataset(config, sources[0])
     causal = config.objective.name == "causal"
     needed = dataset.manifest.tokenizer.vocabulary if causal else recipe_of(config, dataset.tokenizer()).vocabulary
     vocabulary = config.model.vocabulary or needed
@@ -29,6 +30,12 @@ def resolve(config: RunConfig) -> RunConfig:
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"model": model})
+
+
+def open_dataset(config: RunConfig, source: Source) -> Dataset:
+    """One of the config's datasets, wherever it lies. Raises DataError where it cannot be read."""
+    folder = config.data.cache_dir
+    return Dataset(source.path, Cache(Path(folder) if folder else None, config.data.cache_bytes))
 
 
 def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | None = None) -> Recipe:

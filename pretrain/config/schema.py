@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_pipeline import config as data
+from data_pipeline.cache import DEFAULT_BYTES
 from data_pipeline.recipes.lengths import target_length
 
 
@@ -266,7 +267,9 @@ _READ = {
 
 
 class Source(Section):
-    path: str = Field(description="directory that `pretrain data build` wrote")
+    path: str = Field(
+        description="directory that `pretrain data build` wrote, or where a copy lies: s3://, gs://, https://"
+    )
     weight: float = Field(1.0, gt=0, description="share of samples, relative to the other sources")
 
 
@@ -290,7 +293,17 @@ class Data(Section):
     path: str | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
     sources: list[Source] = Field([], description="datasets and their weights")
     mixing: Mixing | None = Field(None, description="instead of weights: rates by the sources' numbers of examples")
-    verify: bool = Field(True, description="check every shard against its checksum before the first step (1 s per GB)")
+    verify: bool = Field(
+        True,
+        description="check every shard on this machine against its checksum before the first step (1 s per GB); "
+        "what is fetched from elsewhere is always checked as it comes",
+    )
+    cache_dir: str | None = Field(
+        None, description="keeps what is fetched of datasets elsewhere; absent: pretrain in the user's cache directory"
+    )
+    cache_bytes: int = Field(
+        DEFAULT_BYTES, gt=0, description="what cache_dir may hold at most, for all ranks of a machine together"
+    )
     workers: int = Field(1, ge=0, description="threads that prepare batches ahead of the step; 0: none")
     prefetch: int = Field(2, gt=0, description="batches prepared ahead by the workers")
 

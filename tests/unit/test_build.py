@@ -89,3 +89,35 @@ def test_packed_rows_that_hold_little_are_said() -> None:
 
     assert said(12) == said(24) == said(6) == ()
     assert said(23)[0].startswith("48% of the 40 rows packed of the train split of set is padding")
+
+
+def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
+    from pretrain.build import _checked_later, open_stream
+    from pretrain.config.resolve import resolve
+
+    fsspec = pytest.importorskip("fsspec")
+    for path in tasks[0].iterdir():
+        fsspec.filesystem("memory").pipe_file(f"/bucket/tasks/{path.name}", path.read_bytes())
+    address = "memory://bucket/tasks"
+
+    def config(path: object, **data: Any) -> RunConfig:
+        values = {
+            "run": {"dir": "unused"}, "train": {"steps": 1}, "batch": {"sequences": 8}, "objective": {"name": "pairs"},
+            "optimizer": {"learning_rate": 1},
+            "data": {"path": str(path), "cache_dir": str(tmp_path / "cache"), **data},
+            "model": {
+                "family": "t5", "layers": 1, "hidden": 8, "heads": 1, "sequence_length": 64, "target_length": 64,
+                "positions": "relative",
+            },
+        }  # fmt: skip
+        return resolve(RunConfig.model_validate(values))
+
+    here, _ = open_stream(config(tasks[0]))
+    there, _ = open_stream(config(address, cache_bytes=10**6))
+    assert there.batch(0, 16).data_hash == here.batch(0, 16).data_hash
+    assert there.cursor(16) == here.cursor(16)
+    assert list((tmp_path / "cache").glob("pieces/*/*"))
+    notes = _checked_later(config(address), there)
+    assert notes == (f"{address} is not verified before the first step, but each part of it as it is fetched",)
+    assert _checked_later(config(address, verify=False), there) == ()
+    assert _checked_later(config(tasks[0]), here) == ()

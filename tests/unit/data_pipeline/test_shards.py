@@ -148,7 +148,7 @@ def test_a_missing_or_damaged_manifest_is_refused(copy: Path) -> None:
     swapped["splits"]["train"]["shards"].reverse()
     without = {key: value for key, value in values.items() if key != "splits"}
     outside = json.loads(whole)
-    outside["splits"]["train"]["shards"][0]["members"][-1]["tokens"] = 10**9
+    outside["splits"]["train"]["shards"][0]["members"][-1]["offset"] = 2 * 10**9
     for text, complaint in [
         (whole[:100], "can't be read"),
         (json.dumps({**values, "format": 2}), "is of format 2, this program reads 1"),

@@ -19,7 +19,8 @@ from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import MANIFEST, SPLITS, Mix
+from data_pipeline.manifest import MANIFEST, SPLITS
+from data_pipeline.mix import Mix
 from data_pipeline.scratch import scratch_of
 from data_pipeline.stages import passes
 
