@@ -25,7 +25,7 @@ from data_pipeline.pack import inputs_and_labels
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
 
-_ORDER_VERSION = 1  # raise it when order, mixture or pack would give other samples for the same settings
+_ORDER_VERSION = 2  # raise it when order, mixture or pack would give other samples for the same settings
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _HELDOUT_SEED = 0
 
@@ -39,13 +39,16 @@ class Stream:
         recipe: Recipe | int,
         seed: int,
         split: SplitName = "train",
+        phases: Sequence[tuple[int, Sequence[float]]] = (),
     ) -> None:
         """`sources` are (dataset directory, weight); a number as `recipe` is the sequence length of the causal one.
+        From the first sample of each of `phases` on, the sources have its weights, and go on where they stood.
 
         Raises DataError when a dataset can't be read, two differ in tokenizer, or one makes no sample; ValueError for
-        weights that aren't positive.
+        weights that are negative or all 0.
         """
-        self._mixture = Mixture([weight for _, weight in sources])
+        weights = [(begin, [float(weight) for weight in of]) for begin, of in [(0, [w for _, w in sources]), *phases]]
+        self.mixture = Mixture(weights)
         self.datasets = [Dataset(Path(path)) for path, _ in sources]
         self.split, self._seed = split, seed
         first = self.datasets[0]
@@ -59,7 +62,6 @@ class Stream:
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
         """Samples in an epoch of each source."""
-        weights = [float(weight) for _, weight in sources]
         identities = [dataset.identity for dataset in self.datasets]
         order = [_ORDER_VERSION, identities, weights, seed, self.recipe.sequence_length, split]
         settings = self.recipe.settings
@@ -69,9 +71,26 @@ class Stream:
         """The state of the data after `samples` samples of this stream."""
         return Cursor(samples=samples, fingerprint=self.fingerprint)
 
+    def part(self, start: int, count: int) -> tuple[Stream, int]:
+        """The stream that these samples are of, and where in it they begin: this one, and there."""
+        return self, start
+
+    def counts(self, samples: int) -> NDArray[np.int64]:
+        """[sources] how many of the first `samples` samples come from each."""
+        return self.mixture.counts(samples)
+
+    def epochs(self, samples: int) -> NDArray[np.float64]:
+        """[sources] how often each has been read after `samples` samples."""
+        epochs: NDArray[np.float64] = self.counts(samples) / np.array(self.num_samples)
+        return epochs
+
+    def shares(self, samples: int) -> list[float]:
+        """Of each source, in the blend that the sample after the first `samples` comes from."""
+        return [float(share) for share in self.mixture.blends[self.mixture.phase(samples)].shares]
+
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
-        source, index = self._mixture.assign(np.arange(start, start + count, dtype=np.int64))
+        source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
         epoch, place = np.divmod(index, samples_of[source])
         number = np.empty_like(place)
@@ -120,15 +139,38 @@ class Phases:
         """As Stream.cursor."""
         return Cursor(samples=samples, fingerprint=self.fingerprint)
 
-    def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
-        """As Stream.batch. Raises ValueError for samples of both phases, which have no one shape."""
+    def part(self, start: int, count: int) -> tuple[Stream, int]:
+        """As Stream.part. Raises ValueError for samples of both phases, which have no one shape."""
         if start < self._samples < start + count:
             raise ValueError(
                 f"Samples {start} to {start + count - 1} are of two phases, which {self._samples} divides."
             )
-        stream, begin = (self._first, 0) if start < self._samples else (self._then, self._samples)
-        batch = stream.batch(start - begin, count, data_rank, data_world)
-        return replace(batch, cursor=self.cursor(start + count))
+        return (self._first, start) if start < self._samples else (self._then, start - self._samples)
+
+    def counts(self, samples: int) -> NDArray[np.int64]:
+        """As Stream.counts."""
+        first = min(samples, self._samples)
+        return self._first.counts(first) + self._then.counts(samples - first)
+
+    def epochs(self, samples: int) -> NDArray[np.float64]:
+        """As Stream.epochs: those of both phases together."""
+        first = min(samples, self._samples)
+        return self._first.epochs(first) + self._then.epochs(samples - first)
+
+    def shares(self, samples: int) -> list[float]:
+        """As Stream.shares."""
+        stream, begin = self.part(samples, 1)
+        return stream.shares(begin)
+
+    def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
+        """As Stream.sample_ids, within one phase."""
+        stream, begin = self.part(start, count)
+        return stream.sample_ids(begin, count)
+
+    def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
+        """As Stream.batch, within one phase."""
+        stream, begin = self.part(start, count)
+        return replace(stream.batch(begin, count, data_rank, data_world), cursor=self.cursor(start + count))
 
 
 def load(
