@@ -15,6 +15,7 @@ LEVELS = {
     "ranks": 1,
     "config": 1,
     "plan": 2,
+    "stream": 3,
     "made_up": 2,
     "dropout": 2,
     "attention": 3,

@@ -33,7 +33,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _shares(tasks: list[Path], mixing: dict[str, Any] | None) -> list[float]:
-    from pretrain.build import open_stream
+    from pretrain.stream import open_stream
 
     values = {
         "run": {"dir": "unused"}, "train": {"steps": 1}, "batch": {"sequences": 8}, "optimizer": {"learning_rate": 1},
