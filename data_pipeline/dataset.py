@@ -9,6 +9,7 @@ import io
 import json
 import tarfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,18 @@ from numpy.typing import NDArray
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import Manifest, Shard, Split, SplitName, file_sha256
 from data_pipeline.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class DocumentSpan:
+    """A document, and the part of the stream that it fills."""
+
+    record: dict[str, Any]
+    """What was recorded of it: source (its file), index, bytes, words."""
+    start: int
+    """Its first token in the split's stream."""
+    tokens: int
+    """Its tokens, the end of text included."""
 
 
 class Dataset:
@@ -93,6 +106,38 @@ class Dataset:
                         yield record, self.window(split, start + int(begin), int(end - begin) - 1)
                     start += member.tokens
 
+    def documents_at(self, split: SplitName, start: int, tokens: int) -> list[DocumentSpan]:
+        """The documents that have any of the `tokens` tokens from `start` on in the split's stream, in order. Reads of
+        the shards only what was recorded beside those tokens. Raises ValueError beyond the stream's end."""
+        if tokens <= 0 or start < 0 or start + tokens > self.num_tokens(split):
+            raise ValueError(
+                f"tokens {start}..{start + tokens} lie outside the stream of {self.num_tokens(split)}, or are none."
+            )
+        found, begin = [], 0
+        for shard in self.manifest.splits[split].shards:
+            if begin < start + tokens and start < begin + shard.tokens:
+                found += self._documents_in(shard, begin, start, start + tokens)
+            begin += shard.tokens
+        return found
+
+    def _documents_in(self, shard: Shard, begin: int, first: int, end: int) -> list[DocumentSpan]:
+        """Those of tokens first..end-1 of the stream that a shard holds, whose own begin at `begin`."""
+        found: list[DocumentSpan] = []
+        itemsize, written = np.dtype(self.manifest.dtype).itemsize, 0
+        with (self.directory / shard.file).open("rb") as file:
+            for member in shard.members:
+                if begin < end and first < begin + member.tokens:
+                    file.seek(written)  # where the member before ends
+                    with tarfile.open(fileobj=file, mode="r:") as tar:
+                        records = json.load(_next(tar, ".documents.json"))
+                        starts = np.load(io.BytesIO(_next(tar, ".starts.npy").read())) + begin
+                    ends = np.append(starts[1:], begin + member.tokens)
+                    for n in np.flatnonzero((starts < end) & (first < ends)).tolist():
+                        found.append(DocumentSpan(records[n], int(starts[n]), int(ends[n] - starts[n])))
+                begin += member.tokens
+                written = -(-(member.offset + member.tokens * itemsize) // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        return found
+
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Compare every byte with the manifest's digests. Raises DataError naming the first file that differs.
 
@@ -163,10 +208,18 @@ class _TokenStream:
         return np.concatenate(pieces)
 
 
-def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+def _member(tar: tarfile.TarFile, name: str | tarfile.TarInfo) -> IO[bytes]:
     file = tar.extractfile(name)
     assert file is not None
     return file
+
+
+def _next(tar: tarfile.TarFile, suffix: str) -> IO[bytes]:
+    """The file that comes next, whose name is known to end so."""
+    info = tar.next()
+    assert info is not None
+    assert info.name.endswith(suffix), info.name
+    return _member(tar, info)
 
 
 def _check_size(path: Path, expected_bytes: int) -> None:

@@ -25,7 +25,8 @@ from data_pipeline.pack import inputs_and_labels
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
 
-_ORDER_VERSION = 2  # raise it when order, mixture or pack would give other samples for the same settings
+_ORDER_VERSION = 1  # raise it when order or pack would give other samples for the same settings
+_BLEND_VERSION = 2  # raise it when the blend of several sources would
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _HELDOUT_SEED = 0
 
@@ -63,7 +64,8 @@ class Stream:
         self.num_samples = [samples.count for samples in self.samples]
         """Samples in an epoch of each source."""
         identities = [dataset.identity for dataset in self.datasets]
-        order = [_ORDER_VERSION, identities, weights, seed, self.recipe.sequence_length, split]
+        blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights]
+        order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
         settings = self.recipe.settings
         self.fingerprint = digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings])
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset import Dataset, DocumentSpan, _next
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import MANIFEST, SPLITS, Split
+from data_pipeline.manifest import MANIFEST, SPLITS, Split, SplitName
 from data_pipeline.shards import ShardWriter, token_dtype
 from data_pipeline.tokenizer import Tokenizer
 
@@ -173,3 +173,32 @@ def test_another_tokenizer_in_its_place_is_refused(copy: Path) -> None:
     (copy / "tokenizer.model").unlink()
     with pytest.raises(DataError, match=r"tokenizer.model can't be read"):
         Dataset(copy).tokenizer()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_documents_at_a_place_are_those_that_lie_there(dataset: Dataset, split: SplitName) -> None:
+    records, begin = [], 0
+    for record, tokens in dataset.documents(split):
+        records.append(DocumentSpan(record, begin, len(tokens) + 1))
+        begin += len(tokens) + 1
+    draw = np.random.default_rng(0)
+    places = [(int(draw.integers(begin)), int(draw.integers(1, 3000))) for _ in range(100)]
+    for start, count in [(0, 1), (0, begin), (begin - 1, 1), *places]:
+        count = min(count, begin - start)
+        expected = [r for r in records if r.start < start + count and start < r.start + r.tokens]
+        assert dataset.documents_at(split, start, count) == expected
+    for start, count in ((-1, 1), (begin, 1), (0, begin + 1), (5, 0)):
+        with pytest.raises(ValueError, match="outside the stream"):
+            dataset.documents_at(split, start, count)
+
+
+def test_documents_at_a_place_are_read_from_there_alone(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, read = [], []
+    plain = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, mode: opened.append(path.name) or plain(path, mode))
+    monkeypatch.setattr("data_pipeline.dataset._next", lambda tar, suffix: read.append(suffix) or _next(tar, suffix))
+    shard = dataset.manifest.splits["train"].shards[1]
+    start = dataset.manifest.splits["train"].shards[0].tokens + shard.members[0].tokens + 3
+    assert dataset.documents_at("train", start, 1)
+    assert opened == [shard.file]
+    assert read == [".documents.json", ".starts.npy"]
