@@ -102,6 +102,17 @@ class Stream:
             number[rows] = permute(place[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
 
+    def stretches(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which tokens the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream, rows
+        ascending, at least one a row."""
+        parts = []
+        for source in np.unique(ids[:, 0]).tolist():
+            rows = np.flatnonzero(ids[:, 0] == source)
+            found = self.samples[source].stretches(self._seed, ids[rows])
+            parts.append(np.concatenate([rows[found[:, :1]], found[:, 1:]], axis=1))
+        whole = np.concatenate([*parts, np.empty((0, 3), np.int64)])
+        return whole[np.argsort(whole[:, 0], kind="stable")]
+
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
         """Rows of `data_rank` in the global batch of samples start..start+count-1.
 

@@ -24,6 +24,7 @@ from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.errors import ConfigError
+from pretrain.ledger import Entry, planned
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.stream import check_repeats, open_stream
 
@@ -43,6 +44,8 @@ class Training:
     tokenizer: bytes
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
+    planned: tuple[Entry, ...]
+    """of each source, what the run reads of it to its end"""
 
 
 def build_training(config: RunConfig) -> Training:
@@ -58,7 +61,8 @@ def build_training(config: RunConfig) -> Training:
     engine = MegatronEngine(config, layout, place, train=True)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes)
+    sources = tuple(planned(config, stream))
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes, sources)
 
 
 def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:

@@ -1,6 +1,7 @@
 """The only training loop. It knows an engine, a stream of batches and a log; nothing of ranks or layouts."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from data_pipeline.batch import Cursor
@@ -44,6 +45,9 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.finished_before(step, tokens)
         return DONE
     log.begin(step, tokens)  # from here on the run's files change
+    log.event("planned", sources=[asdict(source) for source in run.planned])
+    if len(run.planned) > 1 or any(source.epochs > 1 for source in run.planned):
+        log.say("; ".join(map(str, run.planned)))
     for note in run.notes:
         log.warn(note)
     if step:
