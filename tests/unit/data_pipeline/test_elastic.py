@@ -20,7 +20,7 @@ from data_pipeline.dataset import Dataset
 from data_pipeline.loader import Stream, load
 from data_pipeline.order import permute, round_keys
 
-CASES, REAL_CASES = 300, 15
+CASES, REAL_CASES = 120, 5
 Sizes = Callable[[int], int]
 Phases = list[tuple[int, list[float]]]
 
@@ -41,18 +41,18 @@ class Case:
     @classmethod
     def draw(cls, seed: int) -> Case:
         draw = np.random.default_rng(seed)
-        sources = int(draw.integers(1, 7))
-        begins = sorted(draw.integers(1, 700, int(draw.integers(0, 4))).tolist()) if sources > 1 else []
+        sources = int(draw.integers(1, 5))
+        begins = sorted(draw.integers(1, 150, int(draw.integers(0, 4))).tolist()) if sources > 1 else []
         weights = draw.integers(0, 9, (1 + len(begins), sources)).astype(float)
         weights[:, int(draw.integers(sources))] += 1
-        first, step, border = (int(draw.integers(low, high)) for low, high in ((1, 5), (0, 5), (50, 400)))
+        first, step, border = (int(draw.integers(low, high)) for low, high in ((1, 4), (0, 4), (20, 120)))
         return cls(
-            samples=draw.integers(1, 60, sources).tolist(),
+            samples=draw.integers(12, 64, sources).tolist(),
             weights=weights[0].tolist(),
             phases=list(zip(begins, weights[1:].tolist(), strict=True)),
             seed=int(draw.integers(1000)),
             sizes=lambda samples: 8 * (first + step * (samples >= border)),
-            total=800,
+            total=160,
         )
 
 
@@ -94,12 +94,13 @@ def interrupted(
     other threads and, if `resized`, other sizes of batches."""
     cursor = make(case).cursor(0)
     while cursor.samples < case.total:
-        stream, world = make(case), int(draw.choice([1, 2, 4, 8]))
+        stream, world = make(case), int(draw.choice([1, 2, 4]))
         size = int(draw.integers(1, 5)) * 8
         sizes = (lambda samples: size) if resized else case.sizes  # noqa: B023
-        workers, prefetch = int(draw.integers(0, 4)), int(draw.integers(1, 6))
+        workers = int(draw.choice([0] * 9 + [1, 2, 3]))  # threads take their time to start and to end
+        prefetch = int(draw.integers(1, 4))
         ranks = [load(stream, cursor, sizes, rank, world, workers, prefetch) for rank in range(world)]
-        for batches in islice(zip(*ranks, strict=True), int(draw.integers(0, 12))):
+        for batches in islice(zip(*ranks, strict=True), int(draw.integers(0, 5))):
             cursor = Cursor.from_dict(batches[0].cursor.to_dict())
             yield list(batches)
 
@@ -129,12 +130,9 @@ def naive(case: Case, stream: Stream, count: int) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(
-    part: int, simulated: Callable[[Case], Stream]
-) -> None:
+def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: Callable[[Case], Stream]) -> None:
     """Batch by batch, row by row, on ranks and in micro-batches of any number."""
-    for seed in range(part, CASES, 4):
+    for seed in range(CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 1])
         whole = load(simulated(case), simulated(case).cursor(0), case.sizes, workers=0)
         for batches in interrupted(case, simulated, draw, resized=False):
@@ -144,26 +142,22 @@ def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(
             assert batches[0].cursor == expected.cursor, seed
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_with_other_batch_sizes_the_samples_and_their_order_stay(
-    part: int, simulated: Callable[[Case], Stream]
-) -> None:
-    for seed in range(part, CASES, 4):
+def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Callable[[Case], Stream]) -> None:
+    for seed in range(CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 2])
         runs = [micro_batches(batches, draw) for batches in interrupted(case, simulated, draw, resized=True)]
         seen = np.concatenate(runs)
         assert np.array_equal(seen, simulated(case).sample_ids(0, len(seen))), seed
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_the_order_is_the_one_counted_sample_by_sample(part: int, simulated: Callable[[Case], Stream]) -> None:
+def test_the_order_is_the_one_counted_sample_by_sample(simulated: Callable[[Case], Stream]) -> None:
     """Nothing is lost or repeated where weights change and where epochs end."""
-    for seed in range(part, 60, 4):
+    for seed in range(40):
         case = Case.draw(seed)
         stream = simulated(case)
-        expected = naive(case, stream, 800)
-        assert stream.sample_ids(0, 800).tolist() == expected, seed
-        for samples in (0, 1, 399, 800):
+        expected = naive(case, stream, 300)
+        assert stream.sample_ids(0, 300).tolist() == expected, seed
+        for samples in (0, 1, 149, 300):
             counts = [sum(source == n for source, _, _ in expected[:samples]) for n in range(len(case.samples))]
             assert stream.counts(samples).tolist() == counts, seed
 
@@ -171,7 +165,7 @@ def test_the_order_is_the_one_counted_sample_by_sample(part: int, simulated: Cal
 def test_on_real_datasets_too(dataset: Dataset, second: Dataset) -> None:
     def make(case: Case) -> Stream:
         sources = [(dataset.directory, 1.0), (second.directory, 2.0)]
-        return Stream(sources, 32, case.seed, phases=[(case.seed % 500 + 1, [1.0, 0.0]), (700, [3.0, 2.0])])
+        return Stream(sources, 32, case.seed, phases=[(case.seed % 100 + 1, [1.0, 0.0]), (130, [3.0, 2.0])])
 
     for seed in range(REAL_CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 3])
