@@ -181,12 +181,13 @@ def test_the_first_batch_far_into_an_epoch_is_as_much_work_as_the_first_of_all(
 ) -> None:
     """Calls of functions and bytes of memory, not time: positions are computed, never run through."""
     case = Case([10**8, 10**8], [3.0, 1.0], [(10**6, [1.0, 1.0])], 0, lambda samples: 64, 0)
+    work(simulated(case), 0)  # what is imported and cached at the first use
     at_start, at_90_percent = (work(simulated(case), samples) for samples in (0, 10**6 + 2 * 89_250_000))
     ids = simulated(case).sample_ids(10**6 + 2 * 89_250_000, 64)
     assert (ids[:, 1] == 0).all(), "still in the first epoch"
     assert simulated(case).epochs(10**6 + 2 * 89_250_000)[0] == pytest.approx(0.9)
     for much, little in zip(at_90_percent, at_start, strict=True):
-        assert much < 1.5 * little
+        assert much < 1.2 * little
 
 
 def work(stream: Stream, samples: int) -> tuple[int, int]:

@@ -183,6 +183,7 @@ def test_documents_at_a_place_are_those_that_lie_there(dataset: Dataset, split: 
         begin += len(tokens) + 1
     draw = np.random.default_rng(0)
     places = [(int(draw.integers(begin)), int(draw.integers(1, 3000))) for _ in range(100)]
+    places += [(r.start, r.tokens) for r in records] + [(r.start + r.tokens - 1, 2) for r in records]
     for start, count in [(0, 1), (0, begin), (begin - 1, 1), *places]:
         count = min(count, begin - start)
         expected = [r for r in records if r.start < start + count and start < r.start + r.tokens]
