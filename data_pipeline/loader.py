@@ -64,14 +64,19 @@ class Stream:
         self.num_samples = [samples.count for samples in self.samples]
         """Samples in an epoch of each source."""
         identities = [dataset.identity for dataset in self.datasets]
-        blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights]
-        order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
         settings = self.recipe.settings
-        self.fingerprint = digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings])
+        self._fingerprints = []  # of the order up to the end of each phase
+        for last in range(1, len(weights) + 1):
+            blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights[:last]]
+            order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
+            self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
+        self.fingerprint = self._fingerprints[0]
+        """Of the order that a run begins with."""
 
     def cursor(self, samples: int) -> Cursor:
-        """The state of the data after `samples` samples of this stream."""
-        return Cursor(samples=samples, fingerprint=self.fingerprint)
+        """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count: a
+        run may yet be given others."""
+        return Cursor(samples=samples, fingerprint=self._fingerprints[self.mixture.phase(max(0, samples - 1))])
 
     def part(self, start: int, count: int) -> tuple[Stream, int]:
         """The stream that these samples are of, and where in it they begin: this one, and there."""
@@ -201,7 +206,7 @@ def load(
     `prefetch` batches ahead; 0 prepares each when it is asked for. Closing or dropping the iterator ends the threads.
     Raises DataError at once when the cursor is of another order, and on `next` whatever preparing the batch raised.
     """
-    if cursor.fingerprint != stream.fingerprint:
+    if cursor != stream.cursor(cursor.samples):
         raise DataError(
             "The checkpoint's data cursor belongs to another order of samples: datasets, weights, seed, "
             "objective or sequence length have changed; restore them, or start a new run."

@@ -34,9 +34,6 @@ class Entry:
     epochs: float
     """how often the source has been read"""
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.share:.1%}, {short(self.samples)} samples, {self.epochs:.2f} epochs"
-
 
 def entries(config: RunConfig, stream: Stream | Phases, samples: int) -> list[Entry]:
     """What the first `samples` samples of the run are of each source, and its share of the last of them."""
@@ -55,6 +52,15 @@ def entries(config: RunConfig, stream: Stream | Phases, samples: int) -> list[En
 def planned(config: RunConfig, stream: Stream | Phases) -> list[Entry]:
     """The sources at the end of the run."""
     return entries(config, stream, planned_samples(config))
+
+
+def summary(sources: Sequence[Entry]) -> str:
+    """One line: of each source its part of all samples, their number, and how often it is read."""
+    total = sum(source.samples for source in sources)
+    return "; ".join(
+        f"{source.name}: {source.samples / total:.1%}, {short(source.samples)} samples, {source.epochs:.2f} epochs"
+        for source in sources
+    )
 
 
 def main(argv: Sequence[str]) -> int:

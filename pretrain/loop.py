@@ -15,6 +15,7 @@ from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.engine.schedule import learning_rate
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
+from pretrain.ledger import summary
 from pretrain.observe.log import RunLog
 from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import batch_sequences, tokens_of
@@ -47,7 +48,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     log.begin(step, tokens)  # from here on the run's files change
     log.event("planned", sources=[asdict(source) for source in run.planned])
     if len(run.planned) > 1 or any(source.epochs > 1 for source in run.planned):
-        log.say("; ".join(map(str, run.planned)))
+        log.say(summary(run.planned))
     for note in run.notes:
         log.warn(note)
     if step:

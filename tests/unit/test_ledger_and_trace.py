@@ -20,6 +20,7 @@ from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
+from pretrain.ledger import Entry, summary
 from pretrain.plan.ramp import batch_sequences, tokens_of
 from pretrain.stream import check_repeats, open_stream, planned_samples
 
@@ -145,6 +146,11 @@ def test_the_ledger_says_what_the_run_has_read_and_will(
     assert [entry["share"] for entry in report["realised"]] == [0.25, 0.25, 0.5]
     assert main(["data", "ledger", str(path)]) == 0
     assert "25.00%" in capsys.readouterr().out
+
+
+def test_the_line_at_the_start_says_how_much_of_each_source_is_read() -> None:
+    sources = [Entry("web", "a/web", 0.5, 1_234_567, 0, 0.444), Entry("books", "b", 0.5, 411_522, 0, 3.0)]
+    assert summary(sources) == "web: 75.0%, 1.2M samples, 0.44 epochs; books: 25.0%, 411.5k samples, 3.00 epochs"
 
 
 def test_the_trace_names_the_documents_that_a_step_was_trained_on(
