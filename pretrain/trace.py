@@ -5,6 +5,8 @@ pretrain data trace RUN --step N [--text] [--json]
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,8 +40,12 @@ def main(argv: Sequence[str]) -> int:
     start, ids = Consumed(options.run, stream).ids(options.step)
     part, _ = stream.part(start, len(ids))
     names = [source.called for source in config.data.resolved_sources]
-    for sample in samples(part, ids, names, options.text):
-        print(json.dumps(sample) if options.json else shown(sample))
+    try:
+        for sample in samples(part, ids, names, options.text):
+            print(json.dumps(sample) if options.json else shown(sample))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

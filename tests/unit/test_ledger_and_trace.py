@@ -1,6 +1,7 @@
 """What a run was told about its data: weights that change, limits on repeats, and what it has really read."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -203,6 +204,16 @@ def test_neither_needs_torch(run: tuple[Path, list[np.ndarray]]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
+
+
+def test_a_trace_may_be_read_in_part(run: tuple[Path, list[np.ndarray]]) -> None:
+    """As `| head` does: no traceback."""
+    read, write = os.pipe()
+    os.close(read)
+    arguments = [sys.executable, "-m", "pretrain", "data", "trace", str(run[0]), "--step", "2"]
+    done = subprocess.run(arguments, stdout=write, stderr=subprocess.PIPE, text=True)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_run_that_reads_a_source_too_often_is_refused(folder: Path, tmp_path: Path) -> None:
