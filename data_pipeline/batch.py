@@ -84,4 +84,9 @@ class Batch(Rows):
     @property
     def data_hash(self) -> str:
         """16 hex digits over the ids of the global batch: equal on any layout that sees the same samples."""
-        return hashlib.sha256(np.ascontiguousarray(self.sample_ids, dtype="<i8").tobytes()).hexdigest()[:16]
+        return data_hash(self.sample_ids)
+
+
+def data_hash(sample_ids: NDArray[np.int64]) -> str:
+    """16 hex digits over the ids [rows, 3] of a global batch."""
+    return hashlib.sha256(np.ascontiguousarray(sample_ids, dtype="<i8").tobytes()).hexdigest()[:16]

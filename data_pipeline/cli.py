@@ -24,7 +24,11 @@ def main(argv: list[str], load: Load) -> int:
 
     Raises DataError for what the user has to mend.
     """
-    parser = argparse.ArgumentParser(prog="pretrain data", description="Make and look at datasets.")
+    parser = argparse.ArgumentParser(
+        prog="pretrain data",
+        description="Make and look at datasets.",
+        epilog="Of runs: pretrain data ledger RUN, pretrain data trace RUN --step N.",
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     build_parser = verbs.add_parser("build", help="text -> tokenized, sharded dataset")
     build_parser.add_argument("config", help="YAML file, such as configs/data/text.yaml")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ from data_pipeline.shards import npy_vector
 from data_pipeline.storage import Storage, local_path
 from data_pipeline.token_stream import LocalTokens, TokenStream
 from data_pipeline.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class DocumentSpan:
+    """A document, and the part of the stream that it fills."""
+
+    record: dict[str, Any]
+    """What was recorded of it: source (its file), index, part, bytes, words."""
+    start: int
+    """Its first token in the split's stream."""
+    tokens: int
+    """Its tokens, the end of text included."""
 
 
 class Dataset:
@@ -116,15 +129,33 @@ class Dataset:
         """
         first = 0
         for shard, member, head, starts in self._members(split):
-            records = read_records(head, shard)
-            if len(records) != len(starts):
-                raise DataError(
-                    f"{shard} is damaged: its documents and their records differ in number; build it again."
-                )
+            records = self._records(head, shard, len(starts))
             tokens = self.window(split, first, member.tokens)
             for record, begin, end in zip(records, starts, [*starts[1:], member.tokens], strict=True):
                 yield record, tokens[begin : end - 1].copy()
             first += member.tokens
+
+    def documents_at(self, split: SplitName, start: int, tokens: int) -> list[DocumentSpan]:
+        """The documents that have any of the `tokens` tokens from `start` on in the split's stream, in order. Reads of
+        the shards only what was recorded beside those tokens. Raises ValueError beyond the stream's end."""
+        if tokens <= 0 or start < 0 or start + tokens > self.num_tokens(split):
+            raise ValueError(
+                f"tokens {start}..{start + tokens} lie outside the stream of {self.num_tokens(split)}, or are none."
+            )
+        found: list[DocumentSpan] = []
+        end, begin = start + tokens, 0
+        for n, shard in enumerate(self.manifest.splits[split].shards):
+            if begin < end and start < begin + shard.tokens:
+                firsts = begin + np.cumsum([0, *(member.tokens for member in shard.members)])
+                chosen = np.flatnonzero((firsts[:-1] < end) & (start < firsts[1:])).tolist()
+                for number, head in zip(chosen, self._streams[split].heads(n, chosen), strict=True):
+                    starts = firsts[number] + read_starts(head, shard.members[number], self._where(shard))
+                    records = self._records(head, shard, len(starts))
+                    ends = np.append(starts[1:], firsts[number + 1])
+                    for place in np.flatnonzero((starts < end) & (start < ends)).tolist():
+                        found.append(DocumentSpan(records[place], int(starts[place]), int(ends[place] - starts[place])))
+            begin += shard.tokens
+        return found
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.
@@ -153,17 +184,31 @@ class Dataset:
                 if isinstance(stream, LocalTokens) and shard.file in mine:
                     stream.check_vocabulary(number)
 
-    def _members(self, split: SplitName) -> Iterator[tuple[str, Member, bytes, NDArray[np.int64]]]:
-        """(where its shard is, itself, what lies before its tokens, where its documents begin) of each member."""
+    def _members(self, split: SplitName) -> Iterator[tuple[Shard, Member, bytes, NDArray[np.int64]]]:
+        """(its shard, itself, what lies before its tokens, where its documents begin) of each member."""
         for n, shard in enumerate(self.manifest.splits[split].shards):
-            where = self._storage.name(shard.file) if self.remote else str(self.directory / shard.file)
             documents = 0
-            for member, head in zip(shard.members, self._streams[split].heads(n), strict=True):
-                starts = read_starts(head, member, where)
+            heads = self._streams[split].heads(n, range(len(shard.members)))
+            for member, head in zip(shard.members, heads, strict=True):
+                starts = read_starts(head, member, self._where(shard))
                 documents += len(starts)
-                yield where, member, head, starts
+                yield shard, member, head, starts
             if documents != shard.documents:
-                raise DataError(f"{where} is damaged: it has {documents:,} documents, not {shard.documents:,}.")
+                raise DataError(
+                    f"{self._where(shard)} is damaged: it has {documents:,} documents, not {shard.documents:,}."
+                )
+
+    def _records(self, head: bytes, shard: Shard, documents: int) -> list[dict[str, Any]]:
+        records = read_records(head, self._where(shard))
+        if len(records) != documents:
+            raise DataError(
+                f"{self._where(shard)} is damaged: its documents and their records differ in number; build it again."
+            )
+        return records
+
+    def _where(self, shard: Shard) -> str:
+        """What errors call it."""
+        return self._storage.name(shard.file) if self.remote else str(self.directory / shard.file)
 
     def _all_shards(self) -> list[Shard]:
         return [shard for split in self.manifest.splits.values() for shard in split.shards]

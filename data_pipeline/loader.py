@@ -25,7 +25,8 @@ from data_pipeline.pack import inputs_and_labels
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
 
-_ORDER_VERSION = 1  # raise it when order, mixture or pack would give other samples for the same settings
+_ORDER_VERSION = 1  # raise it when order or pack would give other samples for the same settings
+_BLEND_VERSION = 2  # raise it when the blend of several sources would
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _HELDOUT_SEED = 0
 
@@ -39,14 +40,17 @@ class Stream:
         recipe: Recipe | int,
         seed: int,
         split: SplitName = "train",
+        phases: Sequence[tuple[int, Sequence[float]]] = (),
     ) -> None:
         """`sources` are (dataset or its address, weight); a number as `recipe` is the causal one's sequence length.
+        From the first sample of each of `phases` on, the sources have its weights, and go on where they stood.
 
         Raises DataError when a dataset can't be read, two differ in tokenizer, or one makes no sample; ValueError for
-        weights that aren't positive.
+        weights that are negative or all 0.
         """
-        self._mixture = Mixture([weight for _, weight in sources])
-        self.datasets = [given if isinstance(given, Dataset) else Dataset(given) for given, _ in sources]
+        weights = [(begin, [float(weight) for weight in of]) for begin, of in [(0, [w for _, w in sources]), *phases]]
+        self.mixture = Mixture(weights)
+        self.datasets = [Dataset(given) if isinstance(given, str | Path) else given for given, _ in sources]
         self.split, self._seed = split, seed
         first = self.datasets[0]
         for other in self.datasets[1:]:
@@ -59,19 +63,41 @@ class Stream:
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
         """Samples in an epoch of each source."""
-        weights = [float(weight) for _, weight in sources]
         identities = [dataset.identity for dataset in self.datasets]
-        order = [_ORDER_VERSION, identities, weights, seed, self.recipe.sequence_length, split]
         settings = self.recipe.settings
-        self.fingerprint = digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings])
+        self._fingerprints = []  # of the order up to the end of each phase
+        for last in range(1, len(weights) + 1):
+            blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights[:last]]
+            order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
+            self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
+        self.fingerprint = self._fingerprints[0]
+        """Of the order that a run begins with."""
 
     def cursor(self, samples: int) -> Cursor:
-        """The state of the data after `samples` samples of this stream."""
-        return Cursor(samples=samples, fingerprint=self.fingerprint)
+        """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count: a
+        run may yet be given others."""
+        return Cursor(samples=samples, fingerprint=self._fingerprints[self.mixture.phase(max(0, samples - 1))])
+
+    def part(self, start: int, count: int) -> tuple[Stream, int]:
+        """The stream that these samples are of, and where in it they begin: this one, and there."""
+        return self, start
+
+    def counts(self, samples: int) -> NDArray[np.int64]:
+        """[sources] how many of the first `samples` samples come from each."""
+        return self.mixture.counts(samples)
+
+    def epochs(self, samples: int) -> NDArray[np.float64]:
+        """[sources] how often each has been read after `samples` samples."""
+        epochs: NDArray[np.float64] = self.counts(samples) / np.array(self.num_samples)
+        return epochs
+
+    def shares(self, samples: int) -> list[float]:
+        """Of each source, in the blend that the sample after the first `samples` comes from."""
+        return [float(share) for share in self.mixture.blends[self.mixture.phase(samples)].shares]
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
-        source, index = self._mixture.assign(np.arange(start, start + count, dtype=np.int64))
+        source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
         epoch, place = np.divmod(index, samples_of[source])
         number = np.empty_like(place)
@@ -80,6 +106,17 @@ class Stream:
             rows = np.flatnonzero(turn == e * len(samples_of) + s)
             number[rows] = permute(place[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
+
+    def stretches(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which tokens the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream, rows
+        ascending, at least one a row."""
+        parts = []
+        for source in np.unique(ids[:, 0]).tolist():
+            rows = np.flatnonzero(ids[:, 0] == source)
+            found = self.samples[source].stretches(self._seed, ids[rows])
+            parts.append(np.concatenate([rows[found[:, :1]], found[:, 1:]], axis=1))
+        whole = np.concatenate([*parts, np.empty((0, 3), np.int64)])
+        return whole[np.argsort(whole[:, 0], kind="stable")]
 
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
         """Rows of `data_rank` in the global batch of samples start..start+count-1.
@@ -120,15 +157,38 @@ class Phases:
         """As Stream.cursor."""
         return Cursor(samples=samples, fingerprint=self.fingerprint)
 
-    def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
-        """As Stream.batch. Raises ValueError for samples of both phases, which have no one shape."""
+    def part(self, start: int, count: int) -> tuple[Stream, int]:
+        """As Stream.part. Raises ValueError for samples of both phases, which have no one shape."""
         if start < self._samples < start + count:
             raise ValueError(
                 f"Samples {start} to {start + count - 1} are of two phases, which {self._samples} divides."
             )
-        stream, begin = (self._first, 0) if start < self._samples else (self._then, self._samples)
-        batch = stream.batch(start - begin, count, data_rank, data_world)
-        return replace(batch, cursor=self.cursor(start + count))
+        return (self._first, start) if start < self._samples else (self._then, start - self._samples)
+
+    def counts(self, samples: int) -> NDArray[np.int64]:
+        """As Stream.counts."""
+        first = min(samples, self._samples)
+        return self._first.counts(first) + self._then.counts(samples - first)
+
+    def epochs(self, samples: int) -> NDArray[np.float64]:
+        """As Stream.epochs: those of both phases together."""
+        first = min(samples, self._samples)
+        return self._first.epochs(first) + self._then.epochs(samples - first)
+
+    def shares(self, samples: int) -> list[float]:
+        """As Stream.shares."""
+        stream, begin = self.part(samples, 1)
+        return stream.shares(begin)
+
+    def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
+        """As Stream.sample_ids, within one phase."""
+        stream, begin = self.part(start, count)
+        return stream.sample_ids(begin, count)
+
+    def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
+        """As Stream.batch, within one phase."""
+        stream, begin = self.part(start, count)
+        return replace(stream.batch(begin, count, data_rank, data_world), cursor=self.cursor(start + count))
 
 
 def load(
@@ -146,7 +206,7 @@ def load(
     `prefetch` batches ahead; 0 prepares each when it is asked for. Closing or dropping the iterator ends the threads.
     Raises DataError at once when the cursor is of another order, and on `next` whatever preparing the batch raised.
     """
-    if cursor.fingerprint != stream.fingerprint:
+    if cursor != stream.cursor(cursor.samples):
         raise DataError(
             "The checkpoint's data cursor belongs to another order of samples: datasets, weights, seed, "
             "objective or sequence length have changed; restore them, or start a new run."

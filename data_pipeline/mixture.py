@@ -1,20 +1,14 @@
-"""A weighted blend of sources that is computed, not drawn: from any position at once, exact at every prefix.
-
-The heaviest source takes its share of the positions, evenly spaced; what is left is a shorter sequence, which the next
-source shares with the rest in the same way. Each step rounds a count once, so after any number of samples each source
-is within about one sample of its share, and nothing has to be stored.
-"""
+"""Which source each sample comes from: computed, not drawn, from any position at once."""
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-_UNIT = 2**31  # a share is a whole number of units; its square still fits 64 bits
+from data_pipeline.blend import Blend
 
 
 def mixing_weights(
@@ -42,36 +36,42 @@ def mixing_weights(
 
 
 class Mixture:
-    """`weights[i] / sum(weights)` of the samples come from source i."""
+    """Blends (`blend.py`) that follow one another: from given samples on, the sources have other weights.
 
-    def __init__(self, weights: list[float]) -> None:
-        """Raises ValueError unless every weight is finite and positive."""
-        if not weights or any(not math.isfinite(w) or w <= 0 for w in weights):
-            raise ValueError(f"weights {weights} must be positive numbers; remove a source instead of giving it none.")
-        self._order = sorted(range(len(weights)), key=lambda i: -weights[i])
-        left = sum(Fraction(w) for w in weights)
-        self._shares: list[int] = []  # of what the heavier sources leave over, in units
-        for source in self._order:
-            self._shares.append(round(Fraction(weights[source]) / left * _UNIT))
-            left -= Fraction(weights[source])
+    Within each phase, a source's count is never off its share by more than the bound of that phase's blend; what a
+    phase rounds at its end, less than a sample of each source, stays.
+    """
+
+    def __init__(self, phases: Sequence[tuple[int, Sequence[float]]]) -> None:
+        """`phases` are (first sample, weight of each source), the first of them from sample 0 on; of several from one
+        sample on, the last counts. Raises ValueError for weights that `Blend` refuses."""
+        begins = [begin for begin, _ in phases]
+        assert begins[0] == 0
+        assert begins == sorted(begins)
+        assert len({len(weights) for _, weights in phases}) == 1
+        self.blends = [Blend(weights) for _, weights in phases]
+        self._begins = np.array(begins, np.int64)
+        given = [np.zeros(len(phases[0][1]), np.int64)]
+        for blend, begin, end in zip(self.blends, begins, begins[1:], strict=False):
+            given.append(given[-1] + blend.counts(end - begin))
+        self._given = np.stack(given)  # [phases, sources] samples that each source gave before each phase
+
+    def phase(self, position: int) -> int:
+        """Which phase a sample is of, from 0."""
+        return int(np.searchsorted(self._begins, position, side="right")) - 1
 
     def assign(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Sample positions [n], each >= 0 -> (source [n], index within that source's own sequence [n])."""
-        sources = np.empty_like(positions)
-        indices = np.empty_like(positions)
-        open_rows, rest = np.arange(positions.size), positions
-        for source, share in zip(self._order, self._shares, strict=True):
-            taken = _count(rest, share)
-            mine = _count(rest + 1, share) > taken
-            sources[open_rows[mine]] = source
-            indices[open_rows[mine]] = taken[mine]
-            open_rows, rest = open_rows[~mine], (rest - taken)[~mine]
-        assert open_rows.size == 0
+        sources, indices = np.empty_like(positions), np.empty_like(positions)
+        phases = np.searchsorted(self._begins, positions, side="right") - 1
+        for phase in np.unique(phases).tolist():
+            rows = np.flatnonzero(phases == phase)
+            chosen, index = self.blends[phase].assign(positions[rows] - self._begins[phase])
+            sources[rows], indices[rows] = chosen, index + self._given[phase, chosen]
         return sources, indices
 
-
-def _count(positions: NDArray[np.int64], share: int) -> NDArray[np.int64]:
-    """How many of the first `positions` go to a source with `share`: positions * share / unit, rounded, in 64 bits."""
-    units, part = np.divmod(positions, _UNIT)
-    count: NDArray[np.int64] = units * share + (part * share + _UNIT // 2) // _UNIT
-    return count
+    def counts(self, samples: int) -> NDArray[np.int64]:
+        """[sources] how many of the first `samples` samples come from each."""
+        phase = self.phase(samples)
+        counts: NDArray[np.int64] = self._given[phase] + self.blends[phase].counts(samples - int(self._begins[phase]))
+        return counts

@@ -6,7 +6,7 @@ Whatever is fetched is compared with the manifest's digests before it is used or
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -93,7 +93,7 @@ class RemoteTokens(TokenStream):
         list(self._pool.map(lambda member: copy(member, self._fetched(member)), absent))
         return out
 
-    def heads(self, shard: int) -> Iterator[bytes]:
+    def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
         """Through the cache, as the tokens; those of a shard side by side."""
         record = self._split.shards[shard]
 
@@ -101,7 +101,7 @@ class RemoteTokens(TokenStream):
             begin, end = record.head(number, self._itemsize)
             return bytes(self._piece(record, begin, end - begin, record.members[number].head_sha256, tokens=False))
 
-        return self._pool.map(head, range(len(record.members)))
+        return self._pool.map(head, members)
 
     def _kept(self, member: int) -> NDArray[np.uint16 | np.uint32] | None:
         """A member's tokens when the cache has them."""

@@ -9,7 +9,7 @@ import mmap
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,9 @@ class TokenStream(ABC):
         that isn't what it was."""
 
     @abstractmethod
-    def heads(self, shard: int) -> Iterator[bytes]:
-        """What lies in the shard before the tokens of each member: see `heads.py`. Raises DataError as `read` does."""
+    def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
+        """What lies in the shard before the tokens of each of `members`: see `heads.py`. Raises DataError as `read`
+        does."""
 
     def _room(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """The array to fill, once it is clear that all of it is there."""
@@ -109,12 +110,12 @@ class LocalTokens(TokenStream):
             if self._maps[number][first : first + member.tokens].max() >= self._vocabulary:
                 raise not_of_vocabulary(self._paths[number], self._vocabulary)
 
-    def heads(self, shard: int) -> Iterator[bytes]:
+    def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
         """Read from the file."""
         self._check(shard)
         try:
             with open(self._paths[shard], "rb") as file:
-                for member in range(len(self._split.shards[shard].members)):
+                for member in members:
                     begin, end = self._split.shards[shard].head(member, self._itemsize)
                     file.seek(begin)
                     yield file.read(end - begin)

@@ -1,6 +1,8 @@
 """`pretrain VERB ...` (or `python -m pretrain VERB ...`). A verb's modules are imported when it is called.
 
     pretrain data build configs/data/text.yaml input=book.txt output=datasets/book
+    pretrain data ledger runs/debug-gpt
+    pretrain data trace runs/debug-gpt --step 17 --text
     pretrain train configs/debug/gpt.yaml data.path=datasets/book --nproc 4
     pretrain eval runs/debug-gpt --tasks last_word,arithmetic_2da --shots 0,1,8 --out reports/debug-gpt
     pretrain verify configs/debug/gpt.yaml --layouts tp2,pp2,tp2pp2dp2+sp+vp2
@@ -78,6 +80,14 @@ def entry() -> None:
 
 
 def _data(argv: list[str]) -> int:
+    if argv[:1] == ["trace"]:
+        from pretrain import trace
+
+        return trace.main(argv[1:])
+    if argv[:1] == ["ledger"]:
+        from pretrain import ledger
+
+        return ledger.main(argv[1:])
     from data_pipeline import cli
     from pretrain.config.load import load
 

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
-from data_pipeline.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import Causal
@@ -22,13 +21,13 @@ from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
-from pretrain.config.resolve import open_dataset, recipe_of
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.megatron import MegatronEngine
 from pretrain.errors import ConfigError
+from pretrain.ledger import Entry, planned
 from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.ramp import short_samples
+from pretrain.stream import check_repeats, open_stream
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
 
@@ -48,6 +47,8 @@ class Training:
     tokenizer: bytes
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
+    planned: tuple[Entry, ...]
+    """of each source, what the run reads of it to its end"""
 
 
 def build_training(config: RunConfig) -> Training:
@@ -56,31 +57,15 @@ def build_training(config: RunConfig) -> Training:
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
     stream, recipe = open_stream(config)
+    check_repeats(config, stream)
     notes = (*_left_out(stream, recipe), *_padding(stream), *_checked_later(config, stream))
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = MegatronEngine(config, layout, place, train=True)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes)
-
-
-def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
-    """The samples of a run, and what they are made by (of the model's whole length)."""
-    datasets = [open_dataset(config, source) for source in config.data.resolved_sources]
-    weights = [source.weight for source in config.data.resolved_sources]
-    tokenizer = datasets[0].tokenizer()
-    recipe = recipe_of(config, tokenizer)
-    mixing = config.data.mixing
-    if mixing is not None:
-        examples = [recipe.samples(dataset, "train").count for dataset in datasets]
-        weights = mixing_weights(examples, mixing.name, mixing.cap, mixing.temperature)
-    sources = list(zip(datasets, weights, strict=True))
-    stream = Stream(sources, recipe, config.run.seed)
-    if config.batch.short is None:
-        return stream, recipe
-    first = Stream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
-    return Phases(first, short_samples(config), stream), recipe
+    sources = tuple(planned(config, stream))
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes, sources)
 
 
 def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:

@@ -1,6 +1,7 @@
 """The only training loop. It knows an engine, a stream of batches and a log; nothing of ranks or layouts."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from data_pipeline.batch import Cursor
@@ -14,6 +15,7 @@ from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.engine.schedule import learning_rate
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
+from pretrain.ledger import summary
 from pretrain.observe.log import RunLog
 from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import batch_sequences, tokens_of
@@ -44,6 +46,9 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.finished_before(step, tokens)
         return DONE
     log.begin(step, tokens)  # from here on the run's files change
+    log.event("planned", sources=[asdict(source) for source in run.planned])
+    if len(run.planned) > 1 or any(source.epochs > 1 for source in run.planned):
+        log.say(summary(run.planned))
     for note in run.notes:
         log.warn(note)
     if step:

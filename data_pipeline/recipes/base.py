@@ -40,6 +40,10 @@ class Samples(Protocol):
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The samples `ids` [n, 3] (source, epoch, number), in that order; `number` is below `count`."""
 
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """Which tokens of the split's stream `rows` of the same arguments is made of: [m, 3] (row, start, tokens),
+        rows ascending, one or more stretches a row in the order that it has them."""
+
 
 class Recipe(Protocol):
     """What an objective makes of datasets."""
@@ -94,6 +98,11 @@ def too_short(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError
         f"The {split} split of {dataset.address} has {dataset.num_tokens(split):,} tokens, too few for one sample of "
         f"{text_tokens:,}; add text or shorten the sequences."
     )
+
+
+def each_alone(starts: Ids, lengths: Ids | int) -> Ids:
+    """The stretches [n, 3] of samples that are made of one each; a number as `lengths` is that of all."""
+    return np.stack([np.arange(len(starts)), starts, np.broadcast_to(lengths, starts.shape)], axis=1)
 
 
 def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[np.bool_]]:

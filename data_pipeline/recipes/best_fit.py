@@ -98,6 +98,11 @@ class PackedRows:
             documents[places] = (chosen - first[row[chosen]])[:, None]
         return Rows(tokens, labels, (documents >= 0).astype(np.float32), documents=documents)
 
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """[pieces, 3] (row, where its piece begins in the stream, tokens with its last label)."""
+        row, length, begin = self._pieces(seed, ids)
+        return np.stack([row, begin, length.astype(np.int64) + 1], axis=1)
+
     def _pieces(self, seed: int, ids: Ids) -> tuple[Ids, Ids, Ids]:
         """Of each piece, row after row: (its row, its length, where it begins in the stream)."""
         # Bins of a kind lie together, long documents first: shuffled, so that any part of the rows is like the whole.

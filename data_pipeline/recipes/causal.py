@@ -11,7 +11,7 @@ from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
 from data_pipeline.pack import inputs_and_labels, num_windows
-from data_pipeline.recipes.base import Ids, require
+from data_pipeline.recipes.base import Ids, each_alone, require
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,7 @@ class Windows:
         stretches = self.dataset.read(self.split, ids[:, 2] * self.length, self.length + 1)
         tokens, labels = inputs_and_labels(stretches)
         return Rows(tokens, labels, np.ones(tokens.shape, np.float32))
+
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """Each window, and the token after it, which is its last label."""
+        return each_alone(ids[:, 2] * self.length, self.length + 1)

@@ -11,7 +11,7 @@ import numpy as np
 from data_pipeline.batch import Rows
 from data_pipeline.dataset import Dataset
 from data_pipeline.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Sample, WithTargets, generator, require, too_short
+from data_pipeline.recipes.base import Ids, Sample, WithTargets, each_alone, generator, require, too_short
 
 Corrupt = Callable[[Ids, np.random.Generator, "Corruption"], Sample]
 
@@ -50,3 +50,7 @@ class CorruptedWindows:
         return self.recipe.shape.rows(
             [corrupt(text, generator(seed, sample), self.recipe) for text, sample in zip(texts, ids, strict=True)]
         )
+
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """Each window."""
+        return each_alone(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)

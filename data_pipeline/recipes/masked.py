@@ -18,10 +18,11 @@ from data_pipeline.config import Objective
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Samples, generator, padded, require, too_short
+from data_pipeline.recipes.base import Ids, Samples, each_alone, generator, padded, require, too_short
 from data_pipeline.specials import Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are
+_Segment = tuple[int, Ids]  # where its tokens begin in the stream, and they
 _SEARCH_TOKENS = 64  # in which a second segment from another document looks for the start of a sentence
 
 
@@ -114,6 +115,10 @@ class FullSentences:
         made = [self.recipe.masked(row, generator(seed, sample)) for row, sample in zip(labels, ids, strict=True)]
         return Rows(np.stack([tokens for tokens, _ in made]), labels, np.stack([counted for _, counted in made]))
 
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """Each window."""
+        return each_alone(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
+
 
 class Segments:
     """A split's pieces of up to `text_tokens` of one document, as two segments each. 16 bytes a document in memory."""
@@ -139,7 +144,7 @@ class Segments:
         tokens, labels, counted, segments, follows = [], [], [], [], []
         for sample in ids:
             random = generator(seed, sample)
-            first, second, is_next = self._two(int(sample[2]), random)
+            (_, first), (_, second), is_next = self._two(int(sample[2]), random)
             row = np.concatenate([[specials.cls], first, [specials.sep], second, [specials.sep]])
             masked, chosen = recipe.masked(row, random)
             tokens.append(masked)
@@ -160,7 +165,15 @@ class Segments:
             follows=np.array(follows, np.int64),
         )
 
-    def _two(self, number: int, random: np.random.Generator) -> tuple[Ids, Ids, bool]:
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """Both segments of each sample, which `rows` draws in the same way."""
+        found = []
+        for row, sample in enumerate(ids):
+            first, second, _ = self._two(int(sample[2]), generator(seed, sample))
+            found += [(row, start, len(tokens)) for start, tokens in (first, second)]
+        return np.array(found, np.int64).reshape(-1, 3)
+
+    def _two(self, number: int, random: np.random.Generator) -> tuple[_Segment, _Segment, bool]:
         """The segments of a piece, and whether the second one follows the first."""
         recipe = self._recipe
         document = int(np.searchsorted(self._ends, number, side="right"))
@@ -173,11 +186,11 @@ class Segments:
         ends = np.flatnonzero(recipe.known.ends_sentence[piece[:-1]]) + 1
         cut = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
         if random.random() < 0.5:
-            return piece[:cut], piece[cut:], True
+            return (start, piece[:cut]), (start + cut, piece[cut:]), True
         # As long as what it stands for, so that its length tells nothing.
-        return piece[:cut], self._other(document, size - cut, random), False
+        return (start, piece[:cut]), self._other(document, size - cut, random), False
 
-    def _other(self, document: int, size: int, random: np.random.Generator) -> Ids:
+    def _other(self, document: int, size: int, random: np.random.Generator) -> _Segment:
         """Up to `size` tokens of another document, from the start of a sentence where one is near."""
         length = 0
         while length == 0:  # an empty text
@@ -186,6 +199,8 @@ class Segments:
             length = int(self._starts[other + 1] - self._starts[other]) - 1
         skipped = int(random.integers(length))
         count = min(size + _SEARCH_TOKENS, length - skipped)
-        tokens = self._dataset.window(self._split, int(self._starts[other]) + skipped, count)
+        start = int(self._starts[other]) + skipped
+        tokens = self._dataset.window(self._split, start, count)
         ends = np.flatnonzero(self._recipe.known.ends_sentence[tokens[: min(_SEARCH_TOKENS, count - 1)]])
-        return tokens[ends[0] + 1 if skipped and ends.size else 0 :][:size]
+        cut = int(ends[0]) + 1 if skipped and ends.size else 0
+        return start + cut, tokens[cut:][:size]

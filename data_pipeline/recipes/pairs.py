@@ -10,7 +10,7 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Sample, WithTargets, require
+from data_pipeline.recipes.base import Ids, Sample, WithTargets, each_alone, require
 
 _SCAN_TOKENS = 2**22
 
@@ -54,6 +54,10 @@ class FittingPairs:
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The pairs as they are: nothing about them is drawn."""
         return self._recipe.shape.rows([self._pair(number) for number in ids[:, 2].tolist()])
+
+    def stretches(self, seed: int, ids: Ids) -> Ids:
+        """Each pair with its ends of text."""
+        return each_alone(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
 
     def _pair(self, number: int) -> Sample:
         source, target = self._sizes[number].tolist()

@@ -1,20 +1,22 @@
-"""What a config leaves open and the dataset decides: the vocabulary."""
+"""What a config leaves open and the data decides: the sources of a mix, the vocabulary."""
 
 from pathlib import Path
 
 from data_pipeline.cache import Cache
 from data_pipeline.dataset import Dataset
+from data_pipeline.mix import MIX, Mix
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.make import make
 from data_pipeline.tokenizer import Tokenizer
-from pretrain.config.schema import RunConfig, Source
+from pretrain.config.schema import Data, RunConfig, Source
 from pretrain.errors import ConfigError
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The config with `model.vocabulary` set: the ids of its data's tokenizer and of what its objective adds. Raises
-    ConfigError where there is no data, or a given vocabulary is too small; DataError where the data cannot be read, or
-    lengths do not suit the objective."""
+    """The config with the sources that `data.path` stands for if it is a mix, and with `model.vocabulary` set: the ids
+    of its data's tokenizer and of what its objective adds. Raises ConfigError where there is no data, or a given
+    vocabulary is too small; DataError where the data cannot be read, or lengths do not suit the objective."""
+    config = _of_mix(config)
     sources = config.data.resolved_sources
     if not sources:
         raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
@@ -30,6 +32,18 @@ def resolve(config: RunConfig) -> RunConfig:
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"model": model})
+
+
+def _of_mix(config: RunConfig) -> RunConfig:
+    path = config.data.path
+    if path is None or not (Path(path) / MIX).is_file():
+        return config
+    sources = [
+        {"path": str(Path(path) / source.name), "name": source.name, "weight": source.weight}
+        for source in Mix.load(Path(path)).sources
+    ]
+    data = Data.model_validate(config.data.model_dump() | {"path": None, "sources": sources})
+    return config.model_copy(update={"data": data})
 
 
 def open_dataset(config: RunConfig, source: Source) -> Dataset:

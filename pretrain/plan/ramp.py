@@ -34,3 +34,27 @@ def tokens_of(config: RunConfig, samples: int) -> int:
         return samples * length
     few = min(samples, short_samples(config))
     return few * short.sequence_length + (samples - few) * length
+
+
+def first_batch_at(config: RunConfig, tokens: int) -> int:
+    """Samples in the whole batches that a run without `batch.short` takes to see at least `tokens` tokens."""
+    assert config.batch.short is None
+    ramp, length = config.batch.ramp, config.model.sequence_length
+    sizes = batch_sizes(config.batch)
+    samples = 0
+    for number, size in enumerate(sizes, start=1):
+        last = ramp is None or number == len(sizes)
+        # A batch is of this size if fewer than so many tokens came before it.
+        until = tokens if ramp is None or last else min(tokens, -(-ramp.tokens * number // len(sizes)))
+        samples += max(0, -(-(until - samples * length) // (size * length))) * size
+    return samples
+
+
+def samples_of(config: RunConfig, tokens: int) -> int:
+    """The inverse of `tokens_of`."""
+    short, few = config.batch.short, short_samples(config)
+    length = config.model.sequence_length
+    short_tokens = few * short.sequence_length if short is not None else 0
+    if short is not None and tokens < short_tokens:
+        return tokens // short.sequence_length
+    return few + (tokens - short_tokens) // length

@@ -61,7 +61,7 @@ def test_an_uninterrupted_run_leaves_what_the_contract_says(uninterrupted: Path)
     assert metrics(uninterrupted)[0]["mfu"] is None, "the peak of this CPU is not known"
     assert [p.name for p in sorted((uninterrupted / "checkpoints").iterdir())] == ["step-00000016", "step-00000024"]
     others = [name for name in events(uninterrupted) if name != "saved"]  # which come as the disk takes them
-    assert others == ["started", "heldout", "heldout", "heldout", "finished"]
+    assert others == ["started", "planned", "heldout", "heldout", "heldout", "finished"]
     assert events(uninterrupted)[-1] == "finished"
     assert metrics(uninterrupted)[-1]["loss"] < metrics(uninterrupted)[0]["loss"] - 0.3
 
@@ -141,6 +141,17 @@ def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Pat
     assert process.wait(60) == 1
     assert command.run("train", config, *TENSOR_2).returncode == 0
     assert_same_run(run, uninterrupted, tolerance=0)
+
+
+def test_a_run_s_data_can_be_looked_up(uninterrupted: Path) -> None:
+    """The ledger has read what was planned, and each row of a step is made of documents, all tokens of them."""
+    ledger = json.loads(command.run("data", "ledger", uninterrupted, "--json").stdout)
+    assert ledger["realised"] == ledger["planned"]
+    assert ledger["planned"][0]["samples"] == metrics(uninterrupted)[-1]["samples"] == 24 * 8
+    lines = command.run("data", "trace", uninterrupted, "--step", "17", "--json").stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["row"] for row in rows] == list(range(8))
+    assert all(sum(document["tokens"] for document in row["documents"]) == 33 for row in rows)
 
 
 def test_a_killed_launcher_leaves_no_rank_behind(config: Path) -> None:

@@ -35,7 +35,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _shares(tasks: list[Path], mixing: dict[str, Any] | None) -> list[float]:
-    from pretrain.build import open_stream
+    from pretrain.stream import open_stream
 
     values = {
         "run": {"dir": "unused"}, "train": {"steps": 1}, "batch": {"sequences": 8}, "optimizer": {"learning_rate": 1},
@@ -92,8 +92,9 @@ def test_packed_rows_that_hold_little_are_said() -> None:
 
 
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
-    from pretrain.build import _checked_later, open_stream
+    from pretrain.build import _checked_later
     from pretrain.config.resolve import resolve
+    from pretrain.stream import open_stream
 
     fsspec = pytest.importorskip("fsspec")
     for path in tasks[0].iterdir():
@@ -121,3 +122,33 @@ def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path)
     assert notes == (f"{address} is not verified before the first step, but each part of it as it is fetched",)
     assert _checked_later(config(address, verify=False), there) == ()
     assert _checked_later(config(tasks[0]), here) == ()
+
+
+def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None:
+    from pretrain.config.resolve import resolve
+    from pretrain.stream import open_stream
+
+    for name in ("web", "books"):
+        lines = [f"{name} {n} " + "ab ba " * (n % 9) for n in range(60)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    sources = [{"name": "web", "input": str(tmp_path / "web.txt"), "weight": 3}]
+    sources.append({"name": "books", "input": str(tmp_path / "books.txt"), "weight": 1})
+    values = {
+        "sources": sources, "output": tmp_path / "mix", "txt_documents": "line", "tokenizer": {"vocabulary": 290},
+        "validation_fraction": 0.1,
+    }  # fmt: skip
+    build(BuildConfig.model_validate(values))
+    run = {
+        "run": {"dir": "unused"}, "train": {"steps": 1}, "batch": {"sequences": 8}, "optimizer": {"learning_rate": 1},
+        "data": {"path": str(tmp_path / "mix"), "prefetch": 3},
+        "model": {"layers": 1, "hidden": 8, "heads": 1, "sequence_length": 16},
+    }  # fmt: skip
+    config = resolve(RunConfig.model_validate(run))
+    assert [(s.path, s.called, s.weight) for s in config.data.resolved_sources] == [
+        (str(tmp_path / "mix" / "web"), "web", 3), (str(tmp_path / "mix" / "books"), "books", 1)
+    ]  # fmt: skip
+    assert config.data.prefetch == 3
+    assert config.model.vocabulary == 290
+    stream, _ = open_stream(config)
+    assert np.bincount(stream.sample_ids(0, 400)[:, 0]).tolist() == [300, 100]
+    assert resolve(config) == config

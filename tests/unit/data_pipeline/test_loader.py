@@ -117,6 +117,23 @@ def test_a_cursor_of_another_order_is_refused(dataset: Dataset, second: Dataset)
             load(changed, cursor, lambda _: 8)
 
 
+def test_weights_may_change_ahead_of_a_cursor_and_not_behind_it(dataset: Dataset, second: Dataset) -> None:
+    def make(*phases: tuple[int, list[float]]) -> Stream:
+        return Stream([(dataset.directory, 1.0), (second.directory, 1.0)], LENGTH, 0, phases=phases)
+
+    then, other = (16, [3.0, 1.0]), (16, [1.0, 0.0])
+    for samples, allowed in ((0, True), (8, True), (16, True), (17, False), (40, False)):
+        cursor = make(then).cursor(samples)
+        load(make(then), cursor, lambda _: 8, workers=0)
+        load(make(then, (40, [1.0, 1.0])), cursor, lambda _: 8, workers=0)
+        for changed in (make(other), make()):
+            if allowed:
+                load(changed, cursor, lambda _: 8, workers=0)
+            else:
+                with pytest.raises(DataError, match="another order of samples"):
+                    load(changed, cursor, lambda _: 8, workers=0)
+
+
 def test_a_cursor_does_not_depend_on_where_the_data_lies(
     stream: Stream, dataset: Dataset, second: Dataset, tmp_path: Path
 ) -> None:

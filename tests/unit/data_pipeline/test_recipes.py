@@ -232,3 +232,47 @@ def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_pa
     other = build_dataset(make_documents(7, 60), tmp_path)
     with pytest.raises(DataError, match="made with another tokenizer"):
         Stream([(other.directory, 1.0)], made("roberta", dataset), 0)
+
+
+def test_the_stretches_of_a_row_are_its_text(stream: Stream) -> None:
+    batch = stream.batch(90, 40)
+    for source, samples in enumerate(stream.samples):
+        rows = np.flatnonzero(batch.sample_ids[:, 0] == source)
+        stretches = samples.stretches(5, batch.sample_ids[rows])
+        assert np.array_equal(np.unique(stretches[:, 0]), np.arange(len(rows)))
+        assert np.array_equal(stretches[:, 0], np.sort(stretches[:, 0]))
+        for at, row in enumerate(rows):
+            mine = stretches[stretches[:, 0] == at]
+            text = [token for _, start, n in mine for token in stream.datasets[source].window("train", start, n)]
+            shown = shown_text(stream, batch[np.array([row])])
+            ordered = objective_of(stream) not in ("span_corruption", "drop")
+            assert shown == text if ordered else sorted(shown) == sorted(text)
+
+
+def objective_of(stream: Stream) -> str:
+    return "causal" if stream.recipe.settings is None else stream.recipe.settings["objective"].get("name", "causal")
+
+
+def shown_text(stream: Stream, row: Rows) -> list[int]:
+    """The tokens of text that a sample's input and labels show, without what its objective adds."""
+    tokens = row.tokens[row.visible] if row.visible is not None else row.tokens[0]
+    labels = row.labels[row.loss_mask == 1]
+    known = stream.datasets[0].manifest.tokenizer
+    name = objective_of(stream)
+    if row.documents is not None:
+        mine = [row.documents == number for number in range(row.documents.max() + 1)]
+        return [token for own in mine for token in [*row.tokens[own].tolist(), int(row.labels[own][-1])]]
+    if name == "causal":
+        return [*row.tokens[0].tolist(), int(row.labels[0, -1])]
+    if name == "masked" and row.segments is not None:
+        labels = row.labels[row.visible]
+        return labels[labels < known.vocabulary].tolist()
+    if name == "masked":
+        text = row.labels[0, 1:-1]
+        return np.where(text < known.vocabulary, text, known.end_of_text).tolist()
+    if name == "pairs":
+        return [*tokens.tolist(), *labels.tolist()]
+    if name == "denoising":
+        return labels[1:-1].tolist()
+    whole = labels[:-1] if name in ("bert_style", "mass_style", "deshuffling") else [*tokens[:-1], *labels[:-1]]
+    return [int(token) for token in whole if token < known.vocabulary]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset import Dataset, DocumentSpan
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import MANIFEST, SPLITS
+from data_pipeline.heads import read_records
+from data_pipeline.manifest import MANIFEST, SPLITS, SplitName
 from data_pipeline.shards import ShardWriter, token_dtype
 from data_pipeline.tokenizer import Tokenizer
 
@@ -172,3 +173,33 @@ def test_another_tokenizer_in_its_place_is_refused(copy: Path) -> None:
     (copy / "tokenizer.model").unlink()
     with pytest.raises(DataError, match=r"tokenizer.model can't be read"):
         Dataset(copy).tokenizer()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_documents_at_a_place_are_those_that_lie_there(dataset: Dataset, split: SplitName) -> None:
+    records, begin = [], 0
+    for record, tokens in dataset.documents(split):
+        records.append(DocumentSpan(record, begin, len(tokens) + 1))
+        begin += len(tokens) + 1
+    draw = np.random.default_rng(0)
+    places = [(int(draw.integers(begin)), int(draw.integers(1, 3000))) for _ in range(100)]
+    places += [(r.start, r.tokens) for r in records] + [(r.start + r.tokens - 1, 2) for r in records]
+    for start, count in [(0, 1), (0, begin), (begin - 1, 1), *places]:
+        count = min(count, begin - start)
+        expected = [r for r in records if r.start < start + count and start < r.start + r.tokens]
+        assert dataset.documents_at(split, start, count) == expected
+    for start, count in ((-1, 1), (begin, 1), (0, begin + 1), (5, 0)):
+        with pytest.raises(ValueError, match="outside the stream"):
+            dataset.documents_at(split, start, count)
+
+
+def test_documents_at_a_place_are_read_from_there_alone(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    monkeypatch.setattr(
+        "data_pipeline.dataset.read_records", lambda head, shard: read.append(head) or read_records(head, shard)
+    )
+    shards = dataset.manifest.splits["train"].shards
+    start = shards[0].tokens + shards[1].members[0].tokens + 3
+    assert dataset.documents_at("train", start, 1)
+    assert len(read) == 1
+    assert len(read[0]) < shards[1].bytes / 2

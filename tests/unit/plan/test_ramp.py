@@ -1,9 +1,11 @@
 """The batch-size ramp."""
 
+from typing import Any
+
 import pytest
 
-from pretrain.config.schema import BatchSize, Ramp
-from pretrain.plan.ramp import batch_sequences, batch_sizes
+from pretrain.config.schema import BatchSize, Ramp, RunConfig
+from pretrain.plan.ramp import batch_sequences, batch_sizes, first_batch_at, samples_of, tokens_of
 
 RAMP = BatchSize(sequences=64, ramp=Ramp(start_sequences=16, increment_sequences=16, tokens=4000))
 
@@ -49,3 +51,30 @@ def test_resuming_at_any_step_takes_the_same_batches() -> None:
 def test_start_equal_to_the_full_batch_is_a_ramp_of_one_size() -> None:
     flat = BatchSize(sequences=16, ramp=Ramp(start_sequences=16, increment_sequences=1, tokens=10))
     assert batch_sizes(flat) == [16]
+
+
+@pytest.mark.parametrize("ramp", [None, {"start_sequences": 3, "increment_sequences": 2, "tokens": 4_000}])
+def test_the_first_batch_at_a_token_is_where_taking_batches_gets_to(ramp: dict[str, int] | None) -> None:
+    config = config_of({"sequences": 11, "ramp": ramp})
+    for tokens in [*range(1, 300, 7), *range(3_500, 4_500, 13), 10_000]:
+        samples = 0
+        while tokens_of(config, samples) < tokens:
+            samples += batch_sequences(config.batch, tokens_of(config, samples))
+        assert first_batch_at(config, tokens) == samples
+
+
+def test_samples_follow_from_tokens_and_tokens_from_samples() -> None:
+    for batch in ({"sequences": 4}, {"sequences": 4, "short": {"sequence_length": 3, "steps": 5}}):
+        config = config_of(batch)
+        assert [samples_of(config, tokens_of(config, samples)) for samples in range(60)] == list(range(60))
+
+
+def config_of(batch: dict[str, Any]) -> RunConfig:
+    values = {
+        "run": {"dir": "unused"},
+        "train": {"steps": 1_000},
+        "batch": batch,
+        "model": {"layers": 1, "hidden": 8, "heads": 1, "sequence_length": 8},
+        "optimizer": {"learning_rate": 1},
+    }
+    return RunConfig.model_validate(values)

@@ -1,0 +1,55 @@
+"""What a run has really consumed: its record of each step, against the samples that its data gives today."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.batch import data_hash
+from data_pipeline.loader import Phases, Stream
+from pretrain.config.load import load
+from pretrain.config.schema import RunConfig
+from pretrain.errors import RunError
+from pretrain.observe.metrics import read_metrics
+
+
+def config_of(run: Path) -> RunConfig:
+    """The config that a run was last started with. Raises RunError if there is none."""
+    path = run / "config.yaml"
+    if not path.is_file():
+        raise RunError(f"{run} is no run directory: it holds no config.yaml, which a run writes as it begins")
+    return load(RunConfig, path)
+
+
+class Consumed:
+    """The steps of a run's metrics.jsonl and their samples."""
+
+    def __init__(self, run: Path, stream: Stream | Phases) -> None:
+        self._run, self._stream = run, stream
+        self._lines = {line["step"]: line for line in read_metrics(run)}
+        self.steps = max(self._lines, default=0)
+        """The newest step; 0 before the first."""
+
+    @property
+    def samples(self) -> int:
+        """That the run has consumed after the newest step. Raises RunError as `ids` does for that step."""
+        if self.steps == 0:
+            return 0
+        start, ids = self.ids(self.steps)
+        return start + len(ids)
+
+    def ids(self, step: int) -> tuple[int, NDArray[np.int64]]:
+        """(samples before a step, [rows, 3] source, epoch and number of its global batch), computed, and equal to what
+        the step trained on. Raises RunError where the run has no such step, or its data is not what it was then."""
+        line, before = self._lines.get(step), self._lines.get(step - 1)
+        if line is None or (before is None and step > 1):
+            which = step if line is None else step - 1
+            raise RunError(f"metrics.jsonl of {self._run} has no step {which}: the newest is {self.steps}")
+        start = before["samples"] if before is not None else 0
+        ids = self._stream.sample_ids(start, line["samples"] - start)
+        if data_hash(ids) != line["data_hash"]:
+            raise RunError(
+                f"the data of {self._run} has changed since step {step}: its samples have the digest "
+                f"{data_hash(ids)}, those trained on had {line['data_hash']}; restore datasets, weights and seed"
+            )
+        return start, ids
