@@ -92,7 +92,8 @@ class BuildConfig(_Config):
     """Text files -> one dataset directory."""
 
     input: str | list[str] = Field(
-        description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki), also as .gz .bz2 .zst"
+        description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki) .wet (WARC's extracted "
+        "text), also as .gz .bz2 .xz .zst; .parquet"
     )
     validation_input: str | list[str] | None = Field(
         default=None,
@@ -100,11 +101,25 @@ class BuildConfig(_Config):
         "out, and validation_fraction then says nothing",
     )
     output: Path = Field(description="directory to create; appears only once it is whole")
-    text_field: str = Field(default="text", description="key of the text in each line of a .jsonl file")
+    text_field: str = Field(
+        default="text", description="key of the text in each line of a .jsonl file; column of a .parquet file"
+    )
+    max_bad_fraction: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="share of a file's lines, records or rows that may be malformed (not UTF-8, not JSON, without "
+        "text, too long): they are left out and counted; more are an error, as any is at 0",
+    )
+    max_document_bytes: int = Field(
+        default=64 * 2**20,
+        gt=0,
+        description="bytes above which a line, record or row is malformed; what is held of a file goes by it",
+    )
     pair_fields: tuple[str, str] | None = Field(
         default=None,
-        description="keys of the two texts in each line of a .jsonl file, such as [source, target]: a dataset for the "
-        "objective `pairs`",
+        description="keys of the two texts in each line (.jsonl) or row (.parquet), such as [source, target]: a dataset "
+        "for the objective `pairs`",
     )
     txt_documents: Literal["passages", "file", "paragraph", "line"] = Field(
         default="passages",
