@@ -21,6 +21,7 @@ class BadInput:
     """How many lines, records and rows were read, how many of them were malformed, and the first few of those."""
 
     seen: int = 0
+    """Of files that were read to their end."""
     count: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
     """Of smallest (file, index): the same ones however the work was shared."""
@@ -57,13 +58,10 @@ class Records:
     def __init__(self, path: Path, name: str, max_fraction: float, bad: BadInput) -> None:
         """`path` is what errors call the file, `name` what the dataset does."""
         self._path, self._name, self._max_fraction, self._bad = path, name, max_fraction, bad
-        self._seen = self._count = 0
+        self.seen = 0
+        """Those read so far, malformed or not: each is counted before it is judged."""
+        self._count = 0
         self._first: list[str] = []
-
-    def see(self) -> None:
-        """Counts one, malformed or not."""
-        self._seen += 1
-        self._bad.seen += 1
 
     def malformed(self, index: int, place: str, reason: str, advice: str) -> None:
         """Counts one that was seen and is left out.
@@ -76,17 +74,18 @@ class Records:
         self._count += 1
         if len(self._first) < _EXAMPLES:
             self._first.append(f"{place}: {reason}")
-        if self._seen >= _LEAST_SEEN:
+        if self.seen >= _LEAST_SEEN:
             self._judge()
 
     def end(self) -> None:
-        """Raises DataError when too many of the file's were malformed."""
+        """To be called once all are read. Raises DataError when too many of them were malformed."""
+        self._bad.seen += self.seen
         self._judge()
 
     def _judge(self) -> None:
-        if self._count > self._max_fraction * self._seen:
+        if self._count > self._max_fraction * self.seen:
             raise DataError(
-                f"{self._path}: {self._count} of the {self._seen} lines, records or rows read are malformed, more than "
+                f"{self._path}: {self._count} of the {self.seen} lines, records or rows read are malformed, more than "
                 f"max_bad_fraction={self._max_fraction:g} allows ({'; '.join(self._first)}); mend the file, leave it "
                 "out, or allow more."
             )

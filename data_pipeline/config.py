@@ -118,8 +118,8 @@ class BuildConfig(_Config):
     )
     pair_fields: tuple[str, str] | None = Field(
         default=None,
-        description="keys of the two texts in each line (.jsonl) or row (.parquet), such as [source, target]: a dataset "
-        "for the objective `pairs`",
+        description="keys of the two texts in each line (.jsonl) or row (.parquet), such as [source, target]: a "
+        "dataset for the objective `pairs`",
     )
     txt_documents: Literal["passages", "file", "paragraph", "line"] = Field(
         default="passages",

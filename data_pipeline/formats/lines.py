@@ -17,14 +17,13 @@ def read(path: Path, config: BuildConfig, records: Records) -> Iterator[tuple[in
     """(index, text) of each document of a .txt file, by `txt_documents`. Raises DataError as `lines` does."""
     limit = config.max_document_bytes
     numbered = lines(path, limit, records)
-    text = (line for _, line in numbered)
     documents: Iterator[tuple[int, str]]
     if config.txt_documents == "line":
         documents = ((index, line.strip("\r\n")) for index, line in numbered)
     elif config.txt_documents == "passages":
-        documents = enumerate(_passages(text, config.txt_passage_characters))
+        documents = enumerate(_passages(numbered, config.txt_passage_characters))
     else:
-        documents = _runs(text, config.txt_documents == "file", limit, records)
+        documents = _runs(numbered, config.txt_documents == "file", limit, records)
     for index, document in documents:
         yield index, (document,)
 
@@ -37,7 +36,7 @@ def lines(path: Path, limit: int, records: Records) -> Iterator[tuple[int, str]]
     """
     index = -1
     for index, (offset, line) in enumerate(_raw_lines(blocks(path), limit)):
-        records.see()
+        records.seen += 1
         if line is None:
             records.malformed(index, f"line {index + 1} (byte {offset})", f"longer than {limit} bytes", TOO_LONG)
             continue
@@ -76,14 +75,14 @@ def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, bytes
         yield offset, b"".join(parts)
 
 
-def _runs(lines: Iterable[str], whole: bool, limit: int, records: Records) -> Iterator[tuple[int, str]]:
+def _runs(lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: Records) -> Iterator[tuple[int, str]]:
     """(number, paragraph) for runs of lines that blank ones end, or all lines as they are (`whole`).
 
     One of more bytes than `limit` is told to `records` and left out.
     """
     held: list[str] = []
     index, size, blank = 0, 0, False
-    for line in lines:
+    for _, line in lines:
         was_blank, blank = blank, not line.strip()
         if was_blank and not blank and not whole:
             if held:
@@ -100,7 +99,7 @@ def _runs(lines: Iterable[str], whole: bool, limit: int, records: Records) -> It
         yield index, "".join(held) if whole else "".join(held).strip("\r\n")
 
 
-def _passages(lines: Iterable[str], least: int) -> Iterator[str]:
+def _passages(lines: Iterable[tuple[int, str]], least: int) -> Iterator[str]:
     """Runs of lines, each ended by the first blank lines after `least` characters.
 
     Text without blank lines is cut at a line end after 2 * `least` instead, and within a line after 8 * `least`. Put
@@ -108,7 +107,7 @@ def _passages(lines: Iterable[str], least: int) -> Iterator[str]:
     """
     held: list[str] = []
     size, blank = 0, False
-    for line in lines:
+    for _, line in lines:
         was_blank, blank = blank, not line.strip()
         if held and not blank and ((size >= least and was_blank) or size >= 2 * least):
             yield "".join(held)

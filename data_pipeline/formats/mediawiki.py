@@ -40,7 +40,7 @@ def read(path: Path, config: BuildConfig, records: Records) -> Iterator[tuple[in
             elif tag == "namespace" and element.get("key") != "0":
                 spaces.add(element.text or "")
             elif tag == "page":
-                records.see()
+                records.seen += 1
                 yield count, (_article(element, spaces),)
                 root.clear()
                 in_page, count, size, elements = False, count + 1, 0, 0

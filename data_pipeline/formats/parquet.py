@@ -28,7 +28,7 @@ def read(path: Path, config: BuildConfig, records: Records) -> Iterator[tuple[in
     fields = config.pair_fields or (config.text_field,)
     row = 0
     for row, values in enumerate(_rows(path, fields, config.max_document_bytes)):
-        records.see()
+        records.seen += 1
         texts: list[str] = []
         for field, value in zip(fields, values, strict=True):
             place = f"row {row}"

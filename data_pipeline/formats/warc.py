@@ -43,7 +43,7 @@ def read(path: Path, config: BuildConfig, records: Records) -> Iterator[tuple[in
         except _Damage as error:
             raise DataError(f"{path}, {place}: {error}; fetch the file again.") from error
         if wanted:
-            records.see()
+            records.seen += 1
             if length > limit:
                 records.malformed(index, place, f"longer than {limit} bytes", TOO_LONG)
             else:
