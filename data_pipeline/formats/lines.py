@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -80,36 +81,36 @@ def _runs(lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: Re
 
     One of more bytes than `limit` is told to `records` and left out.
     """
-    held: list[str] = []
+    held = io.StringIO(newline="")  # not a list: a file of nothing but line ends would be eight times as large in it
     index, size, blank = 0, 0, False
     for _, line in lines:
         was_blank, blank = blank, not line.strip()
         if was_blank and not blank and not whole:
-            if held:
-                yield index, "".join(held).strip("\r\n")
-            held, index, size = [], index + 1, 0
-        size += len(line.encode())
+            if size <= limit:
+                yield index, held.getvalue().strip("\r\n")
+            held, index, size = io.StringIO(newline=""), index + 1, 0
+        was, size = size, size + len(line.encode())
         if size <= limit:
-            held.append(line)
-        elif held:
+            held.write(line)
+        elif was <= limit:
             what = "the file" if whole else f"paragraph {index + 1}"
             records.malformed(index, what, f"longer than {limit} bytes", f"{TOO_LONG}, or set txt_documents=passages")
-            held = []
-    if held:
-        yield index, "".join(held) if whole else "".join(held).strip("\r\n")
+            held = io.StringIO(newline="")
+    if size <= limit:
+        yield index, held.getvalue() if whole else held.getvalue().strip("\r\n")
 
 
 def _passages(lines: Iterable[tuple[int, str]], least: int) -> Iterator[str]:
     """Runs of lines, each ended by the first blank lines after `least` characters.
 
-    Text without blank lines is cut at a line end after 2 * `least` instead, and within a line after 8 * `least`. Put
-    together, the passages are the text.
+    Text without blank lines is cut at a line end after 2 * `least` instead, and within a line or among blank lines
+    after 8 * `least`. Put together, the passages are the text.
     """
     held: list[str] = []
     size, blank = 0, False
     for _, line in lines:
         was_blank, blank = blank, not line.strip()
-        if held and not blank and ((size >= least and was_blank) or size >= 2 * least):
+        if held and (size >= 8 * least or (not blank and (size >= 2 * least or (size >= least and was_blank)))):
             yield "".join(held)
             held, size = [], 0
         start = 0

@@ -14,7 +14,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.formats.streams import BLOCK_BYTES, blocks
 from data_pipeline.wikitext import plain
 
-_MAX_ELEMENTS = 2**18  # of one page: a page's history has some ten for each of its revisions
+_MAX_ELEMENTS = 2**17  # of one page: a page's history has some ten for each of its revisions
 _log = logging.getLogger(__name__)
 
 

@@ -62,7 +62,8 @@ def _rows(path: Path, fields: tuple[str, ...], limit: int) -> Iterator[tuple[byt
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(fields), use_threads=False):
                 yield from zip(*(_values(batch.column(field)) for field in fields), strict=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise DataError(f"{path} is no whole Parquet file ({error}); fetch or write it again.") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is no whole Parquet file ({reason}); fetch or write it again.") from error
 
 
 def _check(path: Path, file: Any, fields: tuple[str, ...], limit: int) -> None:

@@ -18,7 +18,7 @@ from data_pipeline.errors import DataError
 
 BLOCK_BYTES = 2**18
 _WINDOW_BYTES = 2**27  # what a decompressor may look back at: zstd's own limit, more than xz -9 asks for
-_ZSTD_BYTES = 2**10  # compressed bytes at a time: four of them stand for 128 KiB at most
+_ZSTD_BYTES = 2**8  # compressed bytes at a time: four of them stand for 128 KiB at most
 _DAMAGE = (zlib.error, lzma.LZMAError, zstandard.ZstdError, EOFError, ValueError)
 
 
