@@ -16,6 +16,7 @@ from data_pipeline.formats.lines import TOO_LONG
 
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 2**18  # of the file at a time: a row group of any size is read page by page
+_PAGE_BYTES = 2**20  # what a chunk may hold besides its values
 _METADATA_BYTES = 2**26  # most that a name, or the list of row groups, may take
 
 
@@ -49,16 +50,18 @@ def read(path: Path, config: BuildConfig, records: Records) -> Iterator[tuple[in
 
 def _rows(path: Path, fields: tuple[str, ...], limit: int) -> Iterator[tuple[bytes | None, ...]]:
     """The bytes of the columns of each row."""
+    options: dict[str, Any] = {
+        "thrift_string_size_limit": _METADATA_BYTES,
+        "thrift_container_size_limit": _METADATA_BYTES // 64,
+        "buffer_size": _BUFFER_BYTES,
+        "page_checksum_verification": True,
+    }
     try:
-        with pq.ParquetFile(
-            path,
-            buffer_size=_BUFFER_BYTES,
-            read_dictionary=list(fields),  # a value that many rows share stays one
-            thrift_string_size_limit=_METADATA_BYTES,
-            thrift_container_size_limit=_METADATA_BYTES // 64,
-            page_checksum_verification=True,
-        ) as file:
+        with pq.ParquetFile(path, **options) as file:
             _check(path, file, fields, limit)
+            metadata = file.metadata
+        # As a dictionary, a value that many rows share stays one.
+        with pq.ParquetFile(path, metadata=metadata, read_dictionary=list(fields), **options) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(fields), use_threads=False):
                 yield from zip(*(_values(batch.column(field)) for field in fields), strict=True)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
@@ -80,7 +83,7 @@ def _check(path: Path, file: Any, fields: tuple[str, ...], limit: int) -> None:
     places = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in fields]
     for group in range(metadata.num_row_groups):
         for chunk in (metadata.row_group(group).column(place) for place in places):
-            if chunk.total_uncompressed_size > max(chunk.num_values, 1) * limit:
+            if chunk.total_uncompressed_size > chunk.num_values * limit + _PAGE_BYTES:
                 raise DataError(f"{path}, row group {group}: values of more than {limit} bytes on average; {TOO_LONG}.")
 
 

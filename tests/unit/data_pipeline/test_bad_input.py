@@ -59,11 +59,11 @@ def test_too_many_malformed_lines_of_a_file_are_an_error_at_its_end(tmp_path: Pa
 def test_many_malformed_lines_stop_the_reading_before_the_end(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([good(i) if i < 995 or i > 1100 else b"{" for i in range(5000)]))
-    read_before, config = 0, settings(input=str(path), output="o", max_bad_fraction=0.01)
+    documents = read_documents(path, settings(input=str(path), output="o", max_bad_fraction=0.01))
+    before: list[int] = []
     with pytest.raises(DataError, match=r"11 of the 1006 "):
-        for _ in read_documents(path, config):
-            read_before += 1
-    assert read_before == 995
+        before.extend(document.index for document in documents)
+    assert before == list(range(995))
 
 
 def test_what_was_counted_in_several_files_is_the_same_in_any_order(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_malformed_records_of_warc_are_left_out(tmp_path: Path) -> None:
         (b"", "empty"),
         (b"<html>", "was cut off"),
         (b"x: y\r\n\r\n", "no WARC record begins here"),
-        (record("conversion", b"a", length=2), "does not end where its Content-Length says"),
+        (record("conversion", b"a", length=0), "does not end where its Content-Length says"),
         (record("conversion", b"a", end=b"\r\n"), "was cut off"),
         (record("conversion", b"a", length=200), "was cut off"),
         (b"WARC/1.0\r\nWARC-Type: conversion\r\n\r\na\r\n\r\n", "has no Content-Length"),
