@@ -230,3 +230,4 @@ def test_bombs_are_refused_in_bounded_memory(tmp_path: Path) -> None:
     assert done.stdout.count("the limit holds\n") == len(names)
     assert [line for line in lines if "refused" not in line] == ["same.parquet 1000"]
     assert {line.split()[0] for line in lines} == {Path(name).name for name in names}
+    assert sum("value.parquet refused" in line and "bytes on average" in line for line in lines) == 1
