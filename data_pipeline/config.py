@@ -15,12 +15,14 @@ class _Config(BaseModel):
 class TokenizerConfig(_Config):
     """Which tokenizer: one trained on the input, or a given one."""
 
-    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe"] = Field(
+    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"] = Field(
         default="bpe",
         description="what to train: bpe or unigram (sentencepiece), wordpiece (BERT's, lower case) or byte_bpe (that "
-        "of GPT-2 and RoBERTa)",
+        "of GPT-2 and RoBERTa); or bytes (ByT5's 259 ids), which needs no training",
     )
-    vocabulary: int = Field(default=8192, gt=257, description="pieces, including 256 bytes and the special ones")
+    vocabulary: int = Field(
+        default=8192, gt=257, description="pieces, including 256 bytes and the special ones; not for bytes"
+    )
     training_bytes: int = Field(
         default=32 * 2**20,
         gt=0,
@@ -33,14 +35,21 @@ class TokenizerConfig(_Config):
     )
     path: Path | None = Field(
         default=None,
-        description="a sentencepiece .model, tokenizer.json or BERT vocab.txt to use as it is; the other settings then "
-        "say nothing",
+        description="a sentencepiece .model, tokenizer.json, BERT vocab.txt or GPT-2's encoder.json (or vocab.json; "
+        "its vocab.bpe or merges.txt beside it) to use as it is, or a folder with one; the other settings then say "
+        "nothing",
     )
 
     @model_validator(mode="after")
     def _specials_are_sentencepiece_s(self) -> Self:
         if self.specials and self.type not in ("bpe", "unigram"):
             raise ValueError(f"specials={self.specials} is for bpe and unigram; {self.type} has its own: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _bytes_are_256(self) -> Self:
+        if self.type == "bytes" and self.vocabulary != TokenizerConfig.model_fields["vocabulary"].default:
+            raise ValueError(f"vocabulary={self.vocabulary} says nothing of bytes, which has 259 ids: leave it out")
         return self
 
 
