@@ -40,6 +40,7 @@ from data_pipeline.shards import ShardWriter, token_dtype
 from data_pipeline.tokenizer import Tokenizer
 
 _ENCODE_CHARACTERS = 2**22  # text that is in memory at once while encoding
+_LATER_SETTINGS = ("max_bad_fraction", "max_document_bytes")
 _UNIGRAM, _LOCK = "unigram.npy", "lock"
 
 
@@ -108,6 +109,9 @@ def _build_record(config: BuildConfig, inputs: Inputs) -> BuildRecord:
         exclude={"input": True, "validation_input": True, "output": True, "tokenizer": {"path"}},
         exclude_none=True,
     )
+    for name in _LATER_SETTINGS:  # likewise
+        if settings[name] == BuildConfig.model_fields[name].default:
+            del settings[name]
     given = config.tokenizer.path
     if given:
         settings["tokenizer"] = Tokenizer.load(given).identity

@@ -18,12 +18,12 @@ _MERGES = ("vocab.bpe", "merges.txt")
 
 
 def is_gpt2_vocabulary(content: bytes) -> bool:
-    """Whether a file's bytes are a GPT-2 vocabulary: JSON that maps pieces to ids, and no tokenizer.json."""
+    """Whether a file's bytes are a GPT-2 vocabulary: JSON that maps pieces to ids, one for each byte at least."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError):
         return False
-    return isinstance(values, dict) and bool(values) and all(type(value) is int for value in values.values())
+    return isinstance(values, dict) and len(values) >= 256 and all(type(value) is int for value in values.values())
 
 
 def from_gpt2_files(content: bytes, path: Path) -> JsonTokenizer:
