@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline import scratch
+from data_pipeline.bad_input import BadInput
 from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import Tally
 from data_pipeline.durable import sync
@@ -168,7 +169,12 @@ def _file(path: Path) -> File:
 
 
 def _report(config: BuildConfig, source: Source, surveys: list[Survey], folder: Path) -> dict[str, Any]:
-    """What each step saw, kept, dropped and changed of a source's documents, with a few of those that it dropped."""
+    """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
+    a few of those that it dropped."""
+    bad = BadInput()
+    for survey in surveys:
+        if survey.stretch.source == source.name and survey.bad is not None:
+            bad.add(BadInput.from_dict(survey.bad))
     steps = []
     for place, step in enumerate(config.steps):
         tally = Tally()
@@ -176,7 +182,7 @@ def _report(config: BuildConfig, source: Source, surveys: list[Survey], folder: 
             if survey.stretch.source == source.name and str(place) in survey.tallies:
                 tally.add(Tally.from_dict(survey.tallies[str(place)]))
         steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, place))})
-    return {"steps": steps}
+    return {"malformed": bad.to_dict(), "steps": steps}
 
 
 def _is_built(output: Path, identity: str) -> bool:

@@ -67,8 +67,13 @@ def _steps(dataset: Dataset) -> str:
     """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed."""
     if dataset.manifest.report is None:
         return ""
-    steps = json.loads((dataset.directory / dataset.manifest.report.file).read_bytes())["steps"]
-    lines = [f"\n{'step':<20}{'seen':>12}{'kept':>12}  dropped; changed" if steps else ""]
+    report = json.loads((dataset.directory / dataset.manifest.report.file).read_bytes())
+    bad, steps = report["malformed"], report["steps"]
+    lines = []
+    if bad["count"]:
+        lines.append(f"\nmalformed   {bad['count']:,} of {bad['seen']:,} lines, records or rows were left out, such as")
+        lines += [f"            {one['file']}, {one['place']}: {one['reason']}" for one in bad["examples"]]
+    lines += [f"\n{'step':<20}{'seen':>12}{'kept':>12}  dropped; changed" if steps else ""]
     for step in steps:
         dropped, changed = (
             ", ".join(f"{name} {count:,}" for name, count in sorted(step[kind].items(), key=lambda x: -x[1]))

@@ -15,12 +15,14 @@ class Config(BaseModel):
 class TokenizerConfig(Config):
     """Which tokenizer: one trained on the input, or a given one."""
 
-    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe"] = Field(
+    type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"] = Field(
         default="bpe",
         description="what to train: bpe or unigram (sentencepiece), wordpiece (BERT's, lower case) or byte_bpe (that "
-        "of GPT-2 and RoBERTa)",
+        "of GPT-2 and RoBERTa); or bytes (ByT5's 259 ids), which needs no training",
     )
-    vocabulary: int = Field(default=8192, gt=257, description="pieces, including 256 bytes and the special ones")
+    vocabulary: int = Field(
+        default=8192, gt=257, description="pieces, including 256 bytes and the special ones; not for bytes"
+    )
     training_bytes: int = Field(
         default=32 * 2**20,
         gt=0,
@@ -33,19 +35,26 @@ class TokenizerConfig(Config):
     )
     path: Path | None = Field(
         default=None,
-        description="a sentencepiece .model, tokenizer.json or BERT vocab.txt to use as it is; the other settings then "
-        "say nothing",
+        description="a sentencepiece .model, tokenizer.json, BERT vocab.txt or GPT-2's encoder.json (or vocab.json; "
+        "its vocab.bpe or merges.txt beside it) to use as it is, or a folder with one; the other settings then say "
+        "nothing",
     )
 
     @property
     def trains(self) -> bool:
         """Whether a tokenizer is trained on the input."""
-        return self.path is None
+        return self.path is None and self.type != "bytes"
 
     @model_validator(mode="after")
     def _specials_are_sentencepiece_s(self) -> Self:
         if self.specials and self.type not in ("bpe", "unigram"):
             raise ValueError(f"specials={self.specials} is for bpe and unigram; {self.type} has its own: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _bytes_are_256(self) -> Self:
+        if self.type == "bytes" and self.vocabulary != TokenizerConfig.model_fields["vocabulary"].default:
+            raise ValueError(f"vocabulary={self.vocabulary} says nothing of bytes, which has 259 ids: leave it out")
         return self
 
 
@@ -101,11 +110,25 @@ class Objective(Config):
 class Reading(Config):
     """How files become documents."""
 
-    text_field: str = Field(default="text", description="key of the text in each line of a .jsonl file")
+    text_field: str = Field(
+        default="text", description="key of the text in each line of a .jsonl file; column of a .parquet file"
+    )
+    max_bad_fraction: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="share of a file's lines, records or rows that may be malformed (not UTF-8, not JSON, without "
+        "text, too long): they are left out and counted; more are an error, as any is at 0",
+    )
+    max_document_bytes: int = Field(
+        default=64 * 2**20,
+        gt=0,
+        description="bytes above which a line, record or row is malformed; what is held of a file goes by it",
+    )
     pair_fields: tuple[str, str] | None = Field(
         default=None,
-        description="keys of the two texts in each line of a .jsonl file, such as [source, target]: a dataset for the "
-        "objective `pairs`",
+        description="keys of the two texts in each line (.jsonl) or row (.parquet), such as [source, target]: a "
+        "dataset for the objective `pairs`",
     )
     txt_documents: Literal["passages", "file", "paragraph", "line"] = Field(
         default="passages",

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from data_pipeline.config import Reading
 from data_pipeline.errors import DataError
-from data_pipeline.readers import find_inputs, read_documents, read_records
+from data_pipeline.formats.jsonl import values
+from data_pipeline.readers import find_inputs, read_documents
 
 MOST_WORDS = 13
 """Of a gram of the overlap report."""
@@ -61,7 +62,7 @@ class EvaluationSet(BaseModel):
             for document in read_documents(path, Reading()):
                 yield document.text
             return
-        for line, record in read_records(path):
+        for line, record in values(path):
             if self.fields is None:
                 yield "\n".join(_strings(record))
                 continue

@@ -108,7 +108,7 @@ class TokenizerRecord(StrictRecord):
     file: Name
     sha256: Sha256
     identity: str = Field(description="digest of all that token ids depend on")
-    library: str = Field(default="sentencepiece", description="what encoded: sentencepiece or tokenizers")
+    library: str = Field(default="sentencepiece", description="what encoded: sentencepiece, tokenizers or bytes")
     # Older manifests name the version after the only library that there was.
     version: str = Field(validation_alias=AliasChoices("version", "sentencepiece"), description="of the library")
     vocabulary: int = Field(gt=0, le=2**32)

@@ -1,7 +1,8 @@
 """Text <-> token ids: what every kind of tokenizer answers, and how one is read or trained.
 
 `tokenizer_sentencepiece.py` holds bpe and unigram, `tokenizer_json.py` wordpiece (BERT), byte_bpe (GPT-2, RoBERTa) and
-whatever else a Hugging Face tokenizer.json describes.
+whatever else a Hugging Face tokenizer.json describes, `tokenizer_gpt2.py` reads GPT-2's own two files, and
+`tokenizer_bytes.py` is ByT5's bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ from numpy.typing import NDArray
 from data_pipeline.errors import DataError
 
 END_OF_TEXT = "<|endoftext|>"
-Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe"]
+Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"]
+_FILES = ("tokenizer.json", "tokenizer.model", "bytes.json", "encoder.json", "vocab.json", "vocab.txt")
+"""What a folder's tokenizer is called, the first that there is."""
+_MAX_FILE_BYTES = 2**28
+_WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
 CONTROL_SYMBOLS: dict[str | None, list[str]] = {
     None: [],
     "bert": ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
@@ -41,22 +46,23 @@ class Tokenizer(ABC):
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """Read a sentencepiece .model, a tokenizer.json or a BERT vocab.txt, told apart by what is in it.
+        """Read a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, GPT-2's vocabulary (encoder.json, its
+        vocab.bpe beside it) or bytes.json, told apart by what is in it; of a folder, the one that lies there.
 
         Raises DataError when it is missing or can't be used.
         """
         # Imported here, since each kind is made of this class.
-        from data_pipeline import tokenizer_json
+        from data_pipeline import tokenizer_bytes, tokenizer_gpt2, tokenizer_json
         from data_pipeline.tokenizer_sentencepiece import SentencePiece
 
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise DataError(
-                f"Tokenizer {path} can't be read ({error.strerror}); give a sentencepiece .model, a tokenizer.json or "
-                "a BERT vocab.txt."
-            ) from error
+        if path.is_dir():
+            path = next((path / name for name in _FILES if (path / name).is_file()), path)
+        content = _content(path)
         if content.lstrip()[:1] == b"{":
+            if tokenizer_bytes.is_byte_tokenizer(content):
+                return tokenizer_bytes.ByteTokenizer()
+            if tokenizer_gpt2.is_gpt2_vocabulary(content):
+                return tokenizer_gpt2.from_gpt2_files(content, path)
             return tokenizer_json.JsonTokenizer(content, str(path))
         if tokenizer_json.is_bert_vocabulary(content):
             return tokenizer_json.from_bert_vocabulary(content, str(path))
@@ -69,11 +75,14 @@ class Tokenizer(ABC):
         """Train on `texts`; the same texts in the same order give the same bytes, on any number of threads.
 
         `specials` names a row of CONTROL_SYMBOLS; wordpiece and byte_bpe have their own. Raises DataError, naming the
-        size that would do, when the texts don't fill or don't fit the vocabulary.
+        size that would do, when the texts don't fill or don't fit the vocabulary. There is nothing to train of bytes.
         """
         from data_pipeline import tokenizer_json
+        from data_pipeline.tokenizer_bytes import ByteTokenizer
         from data_pipeline.tokenizer_sentencepiece import train
 
+        if type == "bytes":
+            return ByteTokenizer()
         if type == "wordpiece":
             return tokenizer_json.train_wordpiece(texts, vocabulary)
         if type == "byte_bpe":
@@ -116,3 +125,13 @@ class Tokenizer(ABC):
     def ends_sentence(self) -> NDArray[np.bool_]:
         """[vocabulary] the pieces that end in . ! or ? (white space aside) or hold a newline."""
         return np.array([text.rstrip().endswith((".", "!", "?")) or "\n" in text for text in self.texts()], np.bool_)
+
+
+def _content(path: Path) -> bytes:
+    """A tokenizer file's bytes. Raises DataError when it can't be read, or is larger than any tokenizer is."""
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise DataError(f"Tokenizer {path} is larger than {_MAX_FILE_BYTES} bytes; give {_WANTED}.")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"Tokenizer {path} can't be read ({error.strerror}); give {_WANTED}.") from error

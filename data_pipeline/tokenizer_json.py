@@ -22,6 +22,8 @@ from data_pipeline.tokenizer import END_OF_TEXT, Tokenizer
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _ENDS = (END_OF_TEXT, "</s>", "[SEP]")  # what a document ends with: the first that there is
+_PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
+_MAX_IDS = 2**22  # four times the largest vocabulary in use
 _INSIDE = "##"  # before a wordpiece that goes on with a word
 _ALPHABET = 1000  # characters that a trained wordpiece vocabulary has at most; rarer ones make a word unknown
 _WORD_STARTS = str.maketrans({"Ġ": " ", "Ċ": "\n", "\u2581": " "})  # in byte-level BPE, and in sentencepiece's ways
@@ -36,6 +38,7 @@ class JsonTokenizer(Tokenizer):
         """`content` is a file's bytes, `origin` what errors call it. Raises DataError when it can't be used."""
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+            self._tokenizer.encode(_PROBE)  # some of what a file lacks shows only then
         except Exception as error:  # the library raises nothing narrower
             raise DataError(
                 f"{origin} is not a tokenizer.json ({error}); give one of Hugging Face's format."
@@ -49,6 +52,8 @@ class JsonTokenizer(Tokenizer):
         self._special = {token.content: index for index, token in added.items() if token.special}
         self._pieces = {index: piece for piece, index in self._tokenizer.get_vocab().items()}
         self.vocabulary_size: int = max(self._pieces) + 1
+        if self.vocabulary_size > _MAX_IDS:
+            raise DataError(f"{origin} has a token of id {self.vocabulary_size - 1}, above {_MAX_IDS - 1}; mend it.")
         ends = [self._special[name] for name in _ENDS if name in self._special]
         if not ends:
             raise DataError(f"{origin} has none of the special tokens {', '.join(_ENDS)} to end documents with.")

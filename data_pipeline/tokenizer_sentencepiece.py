@@ -22,6 +22,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizer import END_OF_TEXT, Tokenizer
 
 _SPACE = "\u2581"  # stands for a space inside sentencepiece, so it can't stand for itself
+_PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _SAMPLE_CHARACTERS = 2**12  # the trainer skips "sentences" longer than a limit without a word: hand it short ones
 _ENCODE_CHARACTERS = 2**14  # one call's text; longer is slower, and takes memory in proportion
 _CUT = re.compile(r"[^ \u2581](?= )")
@@ -38,11 +39,13 @@ class SentencePiece(Tokenizer):
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.LoadFromSerializedProto(model)
-        except RuntimeError as error:
+            self.vocabulary_size: int = self._processor.vocab_size()
+            self.texts()  # a piece that is not UTF-8 shows only when it is asked for
+            self._processor.encode(_PROBE)
+        except (RuntimeError, ValueError) as error:
             raise DataError(f"{origin} is not a sentencepiece model; give a .model file.") from error
         self._model = model
         self.library_version = sentencepiece.__version__
-        self.vocabulary_size: int = self._processor.vocab_size()
         self.end_of_text: int = self._find_end_of_text(origin)
         self.identity: str = self._digest()
         encode = self._processor.encode

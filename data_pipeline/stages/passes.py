@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.bad_input import BadInput
 from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import HASH_BITS, Document, Tally
 from data_pipeline.readers import read_documents
@@ -37,6 +38,8 @@ class Stretch:
     path: Path
     """What the first pass reads: the file itself, or a piece of it."""
     bytes: int
+    bad: dict[str, Any] | None
+    """Of the first piece of a file: what was malformed in all of it, as BadInput.to_dict."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Survey:
     """int64 [KEY_BUCKETS] bytes of text, by the first bits of the document's key."""
     tallies: dict[str, dict[str, Any]]
     """Of each step, by its place among the steps."""
+    bad: dict[str, Any] | None
+    """What was malformed in its file; None when another unit of the file says so."""
 
 
 def cut(config: BuildConfig, sources: list[Source], folder: Path, run: Run) -> list[Stretch]:
@@ -69,9 +74,11 @@ def cut(config: BuildConfig, sources: list[Source], folder: Path, run: Run) -> l
     found: list[Stretch] = []
     for number, (source, file) in enumerate(files):
         if number not in pieces:
-            found.append(Stretch(len(found), source.name, file, file.path, file.state[0]))
-        for name, size in pieces.get(number, []):
-            found.append(Stretch(len(found), source.name, file, folder / "reading" / name, size))
+            found.append(Stretch(len(found), source.name, file, file.path, file.state[0], None))
+            continue
+        for place, (name, size) in enumerate(pieces[number]["pieces"]):
+            bad = None if place else pieces[number]["bad"]
+            found.append(Stretch(len(found), source.name, file, folder / "reading" / name, size, bad))
     return found
 
 
@@ -83,6 +90,7 @@ def clean(config: BuildConfig, stretches: list[Stretch], folder: Path, run: Run)
             run(f"{_title(place, step)}-prepare", tasks)
     segments = _segments(config.steps)
     tallies: list[dict[str, Any]] = [{} for _ in stretches]
+    bad = [stretch.bad for stretch in stretches]
     results: list[Any] = []
     for number, segment in enumerate(segments):
         title = f"pass-{number + 1}-of-{len(segments)}"
@@ -93,6 +101,8 @@ def clean(config: BuildConfig, stretches: list[Stretch], folder: Path, run: Run)
         results = run(title, tasks)
         for all_tallies, result in zip(tallies, results, strict=True):
             all_tallies.update(result["tallies"])
+        if not number:
+            bad = [result["bad"] or known for result, known in zip(results, bad, strict=True)]
         for stretch in stretches:
             if (path := _input(stretch, number, folder)) != stretch.file.path:
                 path.unlink(missing_ok=True)  # read for the last time
@@ -117,8 +127,9 @@ def clean(config: BuildConfig, stretches: list[Stretch], folder: Path, run: Run)
             result["most_key"],
             _by_key(stretch, folder),
             all_tallies,
+            its_bad,
         )
-        for stretch, result, all_tallies in zip(stretches, results, tallies, strict=True)
+        for stretch, result, all_tallies, its_bad in zip(stretches, results, tallies, bad, strict=True)
     ]
 
 
@@ -144,17 +155,17 @@ def _segments(steps: list[Step]) -> list[_Segment]:
     return [*found, _Segment(acting, tuple(local), None)]
 
 
-def _cut(config: BuildConfig, file: Input, prefix: Path) -> list[tuple[str, int]]:
-    """Writes a file's documents as pieces; returns (name, bytes of text) of each."""
-    documents = read_documents(file.path, config, file.name)
+def _cut(config: BuildConfig, file: Input, prefix: Path) -> dict[str, Any]:
+    """Writes a file's documents as pieces; returns (name, bytes of text) of each, and what was malformed."""
+    bad = BadInput()
+    documents = read_documents(file.path, config, file.name, bad)
     pieces: list[tuple[str, int]] = []
-    while (first := next(documents, None)) is not None:
+    size = config.piece_bytes
+    while size >= config.piece_bytes:
         size = 0
 
-        def piece(first: Document = first) -> Iterator[Document]:
+        def piece() -> Iterator[Document]:
             nonlocal size
-            size = len(first.utf8)
-            yield first
             while size < config.piece_bytes and (document := next(documents, None)) is not None:
                 size += len(document.utf8)
                 yield document
@@ -163,7 +174,7 @@ def _cut(config: BuildConfig, file: Input, prefix: Path) -> list[tuple[str, int]
         write_piece(path, piece())
         pieces.append((path.name, size))
     file.check_unchanged()
-    return pieces
+    return {"pieces": pieces, "bad": bad.to_dict()}
 
 
 def _pass(config: BuildConfig, stretch: Stretch, number: int, folder: Path) -> dict[str, Any]:
@@ -171,8 +182,9 @@ def _pass(config: BuildConfig, stretch: Stretch, number: int, folder: Path) -> d
     segment = _segments(config.steps)[number]
     path = _input(stretch, number, folder)
     documents: Iterable[Document]
-    if path == stretch.file.path:
-        documents = read_documents(path, config, stretch.file.name)
+    bad = BadInput() if path == stretch.file.path else None
+    if bad is not None:
+        documents = read_documents(path, config, stretch.file.name, bad)
     else:
         documents = read_piece(path, stretch.file.name)
     tallies: dict[int, Tally] = {}
@@ -199,7 +211,7 @@ def _pass(config: BuildConfig, stretch: Stretch, number: int, folder: Path) -> d
         assert isinstance(gatherer, GlobalStep)
         facts = _facts(folder, segment.gathering, stretch.number)
         documents = gatherer.gather(documents, facts, step_folder(folder, segment.gathering))
-    found = _Found()
+    found = _Found(keys=segment.gathering is None)
     write_piece(_output(stretch, number, folder), found.watched(documents))
     if path == stretch.file.path:
         stretch.file.check_unchanged()
@@ -207,27 +219,32 @@ def _pass(config: BuildConfig, stretch: Stretch, number: int, folder: Path) -> d
         np.save(file, found.bytes_by_key)
     return {
         "documents": found.documents,
-        "bytes": int(found.bytes_by_key.sum()),
+        "bytes": found.bytes,
         "least_key": found.least_key,
         "most_key": found.most_key,
         "tallies": {str(place): tally.to_dict() for place, tally in tallies.items()},
+        "bad": None if bad is None else bad.to_dict(),
     }
 
 
 class _Found:
-    """Counts documents that go by."""
+    """Counts documents that go by, and if asked to, their keys."""
 
-    def __init__(self) -> None:
-        self.documents = 0
+    def __init__(self, keys: bool) -> None:
+        self._keys = keys
+        self.documents = self.bytes = 0
         self.least_key, self.most_key = 2**HASH_BITS, -1
         self.bytes_by_key: NDArray[np.int64] = np.zeros(KEY_BUCKETS, np.int64)
 
     def watched(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
-            key = document.key
+            size = len(document.utf8)
             self.documents += 1
-            self.least_key, self.most_key = min(self.least_key, key), max(self.most_key, key)
-            self.bytes_by_key[key * KEY_BUCKETS >> HASH_BITS] += len(document.utf8)
+            self.bytes += size
+            if self._keys:
+                key = document.key
+                self.least_key, self.most_key = min(self.least_key, key), max(self.most_key, key)
+                self.bytes_by_key[key * KEY_BUCKETS >> HASH_BITS] += size
             yield document
 
 

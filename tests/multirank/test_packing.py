@@ -9,7 +9,8 @@ import torch
 
 from data_pipeline.batch import Rows
 from data_pipeline.build import build
-from data_pipeline.config import BuildConfig, Objective, TokenizerConfig
+from data_pipeline.build_config import BuildConfig
+from data_pipeline.config import Objective, TokenizerConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.recipes.make import make
 from pretrain.engine import megatron

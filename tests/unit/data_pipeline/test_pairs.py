@@ -67,7 +67,7 @@ def test_lines_with_a_blank_side_are_left_out_and_keep_their_number(tmp_path: Pa
     [
         ("a.jsonl", '{"source": "a"}', r"a\.jsonl, line 1: has no field 'target'; .* in pair_fields"),
         ("a.jsonl", '{"source": "a", "target": 5}', "field 'target' is int"),
-        ("a.txt", "text", "with pair_fields, give .jsonl files only"),
+        ("a.txt", "text", "with pair_fields, give .jsonl and .parquet files only"),
     ],
 )
 def test_what_holds_no_pairs_is_refused(tmp_path: Path, name: str, line: str, complaint: str) -> None:

@@ -161,3 +161,11 @@ def test_inputs_that_name_nothing_or_something_else_are_refused(tmp_path: Path) 
             find_inputs([f"{tmp_path}/a.pdf", pattern])
     with pytest.raises(DataError, match=r"a\.pdf is of no known kind"):
         find_inputs(f"{tmp_path}/a.pdf")
+
+
+def test_passages_are_bounded_among_blank_lines(tmp_path: Path) -> None:
+    text = "a\n" + "\n" * 5000 + "b\n"
+    path = write(tmp_path / "a.txt", text)
+    passages = texts(path, txt_documents="passages", txt_passage_characters=100)
+    assert passages[0] == "a\n" + "\n" * 798
+    assert passages[-1].endswith("b\n")
