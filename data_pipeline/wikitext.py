@@ -15,8 +15,9 @@ _BREAK = re.compile(r"<br\b[^<>]*>", re.I)
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:*]*\{\||^[ \t]*\|\}", re.M)
 _LINK = re.compile(r"\[\[|\]\]")
 _PREFIX = re.compile(r"^\s*([a-z][a-z_-]+)\s*:", re.I)
-_WEB_LINK = re.compile(r"\[(?:https?|ftp|news|mailto|irc):?//?[^\s\]]*\s*([^\]\n]*)\]", re.I)
-_MAIL_LINK = re.compile(r"\[mailto:[^\s\]]*\s*([^\]\n]*)\]", re.I)
+# Possessive (*+): a link that is never closed is given up at once, not tried in every way that it can be cut.
+_WEB_LINK = re.compile(r"\[(?:https?|ftp|news|mailto|irc):?//?[^\s\]]*+\s*+([^\]\n]*+)\]", re.I)
+_MAIL_LINK = re.compile(r"\[mailto:[^\s\]]*+\s*+([^\]\n]*+)\]", re.I)
 _HEADING = re.compile(r"^(={2,6})[ \t]*(.*?)[ \t]*=+[ \t]*$", re.M)
 # A heading with nothing below it before the next one of its own rank or above, or before the end.
 _BARE_HEADING = re.compile(r"^(={2,6})(?!=).*=[ \t]*\n\s*(?=(?!\1=)==|\Z)", re.M)
