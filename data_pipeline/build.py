@@ -28,6 +28,7 @@ from data_pipeline.manifest import (
     File,
     Manifest,
     TokenizerRecord,
+    digest_of,
     file_sha256,
     stream_identity,
 )
@@ -37,7 +38,7 @@ from data_pipeline.shards import token_dtype
 from data_pipeline.stages.assemble import Assembled, assemble
 from data_pipeline.stages.encode import encode
 from data_pipeline.stages.inputs import Source, digests, find_sources, identity_of, keep_digests
-from data_pipeline.stages.passes import Survey, clean, cut, step_folder
+from data_pipeline.stages.passes import Survey, clean, cut, piece_bytes, step_folder
 from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.tokenizer import Tokenizer
 from data_pipeline.work import Task, run_tasks
@@ -56,7 +57,8 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
         files = digests(sources, scratch.scratch_of(config.output))
         identity = identity_of(config, sources, files)
         if not _is_built(config.output, identity):
-            with scratch.at_work(config.output, identity) as folder:
+            cut_so = digest_of([identity, piece_bytes(config, sources)])  # else work done would not fit together
+            with scratch.at_work(config.output, cut_so) as folder:
                 at_work = True
                 if not _is_built(config.output, identity):
                     keep_digests(sources, files, folder)

@@ -53,11 +53,11 @@ class BuildConfig(Reading):
     workers: int | None = Field(
         default=None, gt=0, description="processes; absent: one for each core. The dataset is the same with any number"
     )
-    piece_bytes: int = Field(
-        default=2**26,
+    piece_bytes: int | None = Field(
+        default=None,
         gt=0,
-        description="larger input files are cut into pieces of so many bytes of text, that processes can share; the "
-        "dataset is the same with any size",
+        description="larger input files are cut into pieces of so many bytes of text, which processes share; absent: "
+        "a 64th of the input, from 1 to 64 MiB. The dataset is the same with any size",
     )
     member_tokens: int = Field(
         default=2**20, gt=0, description="tokens after which a tar member ends, at the end of a document"

@@ -20,9 +20,9 @@ MEMBER = "infini_transformer_pytorch-0.2.1/data/enwik8.gz"
 TEXT_BYTES = 12_000_000
 
 
-def fetch(target: Path) -> None:
+def fetch(target: Path, size: int = TEXT_BYTES) -> None:
     """Writes the first TEXT_BYTES of enwik8 to `target`, unless it is there."""
-    if target.exists() and target.stat().st_size == TEXT_BYTES:
+    if target.exists() and target.stat().st_size == size:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
@@ -36,7 +36,7 @@ def fetch(target: Path) -> None:
         with tarfile.open(archive) as tar:
             member = tar.extractfile(MEMBER)
             assert member is not None
-            text = gzip.GzipFile(fileobj=member).read(TEXT_BYTES)
+            text = gzip.GzipFile(fileobj=member).read(size)
     temporary = target.with_suffix(".tmp")
     temporary.write_bytes(text)
     temporary.rename(target)

@@ -22,6 +22,7 @@ from data_pipeline.stages.pieces import SUFFIX, read_piece, write_piece
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
 from data_pipeline.work import Task, written
 
+_PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**26
 KEY_BUCKETS = 2**16
 """Stretches of keys that the survey counts bytes of."""
 Run = Callable[[str, list[Task]], list[Any]]
@@ -65,9 +66,10 @@ class Survey:
 def cut(config: BuildConfig, sources: list[Source], folder: Path, run: Run) -> list[Stretch]:
     """The units of all sources, in their order: files, or pieces of large ones."""
     files = [(source, file) for source in sources for file in source.inputs]
-    large = [(number, file) for number, (_, file) in enumerate(files) if file.state[0] > config.piece_bytes]
+    limit = piece_bytes(config, sources)
+    large = [(number, file) for number, (_, file) in enumerate(files) if file.state[0] > limit]
     tasks = [
-        Task(f"{number:06d}", partial(_cut, config, file, folder / "reading" / f"{number:06d}"), file.state[0])
+        Task(f"{number:06d}", partial(_cut, config, file, limit, folder / "reading" / f"{number:06d}"), file.state[0])
         for number, file in large
     ]
     pieces = dict(zip((number for number, _ in large), run("reading", tasks), strict=True)) if tasks else {}
@@ -80,6 +82,14 @@ def cut(config: BuildConfig, sources: list[Source], folder: Path, run: Run) -> l
             bad = None if place else pieces[number]["bad"]
             found.append(Stretch(len(found), source.name, file, folder / "reading" / name, size, bad))
     return found
+
+
+def piece_bytes(config: BuildConfig, sources: list[Source]) -> int:
+    """Larger files are cut into pieces of this size."""
+    if config.piece_bytes is not None:
+        return config.piece_bytes
+    whole = sum(file.state[0] for source in sources for file in source.inputs)
+    return min(max(whole // _PIECES, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
 
 
 def clean(config: BuildConfig, stretches: list[Stretch], folder: Path, run: Run) -> list[Survey]:
@@ -155,18 +165,18 @@ def _segments(steps: list[Step]) -> list[_Segment]:
     return [*found, _Segment(acting, tuple(local), None)]
 
 
-def _cut(config: BuildConfig, file: Input, prefix: Path) -> dict[str, Any]:
+def _cut(config: BuildConfig, file: Input, limit: int, prefix: Path) -> dict[str, Any]:
     """Writes a file's documents as pieces; returns (name, bytes of text) of each, and what was malformed."""
     bad = BadInput()
     documents = read_documents(file.path, config, file.name, bad)
     pieces: list[tuple[str, int]] = []
-    size = config.piece_bytes
-    while size >= config.piece_bytes:
+    size = limit
+    while size >= limit:
         size = 0
 
         def piece() -> Iterator[Document]:
             nonlocal size
-            while size < config.piece_bytes and (document := next(documents, None)) is not None:
+            while size < limit and (document := next(documents, None)) is not None:
                 size += len(document.utf8)
                 yield document
 

@@ -164,6 +164,21 @@ def test_another_build_of_the_same_output_waits_or_is_refused(
     Dataset(config.output).verify()
 
 
+def test_what_a_build_of_other_pieces_left_is_not_used(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(name: str, piece_bytes: int | None) -> BuildConfig:
+        return settings(input=str(corpus), output=tmp_path / name, piece_bytes=piece_bytes)
+
+    with monkeypatch.context() as stops:
+        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(config("out", 3000), Silent)
+    build(config("out", 20_000), Silent)
+    build(config("clean", None), Silent)
+    assert contents(tmp_path / "out") == contents(tmp_path / "clean")
+
+
 def test_what_a_build_with_other_settings_left_is_not_used(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

