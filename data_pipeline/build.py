@@ -38,7 +38,8 @@ from data_pipeline.shards import token_dtype
 from data_pipeline.stages.assemble import Assembled, assemble
 from data_pipeline.stages.encode import encode
 from data_pipeline.stages.inputs import Source, digests, find_sources, identity_of, keep_digests
-from data_pipeline.stages.passes import Survey, clean, cut, piece_bytes, step_folder
+from data_pipeline.stages.passes import Survey, clean, step_folder
+from data_pipeline.stages.units import cut, piece_bytes
 from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.tokenizer import Tokenizer
 from data_pipeline.work import Task, run_tasks

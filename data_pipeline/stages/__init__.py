@@ -1,1 +1,1 @@
-"""What a build does, one file per stage, in the order: inputs, passes, vocabulary, encode, assemble."""
+"""What a build does, one file per stage, in the order: inputs, units, passes, vocabulary, encode, assemble."""

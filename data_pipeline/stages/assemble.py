@@ -20,7 +20,8 @@ from data_pipeline.manifest import SPLITS, Shard, Split, SplitName
 from data_pipeline.shards import ShardWriter
 from data_pipeline.stages.encode import Encoded
 from data_pipeline.stages.inputs import Source
-from data_pipeline.stages.passes import Run, Survey
+from data_pipeline.stages.passes import Survey
+from data_pipeline.stages.units import Run
 from data_pipeline.work import Task, written
 
 Tokens = list[dict[SplitName, int]]

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from data_pipeline.documents import Document
 from data_pipeline.manifest import SPLITS, SplitName
 from data_pipeline.shards import token_dtype
-from data_pipeline.stages.passes import Run, Survey
+from data_pipeline.stages.passes import Survey
 from data_pipeline.stages.pieces import read_piece
+from data_pipeline.stages.units import Run
 from data_pipeline.tokenizer import Tokenizer
 from data_pipeline.work import Task, written
 

@@ -16,8 +16,9 @@ from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import HASH_BITS, Document
 from data_pipeline.errors import DataError
 from data_pipeline.stages.inputs import Source
-from data_pipeline.stages.passes import KEY_BUCKETS, Run, Survey
+from data_pipeline.stages.passes import KEY_BUCKETS, Survey
 from data_pipeline.stages.pieces import SUFFIX, read_piece, write_piece
+from data_pipeline.stages.units import Run
 from data_pipeline.tokenizer import Tokenizer
 from data_pipeline.work import Task, written
 
