@@ -20,6 +20,7 @@ from pretrain.verify.run import Row, Verification
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
+from tests.multirank.test_packing import seen
 from tests.unit.attention.test_patterns import oracle
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -231,3 +232,10 @@ def test_every_family_trains_and_bf16_follows_fp32(family: str) -> None:
     assert np.isfinite(full).all()
     assert full[-1] < full[0]
     assert np.abs(half - full).max() < 0.1
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-4), ("bf16", 0.1)])
+def test_packed_documents_do_not_see_each_other(precision: str, bound: float) -> None:
+    leaks, apart = seen(precision=precision)
+    assert not leaks
+    assert apart <= bound

@@ -75,7 +75,7 @@ def _scores(fault: str | None, precision: str) -> tuple[np.ndarray, list[np.ndar
     return row, others, [engine.score(_alone(document)).log_probability[0] for document in range(3)]
 
 
-def _seen(fault: str | None = None, precision: str = "fp32") -> tuple[bool, float]:
+def seen(fault: str | None = None, precision: str = "fp32") -> tuple[bool, float]:
     """Whether a change elsewhere changes any bit of a document's scores; how far they are from those of it alone."""
     row, others, alone = run_ranks(1, _scores, fault, precision)[0]
     assert np.isfinite([row, *others]).all(), "padding too"
@@ -91,14 +91,14 @@ def _seen(fault: str | None = None, precision: str = "fp32") -> tuple[bool, floa
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-6), ("bf16", 0.1)])
 def test_a_document_s_scores_are_those_of_it_alone_whatever_its_neighbours_are(precision: str, bound: float) -> None:
-    leaks, apart = _seen(precision=precision)
+    leaks, apart = seen(precision=precision)
     assert not leaks
     assert apart <= bound
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_would_show(fault: str) -> None:
-    leaks, apart = _seen(fault)
+    leaks, apart = seen(fault)
     assert leaks == (fault == "mask lost")
     assert apart > 1e-3
 
