@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from pretrain.evaluate.charts import Points, by_shots, learning_curve
-from pretrain.evaluate.run import Evaluation, Results
+from pretrain.evaluate.run import Evaluation, Results, main_metric
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES, Published
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.metrics import read_events, read_metrics
@@ -85,7 +85,7 @@ def _rows(results: Results, shots: list[int], sizes: list[str]) -> Iterator[dict
         if task == HELD_OUT:
             continue
         first = next(iter(by_k.values()))
-        for metric in (_main_metric(first), "perplexity"):
+        for metric in (main_metric(first), "perplexity"):
             published = PUBLISHED.get((task, metric))
             yield {
                 "task": task,
@@ -117,18 +117,13 @@ def _with_error(metric: str, result: dict[str, Any] | None) -> str:
 def _shares(results: Results) -> dict[str, dict[int, tuple[float, float | None]]]:
     shares: dict[str, dict[int, tuple[float, float | None]]] = {}
     for task, k, result in _each(results):
-        metric = _main_metric(result)
+        metric = main_metric(result)
         shares.setdefault(task, {})[k] = result[metric], result[f"{metric}_stderr"]
     return shares
 
 
 def _each(results: Results) -> Iterator[tuple[str, int, dict[str, Any]]]:
     return ((task, int(k), r) for task, by_k in results.items() if task != HELD_OUT for k, r in by_k.items())
-
-
-def _main_metric(result: dict[str, Any]) -> str:
-    """The share of right answers that GPT-3's paper reports."""
-    return "exact_match" if "exact_match" in result else "accuracy"
 
 
 def _curve(run_dir: Path) -> tuple[Points, Points]:
