@@ -25,12 +25,12 @@ class SearchedSet:
     """N: words of the grams that make an example dirty."""
     examples: int
     short: int
-    """Examples of too few words to be looked for, which count as clean."""
+    """Examples of too few words to be looked for."""
     dirty: int
     removed: dict[str, Any]
     """What the step then removed: `removed` of its report."""
     hashes: NDArray[np.uint64]
-    """[examples] `example_hashes` of each; none in a report that was written before these were kept."""
+    """[examples that were looked for] `example_hashes` of each; none in a report from before these were kept."""
     dirty_hashes: NDArray[np.uint64]
     """[dirty] those of the dirty examples."""
 
@@ -45,7 +45,7 @@ class SearchedSet:
         hashes = np.frombuffer(base64.b64decode(facts.get("hashes", "")), "<u8").astype(np.uint64)
         dirty = hashes[facts["dirty_examples"]] if len(hashes) else hashes
         counts = {key: facts[key] for key in ("name", "ngram", "examples", "short", "dirty")}
-        return cls(**counts, removed=removed, hashes=hashes, dirty_hashes=dirty)
+        return cls(**counts, removed=removed, hashes=hashes[hashes != 0], dirty_hashes=dirty)
 
 
 def searched_sets(dataset: Dataset) -> list[SearchedSet]:

@@ -67,7 +67,7 @@ class GramIndex:
     lengths: tuple[int, ...]
     """Words that grams have, rising."""
     examples: NDArray[np.uint64]
-    """[examples of all sets] `example_hashes` of each."""
+    """[examples of all sets] `example_hashes` of each; 0 for the short ones."""
 
     @classmethod
     def of(cls, against: Sequence[EvaluationSet], ngram: int) -> Self:
@@ -86,7 +86,7 @@ class GramIndex:
                 n = report_ngram(words, given.least_words)
                 facts.append(SetFacts(name, n, len(texts), int((words < given.least_words).sum())))
                 for batch in batches:
-                    examples.append(batch.text_hashes())
+                    examples.append(_looked_for(batch, given.least_words))
                     removable.append(batch.grams(ngram)[0])
                     for length, gram, example in _report_grams(batch, given.least_words, n):
                         lengths.add(length)
@@ -197,6 +197,11 @@ def _place(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int
     return (place >> np.uint64(3)).view(np.int64), np.uint8(1) << (place & np.uint64(7)).astype(np.uint8)
 
 
+def _looked_for(words: Words, least: int) -> NDArray[np.uint64]:
+    """[examples] hash of each that grams are made of; 0 for the shorter ones."""
+    return np.where(np.diff(words.firsts) < least, np.uint64(0), words.text_hashes())
+
+
 def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
     """(words in a gram, hash [grams], example that holds it [grams]): N-grams, and shorter examples as a whole."""
     counts = np.diff(words.firsts)
@@ -221,10 +226,10 @@ def overlap_report(folder: Path) -> dict[str, Any]:
     index: digest of the index of grams. training_documents: how many were searched. removed: what the step then did, as
     its settings, with `grams`, the distinct ones that were removed from training files, and `ignored_grams`, those that
     were not as too many documents hold them. sets: for each, `name`, `ngram` (N), `examples`, `short` (those of too few
-    words to be looked for, which count as clean), `dirty` and `dirty_fraction` (of all examples), `dirty_examples`:
+    words to be looked for: never dirty), `dirty` and `dirty_fraction` (of all examples), `dirty_examples`:
     their numbers, from 0, in the order of the files and of their lines that are not blank, and `hashes`, by which an
-    evaluation finds its examples again (`contamination.py`): `example_hashes` of all of them, in that order, as 8 bytes
-    each, lowest first, in base64.
+    evaluation finds its examples again (`contamination.py`): `example_hashes` of all of them, in that order, 0 for the
+    short ones, of which nothing is known; as 8 bytes each, lowest first, in base64.
     Raises DataError when no such step ended there.
     """
     try:

@@ -27,7 +27,7 @@ def overlap(
     - `documents`, and how many of them are `dirty` (in any dataset), `clean` (looked for in every dataset and found in
       none) and `unknown` (all others);
     - `sets`: the evaluation set that was looked for in each `dataset`, as its build reports it: `name`, `ngram` (N),
-      `examples`, `short` (too few words to be looked for, which count as clean), `dirty`, `dirty_fraction`, and
+      `examples`, `short` (too few words to be looked for: unknown), `dirty`, `dirty_fraction`, and
       `removed`, what was then taken out of the training text (`overlap_report` in data_pipeline);
     - `shots`: by number of shots, the `metric`; under `all`, `clean` and `dirty` its `documents`, count, mean (null of
       none) and standard error; and `clean_minus_all`. Empty where all documents are unknown.

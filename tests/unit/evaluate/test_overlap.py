@@ -167,6 +167,20 @@ def test_a_task_that_no_set_holds_is_not_known(
     assert "Shares of right answers" not in text
 
 
+@pytest.mark.parametrize(("least", "unknown"), [(8, 6), (1, 0)])
+def test_examples_too_short_to_be_looked_for_are_not_known(
+    data_dir: Path, tmp_path: Path, least: int, unknown: int
+) -> None:
+    documents = TASKS["reversed_words"].load(Sources(data_dir, None, ToyTokenizer(), 0))  # type: ignore[arg-type]
+    scored = Evaluation(
+        {"reversed_words": {"0": {}}}, {}, {"reversed_words": documents}, {"reversed_words": {"0": [1] * 6}}
+    )
+    files = str(data_dir / "**" / "reversed_words*")
+    dataset = _build(tmp_path / "a", [], [{"files": files, "least_words": least}])
+    found = overlap(scored, {"a": searched_sets(dataset)})["tasks"]["reversed_words"]
+    assert [found[name] for name in ("dirty", "clean", "unknown")] == [0, 6 - unknown, unknown]
+
+
 def test_of_a_limit_only_what_was_scored_counts(data_dir: Path, lambada: Dataset) -> None:
     settings = Settings(shots=(0, 1), sequence_length=LENGTH, data_dir=data_dir, limit=5)
     few = evaluate(KnowsAnn(), ToyTokenizer(), None, ["lambada_openai"], settings)  # type: ignore[arg-type]
