@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from data_pipeline.build import build
 from data_pipeline.build_config import BuildConfig
+from data_pipeline.contamination import searched_sets
 from data_pipeline.dataset import Dataset
 from data_pipeline.manifest import SPLITS, SplitName
 from data_pipeline.mix import MIX, Mix
@@ -64,10 +64,11 @@ def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
 
 
 def _steps(dataset: Dataset) -> str:
-    """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed."""
-    if dataset.manifest.report is None:
+    """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed; and how many
+    examples of evaluation sets the text held."""
+    report = dataset.report()
+    if not report:
         return ""
-    report = json.loads((dataset.directory / dataset.manifest.report.file).read_bytes())
     bad, steps = report["malformed"], report["steps"]
     lines = []
     if bad["count"]:
@@ -80,6 +81,9 @@ def _steps(dataset: Dataset) -> str:
             for kind in ("dropped", "changed")
         )
         lines.append(f"{step['name']:<20}{step['seen']:>12,}{step['kept']:>12,}  {dropped or '-'}; {changed or '-'}")
+    sets = searched_sets(dataset)
+    lines += [f"\n{'evaluation set':<32}{'N':>3}{'examples':>12}{'dirty':>12}{'share':>9}" if sets else ""]
+    lines += [f"{s.name:<32}{s.ngram:>3}{s.examples:>12,}{s.dirty:>12,}{s.dirty_fraction:>9.2%}" for s in sets]
     return "\n".join(lines)
 
 

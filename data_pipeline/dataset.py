@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +106,21 @@ class Dataset:
         if len(counts) != self.manifest.tokenizer.vocabulary or file_sha256(path) != self.manifest.unigram.sha256:
             raise DataError(f"{path} isn't what the manifest says; copy it again, or build the dataset again.")
         return counts
+
+    def report(self) -> dict[str, Any]:
+        """What the build's steps saw, kept and dropped; empty where none was written. Raises DataError when the file is
+        damaged."""
+        if self.manifest.report is None:
+            return {}
+        path = self.directory / self.manifest.report.file
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path} can't be read ({error}); copy it again, or build the dataset again.") from error
+        if hashlib.sha256(content).hexdigest() != self.manifest.report.sha256:
+            raise DataError(f"{path} isn't what the manifest says; copy it again, or build the dataset again.")
+        report: dict[str, Any] = json.loads(content)
+        return report
 
     def read(self, split: SplitName, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """[rows, length] tokens of the split's stream from `starts` [rows] on. Raises ValueError beyond its end."""

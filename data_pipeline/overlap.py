@@ -9,6 +9,7 @@ between it and N words the paper says nothing: the whole example is their one gr
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
@@ -27,7 +28,8 @@ from data_pipeline.words import Words
 
 REPORT = "overlap.json"
 """File of `overlap_report`, in the folder of the step that decontaminates."""
-_FORMAT = 1
+_FORMAT = 2
+_ARRAYS = ("hashes", "removable", "firsts", "holders", "examples")
 _PERCENTILE = 5
 _BATCH = 1024  # examples
 _FILTER_BITS_PER_GRAM = 32  # at least; twice that at most
@@ -64,6 +66,8 @@ class GramIndex:
     """Examples that a gram makes dirty; numbers go on from one set to the next."""
     lengths: tuple[int, ...]
     """Words that grams have, rising."""
+    examples: NDArray[np.uint64]
+    """[examples of all sets] `example_hashes` of each; 0 for the short ones."""
 
     @classmethod
     def of(cls, against: Sequence[EvaluationSet], ngram: int) -> Self:
@@ -71,6 +75,7 @@ class GramIndex:
         facts: list[SetFacts] = []
         removable: list[NDArray[np.uint64]] = []
         hashes, holders, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], {ngram}
+        examples = [np.zeros(0, np.uint64)]
         total = 0
         for given in against:
             for name, texts in given.sets():
@@ -81,13 +86,15 @@ class GramIndex:
                 n = report_ngram(words, given.least_words)
                 facts.append(SetFacts(name, n, len(texts), int((words < given.least_words).sum())))
                 for batch in batches:
+                    examples.append(_looked_for(batch, given.least_words))
                     removable.append(batch.grams(ngram)[0])
                     for length, gram, example in _report_grams(batch, given.least_words, n):
                         lengths.add(length)
                         hashes.append(gram)
                         holders.append(example + total)
                     total += len(batch.firsts) - 1
-        return cls._sorted(tuple(facts), ngram, removable, np.concatenate(hashes), np.concatenate(holders), lengths)
+        held = np.concatenate(hashes), np.concatenate(holders)
+        return cls._sorted(tuple(facts), ngram, removable, *held, lengths, np.concatenate(examples))
 
     @classmethod
     def _sorted(
@@ -98,6 +105,7 @@ class GramIndex:
         hashes: NDArray[np.uint64],
         holders: NDArray[np.int64],
         lengths: set[int],
+        texts: NDArray[np.uint64],
     ) -> Self:
         grams = np.unique(np.concatenate([hashes, *removable]))
         removed = np.zeros(len(grams), np.bool_)
@@ -105,7 +113,7 @@ class GramIndex:
         examples = max(1, sum(one.examples for one in sets))
         number, holder = np.divmod(np.unique(np.searchsorted(grams, hashes) * examples + holders), examples)
         firsts = np.searchsorted(number, np.arange(len(grams) + 1))
-        return cls(sets, ngram, grams, removed, firsts, holder.astype(np.int32), tuple(sorted(lengths)))
+        return cls(sets, ngram, grams, removed, firsts, holder.astype(np.int32), tuple(sorted(lengths)), texts)
 
     def lookup(self, words: Words, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(number of the gram [found], number of its first word [found]) of each of its grams of `length` words that
@@ -129,29 +137,25 @@ class GramIndex:
         first = 0
         for one in self.sets:
             its = dirty[(dirty >= first) & (dirty < first + one.examples)] - first
+            hashes = self.examples[first : first + one.examples].astype("<u8").tobytes()
             first += one.examples
             values = {"dirty": len(its), "dirty_fraction": len(its) / max(1, one.examples)}
-            report.append({**asdict(one), **values, "dirty_examples": its.tolist()})
+            names = {"dirty_examples": its.tolist(), "hashes": base64.b64encode(hashes).decode()}
+            report.append({**asdict(one), **values, **names})
         return report
 
     @functools.cached_property
     def digest(self) -> str:
         """Of the sets' facts and the grams."""
         digest = hashlib.sha256(self._header().tobytes())
-        for array in (self.hashes, self.removable, self.firsts, self.holders):
+        for array in self._arrays().values():
             digest.update(array.tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
         """Writes one .npz; equal indices give equal files."""
-        arrays: dict[str, Any] = {
-            "hashes": self.hashes,
-            "removable": self.removable,
-            "firsts": self.firsts,
-            "holders": self.holders,
-        }
         with path.open("wb") as file:
-            np.savez(file, header=self._header(), digest=np.array(self.digest), **arrays)
+            np.savez(file, header=self._header(), digest=np.array(self.digest), **self._arrays())
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -161,7 +165,7 @@ class GramIndex:
                 header, digest = json.loads(file["header"].tobytes()), str(file["digest"])
                 if header.pop("format") != _FORMAT:
                     raise ValueError("another format")
-                arrays = {name: file[name] for name in ("hashes", "removable", "firsts", "holders")}
+                arrays = {name: file[name] for name in _ARRAYS}
             sets = tuple(SetFacts(**one) for one in header["sets"])
             index = cls(sets=sets, ngram=header["ngram"], lengths=tuple(header["lengths"]), **arrays)
         except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
@@ -169,6 +173,9 @@ class GramIndex:
         if index.digest != digest:
             raise DataError(f"{path} is not what was written; make the index of grams again.")
         return index
+
+    def _arrays(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _ARRAYS}
 
     def _header(self) -> NDArray[np.uint8]:
         sets = [asdict(one) for one in self.sets]
@@ -190,6 +197,11 @@ def _place(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int
     return (place >> np.uint64(3)).view(np.int64), np.uint8(1) << (place & np.uint64(7)).astype(np.uint8)
 
 
+def _looked_for(words: Words, least: int) -> NDArray[np.uint64]:
+    """[examples] hash of each that grams are made of; 0 for the shorter ones."""
+    return np.where(np.diff(words.firsts) < least, np.uint64(0), words.text_hashes())
+
+
 def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
     """(words in a gram, hash [grams], example that holds it [grams]): N-grams, and shorter examples as a whole."""
     counts = np.diff(words.firsts)
@@ -201,14 +213,23 @@ def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArr
             yield length, gram[chosen], example[chosen]
 
 
+def example_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """[texts] 64 bits of each one's words, which are all that overlap goes by: two examples of equal words are both
+    dirty or both clean, however their spaces, cases and punctuation differ."""
+    batches = (Words.of(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH))
+    return np.concatenate([np.zeros(0, np.uint64), *(batch.text_hashes() for batch in batches)])
+
+
 def overlap_report(folder: Path) -> dict[str, Any]:
     """How much of each evaluation set the training text held before decontamination, from the folder of that step.
 
     index: digest of the index of grams. training_documents: how many were searched. removed: what the step then did, as
     its settings, with `grams`, the distinct ones that were removed from training files, and `ignored_grams`, those that
     were not as too many documents hold them. sets: for each, `name`, `ngram` (N), `examples`, `short` (those of too few
-    words to be looked for, which count as clean), `dirty` and `dirty_fraction` (of all examples), `dirty_examples`:
-    their numbers, from 0, in the order of the files and of their lines that are not blank.
+    words to be looked for: never dirty), `dirty` and `dirty_fraction` (of all examples), `dirty_examples`:
+    their numbers, from 0, in the order of the files and of their lines that are not blank, and `hashes`, by which an
+    evaluation finds its examples again (`contamination.py`): `example_hashes` of all of them, in that order, 0 for the
+    short ones, of which nothing is known; as 8 bytes each, lowest first, in base64.
     Raises DataError when no such step ended there.
     """
     try:

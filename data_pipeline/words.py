@@ -82,6 +82,13 @@ class Words:
         first = np.flatnonzero(text[:count] == text[n - 1 :])
         return mix(hashes[first]), first
 
+    def text_hashes(self) -> NDArray[np.uint64]:
+        """[texts] equal for texts of equal words in equal order, in any process and version."""
+        powers, inverses = _powers(max(20, len(self.hashes).bit_length()))
+        sums = np.zeros(len(self.hashes) + 1, np.uint64)
+        np.cumsum(self.hashes * powers[: len(self.hashes)], out=sums[1:])
+        return mix((sums[self.firsts[1:]] - sums[self.firsts[:-1]]) * inverses[self.firsts[:-1]])
+
 
 def _characters(text: str) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.uint64]]:
     """(code of each character, its kind, what a code adds to a hash)."""

@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+from data_pipeline.contamination import SearchedSet, searched_sets
 from data_pipeline.dataset import Dataset
+from data_pipeline.errors import DataError
 from data_pipeline.specials import specials
 from data_pipeline.storage import local_path
 from data_pipeline.tokenizer import Tokenizer
@@ -16,11 +18,13 @@ from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
 from pretrain.evaluate.heldout import unigram_entropy
+from pretrain.evaluate.overlap import overlap
 from pretrain.evaluate.report import Facts, write
 from pretrain.evaluate.run import Settings, evaluate
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.track import keep_files
 from pretrain.plan.estimate import num_parameters
+from pretrain.stream import open_stream
 
 
 def report(
@@ -59,7 +63,8 @@ def report(
         unigram_entropy=unigram_entropy(dataset) if dataset is not None and causal else None,
     )
     run_dir = checkpoint.parent.parent
-    write(out, evaluation, facts, run_dir)
+    searched, unknown = _searched(config, record) if evaluation.documents else ({}, None)
+    write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown))
     trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
     files = [out / "report.html", out / "report.json"]
     keep_files(trained, files, f"reports/{out.name}", lambda sentence: print(f"warning: {sentence}"))
@@ -109,3 +114,17 @@ def _dataset(config: RunConfig, tokenizer: Tokenizer) -> Dataset | None:
             f"{dataset.address} was built with another tokenizer than the checkpoint's: name the run's own data.path"
         )
     return dataset
+
+
+def _searched(config: RunConfig, record: Record) -> tuple[dict[str, list[SearchedSet]], str | None]:
+    """The evaluation sets that each dataset of the run was searched for; or none and why that is not known: a report
+    must not fail for it, as scoring does without the training data."""
+    if not config.data.resolved_sources:
+        return {}, "the checkpoint names no training data"
+    try:
+        stream, _ = open_stream(config)
+        if stream.cursor(record.cursor["samples"]).fingerprint != record.cursor["fingerprint"]:
+            return {}, "the data that the config names is not what the checkpoint was trained on"
+        return {dataset.address: searched_sets(dataset) for dataset in stream.datasets}, None
+    except DataError as error:
+        return {}, f"the training data cannot be read now: {error}"

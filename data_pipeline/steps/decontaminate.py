@@ -159,7 +159,7 @@ class Decontaminate(GlobalStep):
         with written(folder / _IGNORED) as path, path.open("wb") as file:
             np.save(file, ignored)
         report: dict[str, Any] = {
-            "format": 1,
+            "format": 2,
             "index": index.digest,
             "training_documents": sum(unit.documents for unit in training),
             "removed": {

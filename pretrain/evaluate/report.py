@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from pretrain.evaluate.charts import Points, by_shots, learning_curve
-from pretrain.evaluate.run import Evaluation, Results
+from pretrain.evaluate.run import Evaluation, Results, main_metric
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES, Published
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.metrics import read_events, read_metrics
@@ -44,27 +44,39 @@ class Facts:
     """of the held-out tokens, nats per token (see heldout.py)"""
 
 
-def write(directory: Path, evaluation: Evaluation, facts: Facts, run_dir: Path | None = None) -> None:
+def write(
+    directory: Path,
+    evaluation: Evaluation,
+    facts: Facts,
+    run_dir: Path | None = None,
+    overlap: dict[str, Any] | None = None,
+) -> None:
     """Writes report.json and report.html into `directory`.
 
-    The learning curve comes from metrics.jsonl and events.jsonl in `run_dir`, where they are. Call on one rank.
+    The learning curve comes from metrics.jsonl and events.jsonl in `run_dir`, where they are. `overlap` is what
+    `overlap.py` says of the training text; None: nobody has looked. Call on one rank.
     """
     directory.mkdir(parents=True, exist_ok=True)
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    record = {"results": evaluation.results, "facts": {**asdict(facts), "date": date}, "samples": evaluation.samples}
+    record = {
+        "results": evaluation.results,
+        "overlap": overlap,
+        "facts": {**asdict(facts), "date": date},
+        "samples": evaluation.samples,
+    }
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-    (directory / "report.html").write_text(_page(evaluation, facts, date, run_dir), encoding="utf-8")
+    (directory / "report.html").write_text(_page(evaluation, facts, date, run_dir, overlap), encoding="utf-8")
 
 
-def _page(evaluation: Evaluation, facts: Facts, date: str, run_dir: Path | None) -> str:
+def _page(evaluation: Evaluation, facts: Facts, date: str, run_dir: Path | None, overlap: dict[str, Any] | None) -> str:
     results = evaluation.results
     train, heldout = _curve(run_dir) if run_dir else ([], [])
     shots = sorted({int(k) for task, by_k in results.items() if task != HELD_OUT for k in by_k})
     nearest = min(SIZES, key=lambda size: abs(math.log(SIZES[size] / facts.parameters)))
     sizes = list(dict.fromkeys([nearest, _LARGEST]))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"compact": _compact, "figure": _figure}
+    environment.filters |= {"compact": _compact, "figure": _figure, "with_error": _with_error}
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         facts=facts,
         date=date,
@@ -75,6 +87,7 @@ def _page(evaluation: Evaluation, facts: Facts, date: str, run_dir: Path | None)
         gpt3=[size if size[0].isdigit() else f"{size} ({_compact(SIZES[size])})" for size in sizes],
         panels=Markup(by_shots(_shares(results))) if len(shots) > 1 else None,
         truncated=[(task, k, r["truncated"], r["mean_shots"]) for task, k, r in _each(results) if r["truncated"]],
+        overlap=overlap,
         samples=evaluation.samples,
     )
 
@@ -85,13 +98,13 @@ def _rows(results: Results, shots: list[int], sizes: list[str]) -> Iterator[dict
         if task == HELD_OUT:
             continue
         first = next(iter(by_k.values()))
-        for metric in (_main_metric(first), "perplexity"):
+        for metric in (main_metric(first), "perplexity"):
             published = PUBLISHED.get((task, metric))
             yield {
                 "task": task,
                 "documents": first["documents"],
                 "metric": _METRICS[metric],
-                "ours": [_with_error(metric, by_k.get(str(k))) for k in shots],
+                "ours": [_with_error(by_k.get(str(k)), metric) for k in shots],
                 "gpt3": [_settings(published, metric, size) for size in sizes],
                 "few_shots": published.few_shots if published else None,
             }
@@ -105,7 +118,7 @@ def _settings(published: Published | None, metric: str, size: str) -> str:
     return " · ".join(values) + ("" if metric == "perplexity" else " %")
 
 
-def _with_error(metric: str, result: dict[str, Any] | None) -> str:
+def _with_error(result: dict[str, Any] | None, metric: str) -> str:
     if result is None or result[metric] is None:
         return ""
     value, error = result[metric], result[f"{metric}_stderr"]
@@ -117,18 +130,13 @@ def _with_error(metric: str, result: dict[str, Any] | None) -> str:
 def _shares(results: Results) -> dict[str, dict[int, tuple[float, float | None]]]:
     shares: dict[str, dict[int, tuple[float, float | None]]] = {}
     for task, k, result in _each(results):
-        metric = _main_metric(result)
+        metric = main_metric(result)
         shares.setdefault(task, {})[k] = result[metric], result[f"{metric}_stderr"]
     return shares
 
 
 def _each(results: Results) -> Iterator[tuple[str, int, dict[str, Any]]]:
     return ((task, int(k), r) for task, by_k in results.items() if task != HELD_OUT for k, r in by_k.items())
-
-
-def _main_metric(result: dict[str, Any]) -> str:
-    """The share of right answers that GPT-3's paper reports."""
-    return "exact_match" if "exact_match" in result else "accuracy"
 
 
 def _curve(run_dir: Path) -> tuple[Points, Points]:

@@ -43,6 +43,10 @@ class Evaluation:
     """task -> number of shots -> sums, counts and metrics; nothing that equal scores could differ in"""
     samples: dict[str, dict[str, list[dict[str, Any]]]]
     """task -> number of shots -> the first documents: prompt, target, and what the model made of them"""
+    documents: dict[str, Sequence[Document]]
+    """task -> the documents that were scored"""
+    right: dict[str, dict[str, Sequence[bool]]]
+    """task -> number of shots -> whether each document was answered rightly, by `main_metric`"""
 
 
 @dataclass(frozen=True)
@@ -87,22 +91,37 @@ def evaluate(
     documents = {name: TASKS[name].load(sources) for name in tasks if name != HELD_OUT}  # all, so that none fails late
     results: Results = {}
     samples: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    right: dict[str, dict[str, Sequence[bool]]] = {}
     for name in tasks:
         if name == HELD_OUT:
             progress(name)
             results[name] = {"0": _held_out(engine, tokenizer, dataset, settings)}
             continue
-        results[name], samples[name] = {}, {}
+        results[name], samples[name], right[name] = {}, {}, {}
         for shots in settings.shots:
             progress(f"{name}, {shots} shots")
-            result, shown = _score_task(engine, tokenizer, TASKS[name], documents[name], shots, settings)
-            results[name][str(shots)], samples[name][str(shots)] = result, shown
-    return Evaluation(results, samples)
+            scored = _score_task(engine, tokenizer, TASKS[name], documents[name], shots, settings)
+            results[name][str(shots)], samples[name][str(shots)], right[name][str(shots)] = scored
+    return Evaluation(results, samples, {name: documents[name][: settings.limit] for name in right}, right)
+
+
+def main_metric(result: dict[str, Any]) -> str:
+    """The share of right answers that GPT-3's paper reports."""
+    return "exact_match" if "exact_match" in result else "accuracy"
+
+
+def fraction(name: str, hits: NDArray[Any]) -> dict[str, Any]:
+    """Count, mean and standard error of the mean of zeros and ones (the estimate from a sample, as lm-eval's)."""
+    count, total = len(hits), int(hits.sum())
+    mean = total / count
+    error = math.sqrt(mean * (1 - mean) / (count - 1)) if count > 1 else None
+    return {f"{name}_count": total, name: mean, f"{name}_stderr": error}
 
 
 def _score_task(
     engine: Engine, tokenizer: Tokenizer, task: Task, documents: Sequence[Document], shots: int, settings: Settings
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[dict[str, Any], list[dict[str, Any]], Sequence[bool]]:
+    """The result, samples, and whether each document was answered rightly."""
     count = min(len(documents), settings.limit or len(documents))
     # An answer has no more tokens than bytes, whatever the model spells it with; one more for the newline after it.
     answer_tokens = max(len(d.target.encode()) for d in documents) + 1 if task.generates else 0
@@ -127,20 +146,21 @@ def _score_task(
         "documents": count,
         "truncated": int(cut.sum()),
         "mean_shots": int(shown_shots.sum()) / count,
-        **_fraction("accuracy", greedy),
+        **fraction("accuracy", greedy),
         "log_probability_sum": math.fsum(log_probability),
         **_perplexity(log_probability),
     }
+    right = greedy.astype(bool).tolist()
     shown = [_sample(prompt(i), log_probability[i], greedy[i]) for i in range(min(_SAMPLES, count))]
     if task.generates:
         stop = stop_token(tokenizer, _STOPS)
         answers = generate_answers(engine, [p.context_ids for p in prompts], answer_tokens, stop, length, rows)
         ids = unpad_answers(gather(engine, pad_answers(answers, answer_tokens), count))
         texts = [answer_text(tokenizer, answer, _STOPS).strip() for answer in ids]
-        exact = [text == document.target.strip() for text, document in zip(texts, documents[:count], strict=True)]
-        result |= _fraction("exact_match", np.array(exact))
+        right = [text == document.target.strip() for text, document in zip(texts, documents[:count], strict=True)]
+        result |= fraction("exact_match", np.array(right))
         shown = [{**sample, "answer": texts[number]} for number, sample in enumerate(shown)]
-    return result, shown
+    return result, shown, right
 
 
 def _held_out(engine: Engine, tokenizer: Tokenizer, dataset: Dataset | None, settings: Settings) -> dict[str, Any]:
@@ -152,14 +172,6 @@ def _held_out(engine: Engine, tokenizer: Tokenizer, dataset: Dataset | None, set
     if settings.recipe is None:
         scored = count_text(scored, dataset, tokenizer)
     return {name: getattr(scored, name) for name in _HELD_OUT_VALUES}
-
-
-def _fraction(name: str, hits: NDArray[Any]) -> dict[str, Any]:
-    """Count, mean and standard error of the mean of zeros and ones (the estimate from a sample, as lm-eval's)."""
-    count, total = len(hits), int(hits.sum())
-    mean = total / count
-    error = math.sqrt(mean * (1 - mean) / (count - 1)) if count > 1 else None
-    return {f"{name}_count": total, name: mean, f"{name}_stderr": error}
 
 
 def _perplexity(log_probability: NDArray[np.float64]) -> dict[str, Any]:

@@ -52,8 +52,8 @@ class Sources:
         path = found[0]
         data = path.read_bytes()
         try:
-            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
+            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+            return [json.loads(line) for line in text.split("\n") if line.strip()]
         except (OSError, EOFError, ValueError) as error:
             raise ConfigError(f"{path} is not a file of JSON lines ({error}): copy it again") from error
 

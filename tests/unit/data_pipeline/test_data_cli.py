@@ -74,6 +74,25 @@ def test_inspect_shows_counts_and_text(built: Path, capsys: pytest.CaptureFixtur
     assert "--- validation, first document ---" in out
 
 
+def test_inspect_shows_what_the_text_held_of_evaluation_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = make_documents(0, 300)
+    long = [text for text in documents if len(text.split()) > 40]
+    examples = [" ".join(long[0].split()[:20]), *(f"{number} " * 20 for number in range(7))]
+    (tmp_path / "a.txt").write_text("\n\n".join(documents))
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in examples))
+    (tmp_path / "build.yaml").write_text(
+        f"input: {tmp_path / 'a.txt'}\noutput: {tmp_path / 'out'}\ntokenizer: {{vocabulary: 500}}\n"
+        f"txt_documents: paragraph\nsteps: [{{name: decontaminate, against: {tmp_path / 'quiz.jsonl'}}}]\n"
+    )
+    assert run("build", tmp_path / "build.yaml") == 0
+    built = capsys.readouterr().out
+    assert run("inspect", tmp_path / "out") == 0
+    for shown in (built, capsys.readouterr().out):
+        assert [line.split() for line in shown.splitlines() if "quiz" in line] == [["quiz", "13", "8", "1", "12.50%"]]
+
+
 def test_inspect_refuses_a_damaged_dataset(built: Path, tmp_path: Path) -> None:
     import shutil
 

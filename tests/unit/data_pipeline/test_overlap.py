@@ -14,7 +14,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.examples import EvaluationSet
-from data_pipeline.overlap import GramIndex, overlap_report, report_ngram
+from data_pipeline.overlap import GramIndex, example_hashes, overlap_report, report_ngram
 from data_pipeline.words import Words
 
 
@@ -99,6 +99,20 @@ def test_n_of_the_scrambling_tasks_is_the_paper_s(real_text: Path, n: int, examp
     assert report_ngram(np.array([len(re.findall(r"\w+", text)) for text in texts]), least=8) == 8
 
 
+def test_examples_have_one_hash_exactly_if_their_words_are_the_same_in_the_same_order() -> None:
+    draw = random.Random(7)
+    texts = [
+        " ".join(draw.choices(["ab", "Ab!", "a", "b", "c-d", "cd", "..."], k=draw.randint(0, 4))) for _ in range(2000)
+    ]
+    words = [tuple(filter(None, (re.sub(r"[.!-]", "", word).lower() for word in text.split()))) for text in texts]
+    hashes = example_hashes(texts).tolist()
+    assert len(set(words)) > 50
+    assert len(set(words)) == len(set(hashes)) == len(set(zip(words, hashes, strict=True)))
+    assert hashes[::100] == [int(example_hashes([text])[0]) for text in texts[::100]], "alone as among others"
+    assert example_hashes([]).tolist() == []
+    assert example_hashes(["To be, or not to be"])[0] == 0xDF77A6E8803F9E17, "as in every process and version"
+
+
 def test_an_index_is_the_same_file_each_time_and_after_it_was_read(tmp_path: Path) -> None:
     given = [written_set(tmp_path / f"{name}.jsonl", [f"{name} {n} " * 9 for n in range(20)]) for name in "ab"]
     for name in ("1.npz", "2.npz"):
@@ -131,9 +145,9 @@ def test_a_file_that_is_no_index_is_an_error_that_names_it(tmp_path: Path) -> No
 def test_sets_without_words_find_nothing(tmp_path: Path) -> None:
     index = GramIndex.of([written_set(tmp_path / "a.jsonl", ["...", "few words"])], 13)
     assert not found_in(index, ["few words and more " * 20]).any()
-    assert index.report(np.zeros(0, np.bool_)) == [
-        {"name": "a", "ngram": 8, "examples": 2, "short": 2, "dirty": 0, "dirty_fraction": 0.0, "dirty_examples": []}
-    ]
+    (found,) = index.report(np.zeros(0, np.bool_))
+    counts = {"ngram": 8, "examples": 2, "short": 2, "dirty": 0, "dirty_fraction": 0.0, "dirty_examples": []}
+    assert {key: found[key] for key in counts} == counts
 
 
 def test_examples_are_all_strings_of_a_line_or_the_fields_named(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""Of the examples that were scored, which ones the training text held, and how well the others were answered.
+
+As in section 4 of GPT-3's paper (2005.14165, appendix C): a task's accuracy on all of its examples, on the clean and on
+the dirty ones. What is dirty is in the datasets, whose builds looked for it (step `decontaminate`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.contamination import SearchedSet
+from data_pipeline.overlap import example_hashes
+from pretrain.evaluate.run import Evaluation, fraction, main_metric
+from pretrain.evaluate.tasks.base import Document
+
+
+def overlap(
+    evaluation: Evaluation, searched: Mapping[str, Sequence[SearchedSet]], unknown: str | None = None
+) -> dict[str, Any]:
+    """What report.json says under `overlap`, from the sets that each dataset of the run was searched for, by the name
+    of the dataset. `unknown` says why nothing is known of the datasets.
+
+    unknown: that sentence, or null. tasks: for each scored task
+
+    - `documents`, and how many of them are `dirty` (in any dataset), `clean` (looked for in every dataset and found in
+      none) and `unknown` (all others);
+    - `sets`: the evaluation set that was looked for in each `dataset`, as its build reports it: `name`, `ngram` (N),
+      `examples`, `short` (too few words to be looked for: unknown), `dirty`, `dirty_fraction`, and
+      `removed`, what was then taken out of the training text (`overlap_report` in data_pipeline);
+    - `shots`: by number of shots, the `metric`; under `all`, `clean` and `dirty` its `documents`, count, mean (null of
+      none) and standard error; and `clean_minus_all`. Empty where all documents are unknown.
+    """
+    tasks = {}
+    for task, documents in evaluation.documents.items():
+        matched = [_matched(documents, name, sets) for name, sets in searched.items()]
+        none = np.zeros(len(documents), np.bool_)
+        dirty = np.any([none, *(its_dirty for _, _, its_dirty in matched)], axis=0)
+        clean = np.all([known for _, known, _ in matched] or [none], axis=0) & ~dirty
+        known = bool((dirty | clean).any())
+        tasks[task] = {
+            "documents": len(documents),
+            "dirty": int(dirty.sum()),
+            "clean": int(clean.sum()),
+            "unknown": int((~dirty & ~clean).sum()),
+            "sets": [facts for facts, _, _ in matched if facts is not None],
+            "shots": {
+                shots: _compared(main_metric(evaluation.results[task][shots]), np.array(right), clean, dirty)
+                for shots, right in (evaluation.right[task].items() if known else ())
+            },
+        }
+    return {"unknown": unknown, "tasks": tasks}
+
+
+def _matched(
+    documents: Sequence[Document], dataset: str, sets: Sequence[SearchedSet]
+) -> tuple[dict[str, Any] | None, NDArray[np.bool_], NDArray[np.bool_]]:
+    """(the set that holds most of the documents, or None; [documents] whether it holds each; [documents] whether it is
+    dirty there). A set may hold a document as a whole or, where its `fields` say so, the question alone."""
+    whole = example_hashes([document.context + document.target for document in documents])
+    question = example_hashes([document.context for document in documents])
+    best: SearchedSet | None = None
+    hashes, known = whole, np.zeros(len(documents), np.bool_)
+    for one in sets:
+        its_hashes = np.where(np.isin(whole, one.hashes), whole, question)
+        its_known = np.isin(its_hashes, one.hashes)
+        if its_known.sum() > known.sum():
+            best, hashes, known = one, its_hashes, its_known
+    if best is None:
+        return None, known, known
+    counts = {key: getattr(best, key) for key in ("name", "ngram", "examples", "short", "dirty", "dirty_fraction")}
+    return {"dataset": dataset, **counts, "removed": best.removed}, known, np.isin(hashes, best.dirty_hashes)
+
+
+def _compared(
+    metric: str, right: NDArray[np.bool_], clean: NDArray[np.bool_], dirty: NDArray[np.bool_]
+) -> dict[str, Any]:
+    parts = {"all": right, "clean": right[clean], "dirty": right[dirty]}
+    values = {name: {"documents": len(hits), **_fraction(metric, hits)} for name, hits in parts.items()}
+    difference = values["clean"][metric] - values["all"][metric] if clean.any() else None
+    return {"metric": metric, **values, "clean_minus_all": difference}
+
+
+def _fraction(metric: str, hits: NDArray[np.bool_]) -> dict[str, Any]:
+    return fraction(metric, hits) if len(hits) else {f"{metric}_count": 0, metric: None, f"{metric}_stderr": None}
