@@ -43,14 +43,14 @@ class Document:
         return int.from_bytes(hashlib.sha256(self.utf8).digest()[: HASH_BITS // 8], "big")
 
 
-def batched(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Runs of documents that together have about as many characters as arrays work on best."""
+def batched(documents: Iterable[Document], characters: int = _BATCH_CHARACTERS) -> Iterator[list[Document]]:
+    """Runs of documents that together have so many characters; by itself, as many as arrays work on best."""
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += sum(map(len, document.texts))
-        if size >= _BATCH_CHARACTERS:
+        if size >= characters:
             yield batch
             batch, size = [], 0
     if batch:

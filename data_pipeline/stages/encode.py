@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.documents import Document
+from data_pipeline.documents import batched
 from data_pipeline.manifest import SPLITS, SplitName
 from data_pipeline.shards import token_dtype
 from data_pipeline.stages.passes import Survey
@@ -70,7 +69,7 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
     dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
     rows: dict[SplitName, list[tuple[int, ...]]] = {split: [] for split in SPLITS}
     pieces: dict[SplitName, list[NDArray[Any]]] = {split: [] for split in SPLITS}
-    for batch in _batches(read_piece(survey.path, survey.stretch.file.name)):
+    for batch in batched(read_piece(survey.path, survey.stretch.file.name), _BATCH_CHARACTERS):
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
         for document in batch:
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
@@ -89,19 +88,6 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
         _save(files.index_path, index[order])
         _save(files.tokens_path, np.concatenate([pieces[split][n] for n in order] or [np.empty(0, dtype)]))
     return {split: sum(map(len, pieces[split])) for split in SPLITS}
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += sum(map(len, document.texts))
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 @functools.lru_cache(maxsize=1)
