@@ -13,7 +13,6 @@ from typing import Any
 from data_pipeline.errors import DataError
 
 _EXAMPLES = 5
-_LEAST_SEEN = 1000  # records before which a share says little: the file's end judges them instead
 
 
 @dataclass
@@ -74,8 +73,6 @@ class Records:
         self._count += 1
         if len(self._first) < _EXAMPLES:
             self._first.append(f"{place}: {reason}")
-        if self.seen >= _LEAST_SEEN:
-            self._judge()
 
     def end(self) -> None:
         """To be called once all are read. Raises DataError when too many of them were malformed."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import unicodedata
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import Tally
 from data_pipeline.durable import sync
 from data_pipeline.errors import DataError
+from data_pipeline.limits import allow_open_files
 from data_pipeline.manifest import (
     MANIFEST,
     BuildRecord,
@@ -50,15 +53,18 @@ _UNIGRAM, _REPORT = "unigram.npy", "report.json"
 def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -> bool:
     """Build the dataset or the mix; False when it is already there, whole and of the same settings and input.
 
-    Raises DataError for input that can't be used, an output that holds something else, and a full disk.
+    Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
+    kept for another start.
     """
     at_work = False
+    allow_open_files()
     try:
         sources = find_sources(config)
         files = digests(sources, scratch.scratch_of(config.output))
         identity = identity_of(config, sources, files)
         if not _is_built(config.output, identity):
-            cut_so = digest_of([identity, piece_bytes(config, sources)])  # else work done would not fit together
+            # Work done with others would not fit together.
+            cut_so = digest_of([identity, piece_bytes(config, sources), _versions(), [s.state() for s in config.steps]])
             with scratch.at_work(config.output, cut_so) as folder:
                 at_work = True
                 if not _is_built(config.output, identity):
@@ -67,10 +73,6 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
                     _publish(folder / "output", config.output)
         scratch.remove(config.output)
         return at_work
-    except DataError:
-        if at_work:
-            scratch.remove(config.output)  # another start would only find the same
-        raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(
@@ -94,7 +96,7 @@ def _build(
     def run(stage: str, tasks: list[Task]) -> list[Any]:
         shown = progress(stage)
         shown.expect(sum(task.size for task in tasks))
-        results = run_tasks(tasks, folder / stage, workers, lambda task, _: shown.add(1, task.size))
+        results = run_tasks(tasks, folder / stage, workers, lambda task, new: shown.add(1, task.size, new))
         shown.done()
         return results
 
@@ -150,7 +152,7 @@ def _finish(
             splits=made.splits,
             build=BuildRecord(
                 identity=identity,
-                config=config.model_dump(mode="json"),
+                config=config.model_dump(mode="json", exclude={"output", "workers", "piece_bytes"}),
                 source=source.name,
                 inputs=tuple(f for f, held in zip(files[source.name], held_out, strict=True) if not held),
                 validation_inputs=tuple(f for f, held in zip(files[source.name], held_out, strict=True) if held),
@@ -165,6 +167,12 @@ def _finish(
             identity=identity,
             sources=tuple(MixSource(name=s.name, weight=s.weight, identity=identities[s.name]) for s in sources),
         ).save(output)
+
+
+def _versions() -> list[str]:
+    """Of what decides how documents are cleaned and encoded."""
+    names = ("ftfy", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
+    return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
 
 
 def _file(path: Path) -> File:
@@ -193,7 +201,11 @@ def _is_built(output: Path, identity: str) -> bool:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return False
     if (output / MIX).is_file():
-        found = Mix.load(output).identity
+        mix = Mix.load(output)
+        found = mix.identity
+        for source in mix.sources:
+            if Manifest.load(output / source.name).identity != source.identity:
+                raise DataError(f"{output / source.name} is not the dataset that was built there; remove {output}.")
     elif (output / MANIFEST).is_file():
         found = Manifest.load(output).build.identity
     else:

@@ -56,8 +56,8 @@ class BuildConfig(Reading):
     piece_bytes: int | None = Field(
         default=None,
         gt=0,
-        description="larger input files are cut into pieces of so many bytes of text, which processes share; absent: "
-        "a 64th of the input, from 1 to 64 MiB. The dataset is the same with any size",
+        description="larger and compressed input files are cut into pieces of so many bytes of text, which processes "
+        "share; absent: a 64th of the input, from 1 to 32 MiB. The dataset is the same with any size",
     )
     member_tokens: int = Field(
         default=2**20, gt=0, description="tokens after which a tar member ends, at the end of a document"
@@ -83,11 +83,9 @@ class BuildConfig(Reading):
         for step in self.steps:
             if self.pair_fields and not step.takes_pairs:
                 raise ValueError(f"the step {step.title} is not for pairs: leave it out, or pair_fields")
-            for name in step.only or []:
+            for name in step.sources():
                 if name not in names:
-                    raise ValueError(
-                        f"the step {step.title} is only for {name!r}, which is none of the sources {names}"
-                    )
+                    raise ValueError(f"the step {step.title} names {name!r}, which is none of the sources {names}")
         return self
 
     @property

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from data_pipeline.cache import Cache
 from data_pipeline.errors import DataError
 from data_pipeline.heads import read_records, read_starts
+from data_pipeline.limits import allow_open_files
 from data_pipeline.manifest import File, Manifest, Member, Shard, SplitName, TokenizerRecord, file_sha256
 from data_pipeline.remote import RemoteTokens, fetch_directory
 from data_pipeline.shards import npy_vector
@@ -61,6 +62,7 @@ class Dataset:
             self.manifest, self.directory = fetch_directory(self._storage, cache)
         else:
             self.manifest, self.directory = Manifest.load(path), path
+            allow_open_files()  # each shard is mapped
             for shard in self._all_shards():
                 _check_file(path / shard.file, shard.bytes)
         _check_file(self.directory / self.manifest.unigram.file, self.manifest.unigram.bytes)

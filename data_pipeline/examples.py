@@ -16,7 +16,7 @@ from data_pipeline.readers import find_inputs, read_documents
 
 MOST_WORDS = 13
 """Of a gram of the overlap report."""
-_ENDINGS = re.compile(r"\.(jsonl|txt|xml)(\.(gz|bz2|zst))?$", re.IGNORECASE)
+_ENDINGS = re.compile(r"\.(jsonl|txt|xml|wet|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 class EvaluationSet(BaseModel):
@@ -29,8 +29,8 @@ class EvaluationSet(BaseModel):
         description="what reports call it; absent: each file is a set, called by its name without the endings",
     )
     files: str | list[str] = Field(
-        description="file, directory, glob, or a list of them: .jsonl (a line is an example), .txt or .xml (what a "
-        "build takes for a document is one), also as .gz .bz2 .zst"
+        description="file, directory, glob, or a list of them: .jsonl (a line is an example); of other formats, what a "
+        "build takes for a document is one"
     )
     fields: list[str] | None = Field(
         default=None,

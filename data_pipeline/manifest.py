@@ -205,7 +205,10 @@ def save_record(record: BaseModel, path: Path) -> None:
     """Write a record and its checksum, the same bytes for the same content."""
     values = json.loads(json.dumps(record.model_dump()))  # as they will be read
     values[_CHECKSUM] = digest_of(values)
-    path.write_text(json.dumps(values, indent=1, sort_keys=True) + "\n")
+    content = json.dumps(values, indent=1, sort_keys=True) + "\n"
+    if len(content) > LIMIT_BYTES:
+        raise DataError(f"{path} would have more than {LIMIT_BYTES:,} bytes; build with larger member_tokens.")
+    path.write_text(content)
 
 
 def record_bytes(path: Path) -> bytes:

@@ -16,16 +16,17 @@ class Progress:
         self._live = self._stream.isatty()
         self._interval_s = 0.2 if self._live else 10.0
         self._start = self._shown = time.monotonic()
-        self._tasks = self._size = self._whole = 0
+        self._tasks = self._size = self._earlier = self._whole = 0
 
     def expect(self, size: int) -> None:
         """How much there is to do in all."""
         self._whole = size
 
-    def add(self, tasks: int, size: int) -> None:
-        """So much more is done."""
+    def add(self, tasks: int, size: int, new: bool = True) -> None:
+        """So much more is done; if not `new`, by an earlier start."""
         self._tasks += tasks
         self._size += size
+        self._earlier += 0 if new else size
         if time.monotonic() - self._shown >= self._interval_s:
             self._shown = time.monotonic()
             self._stream.write(f"\r{self._line()}\x1b[K" if self._live else f"{self._line()}\n")
@@ -39,8 +40,9 @@ class Progress:
     def _line(self) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)
         line = f"{self._label}: {self._tasks:,} done"
+        new = self._size - self._earlier
         if self._size:
-            line += f", {self._size / 1e6:,.1f} M, {self._size / 1e6 / seconds:,.1f} M/s"
-        if 0 < self._size < self._whole:
-            line += f", {seconds * (self._whole / self._size - 1):,.0f} s left"
+            line += f", {self._size / 1e6:,.1f} M, {new / 1e6 / seconds:,.1f} M/s"
+        if new and self._size < self._whole:
+            line += f", {seconds * (self._whole - self._size) / new:,.0f} s left"
         return f"{line} ({seconds:.1f} s)"

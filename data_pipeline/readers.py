@@ -8,6 +8,7 @@ early. Nothing is ever extracted to disk, so names inside a file lead nowhere.
 from __future__ import annotations
 
 import glob
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ _FORMATS: dict[str, _Read] = {
     ".parquet": parquet.read,
     ".wet": warc.read,
 }
+_log = logging.getLogger(__name__)
 _COMPRESSES_ITSELF = (".parquet",)
 _HAS_FIELDS = (".jsonl", ".parquet")
 _KINDS = ".txt, .jsonl, .xml, .parquet or .wet"
@@ -41,7 +43,12 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            matches = [p for p in path.rglob("*") if p.is_file() and _kind(p)]
+            files = [p for p in path.rglob("*") if p.is_file()]
+            matches = [p for p in files if _kind(p)]
+            if others := sorted(str(p) for p in files if not _kind(p)):
+                _log.warning(
+                    "%d files in %s are of no known kind and left out, such as %s.", len(others), path, others[0]
+                )
         else:
             # A file whose name holds [ or * is itself before it is a pattern.
             names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)
@@ -75,6 +82,11 @@ def read_documents(
         if all(text.strip() for text in texts):
             yield Document(texts, name, index)
     records.end()
+
+
+def packed(path: Path) -> bool:
+    """Whether a file's size does not tell how much is in it."""
+    return path.suffix.lower() in (*DECOMPRESSORS, *_COMPRESSES_ITSELF)
 
 
 def _kind(path: Path) -> str | None:

@@ -35,13 +35,16 @@ def at_work(output: Path, identity: str) -> Iterator[Path]:
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, fcntl.LOCK_SH) as lock:
-            if lock is not None and _identity(folder) != identity and _alone(lock):
-                _empty(folder)
-                (folder / _IDENTITY).write_text(identity)
-                fcntl.flock(lock, fcntl.LOCK_SH)
-            if lock is not None and _identity(folder) == identity:
-                yield folder
-                return
+            if lock is not None:
+                mine = _identity(folder) == identity
+                if not mine and _alone(lock):  # where that fails, the shared lock is lost: once more
+                    _empty(folder)
+                    (folder / _IDENTITY).write_text(identity)
+                    fcntl.flock(lock, fcntl.LOCK_SH)
+                    mine = True
+                if mine:
+                    yield folder
+                    return
         time.sleep(_WAIT_S)
     raise DataError(
         f"Another build is writing {output}, of other input or with other settings; wait for it, or choose another "

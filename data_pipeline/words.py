@@ -38,7 +38,7 @@ class Words:
     """The words of several texts, one after the other."""
 
     hashes: NDArray[np.uint64]
-    """[words] equal for equal words, in any text, process and version."""
+    """[words] equal for equal words, in any text and process."""
     begins: NDArray[np.int64]
     """[words] character of its text that the word begins with."""
     ends: NDArray[np.int64]

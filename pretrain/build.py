@@ -137,7 +137,7 @@ def _left_out(stream: Stream | Phases, recipe: Recipe) -> tuple[str, ...]:
 def _padding(stream: Stream | Phases) -> tuple[str, ...]:
     """Of packed rows that hold little, in sentences."""
     return tuple(
-        f"{samples.padding:.0%} of the {samples.count:,} rows packed of the train split of {dataset.directory} is "
+        f"{samples.padding:.0%} of the {samples.count:,} rows packed of the train split of {dataset.address} is "
         "padding: another model.sequence_length suits its documents better, or objective.packing=windows"
         for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
         if isinstance(samples, PackedRows) and samples.padding > _MUCH_PADDING

@@ -78,6 +78,7 @@ def _document(
     found = {
         "file": span.record["source"],
         "index": span.record["index"],
+        "part": span.record.get("part", 0),
         "bytes": span.record["bytes"],
         "start": first,
         "tokens": end - first,
@@ -98,7 +99,8 @@ def shown(sample: dict[str, Any]) -> str:
     ]
     for document in sample["documents"]:
         lines.append(
-            f"    {document['file']}:{document['index']}  {document['bytes']:,} bytes  "
+            f"    {document['file']}:{document['index']}{f' part {part}' if (part := document['part']) else ''}  "
+            f"{document['bytes']:,} bytes  "
             f"{document['tokens']:,} of its {document['of_tokens']:,} tokens"
         )
         if "text" in document:

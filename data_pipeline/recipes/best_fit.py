@@ -69,7 +69,7 @@ class PackedRows:
         total = int(pairs.sum())
         if not total:
             raise DataError(
-                f"No document of the {split} split of {dataset.directory} has two tokens; add text, and build it again."
+                f"No document of the {split} split of {dataset.address} has two tokens; add text, and build it again."
             )
         begins, lengths = _cut(starts, pairs, length)
         self._begins = begins[np.argsort(lengths, kind="stable")]

@@ -111,26 +111,18 @@ def _plans(
 
 
 def _shard(plan: _Plan, vocabulary: int, member_tokens: int, unigram: Path) -> dict[str, Any]:
-    """Writes one shard, and how often each token is in it. Holds its index in memory, and a member at a time."""
-    indexes, streams, starts = [], [], []
-    for unit in plan.units:
-        index = unit.index()
-        keys = index["key"]
-        first, last = (_place(keys, key) for key in (plan.least_key, plan.end_key))
-        indexes.append(index[first:last])
-        streams.append(unit.tokens())
-        ends = int(index["tokens"][:first].sum()) + np.cumsum(index["tokens"][first:last])
-        starts.append(ends - index["tokens"][first:last])
-    index, start = np.concatenate(indexes), np.concatenate(starts)
-    owner = np.repeat(np.arange(len(indexes)), [len(found) for found in indexes])
+    """Writes one shard, and how often each token is in it. Holds its tokens and index in memory."""
+    parts = [unit.between(plan.least_key, plan.end_key) for unit in plan.units]
+    index = np.concatenate([found for found, _ in parts])
+    owner = np.repeat(np.arange(len(parts)), [len(found) for found, _ in parts])
     unigram.parent.mkdir(parents=True, exist_ok=True)
     with written(plan.path) as scratch:
         writer = ShardWriter(scratch, plan.path.name, vocabulary, member_tokens)
         for row in np.argsort(index["key"], kind="stable").tolist():
-            unit, found, begin = owner[row], index[row], start[row]
+            unit, found = owner[row], index[row]
             record = {"source": plan.units[unit].file}
             record |= {name: int(found[name]) for name in ("index", "part", "bytes", "words")}
-            writer.add(streams[unit][begin : begin + found["tokens"]], record)
+            writer.add(parts[unit][1][found["start"] : found["start"] + found["tokens"]], record)
         shard = writer.close()
     with written(unigram.with_suffix(".npy")) as scratch, scratch.open("wb") as file:
         np.save(file, writer.counts)
@@ -142,11 +134,6 @@ def _shard(plan: _Plan, vocabulary: int, member_tokens: int, unigram: Path) -> d
         "words": int(index["words"].sum()),
         "unigram": str(unigram.with_suffix(".npy")),
     }
-
-
-def _place(keys: NDArray[np.uint64], key: int) -> int:
-    """How many of the sorted keys are below `key`, which may be 2**64."""
-    return len(keys) if key == 2**HASH_BITS else int(np.searchsorted(keys, np.uint64(key)))
 
 
 def _split(results: list[dict[str, Any]]) -> Split:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.documents import batched
+from data_pipeline.documents import HASH_BITS, batched
 from data_pipeline.manifest import SPLITS, SplitName
 from data_pipeline.shards import token_dtype
 from data_pipeline.stages.passes import Survey
@@ -20,7 +20,7 @@ from data_pipeline.tokenizer import Tokenizer
 from data_pipeline.work import Task, written
 
 _BATCH_CHARACTERS = 2**22  # text that is in memory at once while encoding
-INDEX = np.dtype([("key", "<u8"), *((name, "<i8") for name in ("tokens", "index", "part", "bytes", "words"))])
+INDEX = np.dtype([("key", "<u8"), *((name, "<i8") for name in ("start", "tokens", "index", "part", "bytes", "words"))])
 
 
 class Encoded:
@@ -32,15 +32,16 @@ class Encoded:
         self.file = survey.stretch.file.name
         self.index_path, self.tokens_path = stem.with_suffix(".index.npy"), stem.with_suffix(".tokens.npy")
 
-    def index(self) -> NDArray[Any]:
-        """[documents] of INDEX, in place on the disk."""
-        found: NDArray[Any] = np.load(self.index_path, mmap_mode="r")
-        return found
-
-    def tokens(self) -> NDArray[Any]:
-        """[tokens], in place on the disk."""
-        found: NDArray[Any] = np.load(self.tokens_path, mmap_mode="r")
-        return found
+    def between(self, least_key: int, end_key: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """([documents] of INDEX with keys in the range, their [tokens]); `start` counts from the first of these."""
+        index = np.load(self.index_path, mmap_mode="r")
+        first, last = (_place(index["key"], key) for key in (least_key, end_key))
+        mine = np.array(index[first:last])
+        if not len(mine):
+            return mine, np.empty(0, np.uint16)
+        begin, end = int(mine["start"][0]), int(mine["start"][-1] + mine["tokens"][-1])
+        mine["start"] -= begin
+        return mine, np.array(np.load(self.tokens_path, mmap_mode="r")[begin:end])
 
     def remove(self) -> None:
         """Once they are in shards."""
@@ -78,14 +79,16 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
             split: SplitName = "validation" if held_out else "train"
             size = sum(len(text.encode()) for text in document.texts)
             words = sum(len(text.split()) for text in document.texts)
-            rows[split].append((document.key, len(tokens), document.index, document.part, size, words))
+            rows[split].append((document.key, 0, len(tokens), document.index, document.part, size, words))
             pieces[split].append(tokens)
     for split in SPLITS:
         index = np.array(rows[split], INDEX)
         order = np.argsort(index["key"], kind="stable")
+        index = index[order]
+        index["start"] = np.cumsum(index["tokens"]) - index["tokens"]
         files = Encoded(folder, survey, split)
         files.index_path.parent.mkdir(exist_ok=True)
-        _save(files.index_path, index[order])
+        _save(files.index_path, index)
         _save(files.tokens_path, np.concatenate([pieces[split][n] for n in order] or [np.empty(0, dtype)]))
     return {split: sum(map(len, pieces[split])) for split in SPLITS}
 
@@ -93,6 +96,11 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
 @functools.lru_cache(maxsize=1)
 def _tokenizer(path: Path) -> Tokenizer:
     return Tokenizer.load(path)
+
+
+def _place(keys: NDArray[np.uint64], key: int) -> int:
+    """How many of the sorted keys are below `key`, which may be 2**64."""
+    return len(keys) if key == 2**HASH_BITS else int(np.searchsorted(keys, np.uint64(key)))
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:

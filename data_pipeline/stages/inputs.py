@@ -102,6 +102,7 @@ def identity_of(config: BuildConfig, sources: list[Source], files: dict[str, lis
             "workers": True,
             "piece_bytes": True,
             "tokenizer": {"path"},
+            "steps": True,
         },
         exclude_none=True,
     )
@@ -109,8 +110,9 @@ def identity_of(config: BuildConfig, sources: list[Source], files: dict[str, lis
         settings["tokenizer"] = Tokenizer.load(config.tokenizer.path).identity
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.file, f.sha256] for f in files[source.name]]] for source in sources]
-    given = [[file_sha256(path) for path in step.files()] for step in config.steps]
-    return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, given])
+    steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
+    given = [[[path.name, file_sha256(path)] for path in step.files()] for step in config.steps]
+    return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given])
 
 
 def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tuple[Input, ...]:

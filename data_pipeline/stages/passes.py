@@ -38,7 +38,7 @@ class Survey:
     most_key: int
     """Of all keys; 2**64 and -1 where there are no documents."""
     bytes_by_key: Path
-    """int64 [KEY_BUCKETS] bytes of text, by the first bits of the document's key."""
+    """int64 [2, buckets]: those of KEY_BUCKETS (the first bits of a document's key) that have text, its bytes."""
     tallies: dict[str, dict[str, Any]]
     """Of each step, by its place among the steps."""
     bad: dict[str, Any] | None
@@ -156,8 +156,10 @@ def _pass(config: BuildConfig, stretch: Stretch, number: int, folder: Path) -> d
     write_piece(_output(stretch, number, folder), found.watched(documents))
     if path == stretch.file.path:
         stretch.file.check_unchanged()
-    with written(_by_key(stretch, folder)) as scratch, scratch.open("wb") as file:
-        np.save(file, found.bytes_by_key)
+    if segment.gathering is None:
+        buckets = np.flatnonzero(found.bytes_by_key)
+        with written(_by_key(stretch, folder)) as scratch, scratch.open("wb") as file:
+            np.save(file, np.stack([buckets, found.bytes_by_key[buckets]]))
     return {
         "documents": found.documents,
         "bytes": found.bytes,

@@ -1,4 +1,4 @@
-"""Input files -> units, that one task each works on: the files themselves, or pieces of large ones."""
+"""Input files -> units, that one task each works on: the files themselves, or pieces of large and compressed ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 from data_pipeline.bad_input import BadInput
 from data_pipeline.build_config import BuildConfig
 from data_pipeline.documents import Document
-from data_pipeline.readers import read_documents
+from data_pipeline.readers import packed, read_documents
 from data_pipeline.stages.inputs import Input, Source
 from data_pipeline.stages.pieces import SUFFIX, write_piece
 from data_pipeline.work import Task
 
-_PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**26
+_PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**25
+_DOCUMENT_BYTES = 256  # that each counts besides its text, as it does in memory
 Run = Callable[[str, list[Task]], list[Any]]
 """Does a stage's tasks: (its name, which is that of its folder too; the tasks) -> their results."""
 
@@ -39,7 +40,7 @@ def cut(config: BuildConfig, sources: list[Source], folder: Path, run: Run) -> l
     """The units of all sources, in their order: files, or pieces of large ones."""
     files = [(source, file) for source in sources for file in source.inputs]
     limit = piece_bytes(config, sources)
-    large = [(number, file) for number, (_, file) in enumerate(files) if file.state[0] > limit]
+    large = [(number, file) for number, (_, file) in enumerate(files) if file.state[0] > limit or packed(file.path)]
     tasks = [
         Task(f"{number:06d}", partial(_cut, config, file, limit, folder / "reading" / f"{number:06d}"), file.state[0])
         for number, file in large
@@ -76,7 +77,7 @@ def _cut(config: BuildConfig, file: Input, limit: int, prefix: Path) -> dict[str
         def piece() -> Iterator[Document]:
             nonlocal size
             while size < limit and (document := next(documents, None)) is not None:
-                size += len(document.utf8)
+                size += len(document.utf8) + _DOCUMENT_BYTES
                 yield document
 
         path = prefix.with_name(f"{prefix.name}-{len(pieces):06d}{SUFFIX}")

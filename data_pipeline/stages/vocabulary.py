@@ -58,19 +58,20 @@ def make_tokenizer(
 ) -> Path:
     """Its file, in `folder`."""
     settings = config.tokenizer
-    samples: list[tuple[Path, int]] = []
+    samples: dict[str, tuple[int, list[Path]]] = {}  # of each source: bytes that are wanted, and files of documents
     if settings.trains:
         whole = sum(source.weight for source in sources)
-        tasks, wanted = [], {}
+        tasks = []
         for source in sources:
             mine = [s for s in surveys if s.stretch.source == source.name and not s.stretch.file.validation]
-            wanted[source.name] = max(1, int(settings.training_bytes * source.weight / whole))
-            limit = _limit(mine, cutoff[source.name], wanted[source.name])
+            wanted = max(1, int(settings.training_bytes * source.weight / whole))
+            limit = _limit(mine, cutoff[source.name], wanted)
+            samples[source.name] = wanted, []
             for survey in mine:
                 place = folder / "sample" / f"{survey.stretch.number:06d}{SUFFIX}"
                 work = partial(_sample, survey, cutoff[source.name], limit, place)
                 tasks.append(Task(place.name.removesuffix(SUFFIX), work, survey.bytes))
-                samples.append((place, wanted[source.name]))
+                samples[source.name][1].append(place)
         run("sample", tasks)
     (name,) = run("tokenizer", [Task("tokenizer", partial(_make, config, samples, folder))])
     return folder / str(name)
@@ -80,7 +81,8 @@ def _limit(surveys: list[Survey], cutoff: int, wanted_bytes: int) -> int:
     """A key below which lie at least the wanted bytes of training text, as far as there are any, and little more."""
     by_key = np.zeros(KEY_BUCKETS, np.int64)
     for survey in surveys:
-        by_key += np.load(survey.bytes_by_key)
+        buckets, sizes = np.load(survey.bytes_by_key)
+        by_key[buckets] += sizes
     first = cutoff * KEY_BUCKETS >> HASH_BITS
     by_key[: first + 1] = 0  # its bucket may be held out in part
     enough = np.flatnonzero(np.cumsum(by_key) >= wanted_bytes)
@@ -94,14 +96,12 @@ def _sample(survey: Survey, least_key: int, limit: int, path: Path) -> None:
     write_piece(path, (document for document in documents if least_key <= document.key < limit))
 
 
-def _make(config: BuildConfig, samples: list[tuple[Path, int]], folder: Path) -> str:
+def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folder: Path) -> str:
     settings = config.tokenizer
     if settings.path is not None:
         tokenizer = Tokenizer.load(settings.path)
     else:
-        texts: list[str] = []
-        for wanted_bytes in dict.fromkeys(wanted for _, wanted in samples):
-            texts += _chosen([path for path, wanted in samples if wanted == wanted_bytes], wanted_bytes)
+        texts = [text for wanted_bytes, paths in samples.values() for text in _chosen(paths, wanted_bytes)]
         tokenizer = Tokenizer.train(texts, settings.type, settings.vocabulary, settings.specials)
     with written(folder / tokenizer.file_name) as path:
         tokenizer.save(path)

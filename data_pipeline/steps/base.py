@@ -23,17 +23,27 @@ class Step(BaseModel):
     """What all steps can be told. Every subclass has a `name: Literal[...]` with that name as its default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    paths: ClassVar[frozenset[str]] = frozenset()
+    """Settings that name what is in `files`, wherever it lies."""
     takes_pairs: ClassVar[bool] = False
     """Whether documents of two texts can go through."""
 
     only: list[str] | None = Field(
-        default=None, description="names of the sources whose documents it works on; absent: all"
+        default=None, min_length=1, description="names of the sources whose documents it works on; absent: all"
     )
 
     @property
     def title(self) -> str:
         """The step's `name`."""
         return str(type(self).model_fields["name"].default)
+
+    def sources(self) -> list[str]:
+        """Names of the sources that its settings speak of."""
+        return list(self.only or [])
+
+    def state(self) -> dict[str, Any]:
+        """Settings that change no result, but what is on the disk on the way to it."""
+        return {}
 
     def files(self) -> list[Path]:
         """Files besides the input that its work depends on, such as texts to train a model on."""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ _WORD = re.compile(r"\w+")
 class C4(LocalStep):
     """Keeps the lines of a page that are sentences, and the pages that have some and none of what is not wanted."""
 
+    paths: ClassVar[frozenset[str]] = frozenset({"bad_words"})
     name: Literal["c4"] = "c4"
     min_sentences: int = Field(
         default=3,
@@ -73,7 +74,7 @@ class C4(LocalStep):
 
     def files(self) -> list[Path]:
         """The list of bad words."""
-        return [] if self.bad_words is None else [self.bad_words]
+        return [] if self.bad_words is None else [self.bad_words.expanduser()]
 
     def prepare(self, folder: Path) -> Iterable[Task]:
         """Has nothing to do but see that the list can be read; raises DataError if it can't."""
@@ -138,7 +139,7 @@ class C4(LocalStep):
         if self.bad_words is None:
             return []
         try:
-            lines = self.bad_words.read_text(encoding="utf-8").splitlines()
+            lines = self.bad_words.expanduser().read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"The list of bad words {self.bad_words} can't be read ({error}); give a UTF-8 file with a word or "

@@ -77,6 +77,14 @@ class Duplicates(GlobalStep):
             raise ValueError(f"remove goes in a circle ({' < '.join(error.args[1])}): no copy would stay") from None
         return self
 
+    def sources(self) -> list[str]:
+        """As Step.sources."""
+        return [*super().sources(), *self.prefer, *(name for pair in self.remove for name in (pair.like, pair.from_))]
+
+    def state(self) -> dict[str, Any]:
+        """As Step.state."""
+        return {"items_per_task": self.items_per_task}
+
     @abstractmethod
     def _least_similarity(self) -> float | None:
         """What sketches of items with a common key must say; None: the key is enough."""

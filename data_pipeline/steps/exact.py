@@ -25,6 +25,7 @@ from data_pipeline.runs import RunWriter
 from data_pipeline.steps.duplicates import Duplicates
 from data_pipeline.steps.verdicts import verdicts
 from data_pipeline.words import Words
+from data_pipeline.work import written
 
 _CHARACTERS = 2**18  # of texts hashed together
 _NEWLINES = re.compile(r"(\n+)")
@@ -53,7 +54,7 @@ class DedupExact(Duplicates):
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Hashes documents or their paragraphs, some at a time. Raises DataError at a pair, unless whole documents are
         compared as they are."""
-        with facts.open("wb") as file:
+        with written(facts) as path, path.open("wb") as file:
             writer = RunWriter(file, 3, self.items_per_task)
             texts: list[bytes | str] = []
             characters = 0

@@ -27,6 +27,7 @@ from data_pipeline.minhash import MinHash
 from data_pipeline.runs import RunWriter
 from data_pipeline.steps.duplicates import Duplicates
 from data_pipeline.steps.verdicts import verdicts
+from data_pipeline.work import written
 
 _CHARACTERS = 2**18  # of texts hashed together: their features fit into the processor's cache
 _MOST_KEYS = 256
@@ -80,7 +81,7 @@ class DedupFuzzy(Duplicates):
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Hashes documents, some at a time."""
         method = self._method
-        with facts.open("wb") as file:
+        with written(facts) as path, path.open("wb") as file:
             writer = RunWriter(file, 3 if method.sketches else 2, self.items_per_task)
             texts: list[str] = []
             characters = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ _MODEL = "quality.npz"
 class Quality(LocalStep):
     """Drops documents by a classifier's score."""
 
+    paths: ClassVar[frozenset[str]] = frozenset({"good", "raw", "path"})
     name: Literal["quality"] = "quality"
     good: str | list[str] | None = Field(
         default=None, description="files of text as it should be, named as `input` names files: encyclopedias, books"
@@ -35,6 +36,7 @@ class Quality(LocalStep):
     raw: str | list[str] | None = Field(
         default=None, description="files of text as it comes, such as unfiltered crawl, named likewise"
     )
+    reading: Reading = Field(default=Reading(), description="how good and raw become documents: keys as of a build")
     path: Path | None = Field(default=None, description="a trained model's .npz, instead of good and raw")
     training_documents: int = Field(
         default=20_000, gt=0, description="documents of each kind to learn from, at most; chosen by their hash"
@@ -83,9 +85,8 @@ class Quality(LocalStep):
         else:
             assert self.good is not None
             assert self.raw is not None
-            model = train(
-                _documents(self.good), _documents(self.raw), self.training_documents, self.features, self.seed
-            )
+            good, raw = _documents(self.good, self.reading), _documents(self.raw, self.reading)
+            model = train(good, raw, self.training_documents, self.features, self.seed)
         with written(folder / _MODEL) as path:
             model.save(path)
         return {**model.facts, "digest": model.digest}
@@ -97,6 +98,6 @@ def lomax(keys: list[int], alpha: float, seed: int) -> NDArray[np.float64]:
     return np.asarray((1 - uniform) ** (-1 / alpha) - 1, np.float64)
 
 
-def _documents(patterns: str | list[str]) -> Iterator[Document]:
+def _documents(patterns: str | list[str], reading: Reading) -> Iterator[Document]:
     for path in find_inputs(patterns):
-        yield from read_documents(path, Reading())
+        yield from read_documents(path, reading)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from data_pipeline.cache import Cache
 from data_pipeline.dataset import Dataset
+from data_pipeline.errors import DataError
+from data_pipeline.manifest import Manifest
 from data_pipeline.mix import MIX, Mix
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.make import make
@@ -38,10 +40,14 @@ def _of_mix(config: RunConfig) -> RunConfig:
     path = config.data.path
     if path is None or not (Path(path) / MIX).is_file():
         return config
-    sources = [
-        {"path": str(Path(path) / source.name), "name": source.name, "weight": source.weight}
-        for source in Mix.load(Path(path)).sources
-    ]
+    sources = []
+    for source in Mix.load(Path(path)).sources:
+        folder = Path(path) / source.name
+        if Manifest.load(folder).identity != source.identity:
+            raise DataError(
+                f"{folder} is not the dataset that was built with the others of {path}: build the mix again."
+            )
+        sources.append({"path": str(folder), "name": source.name, "weight": source.weight})
     data = Data.model_validate(config.data.model_dump() | {"path": None, "sources": sources})
     return config.model_copy(update={"data": data})
 

@@ -80,7 +80,7 @@ def test_packed_rows_that_hold_little_are_said() -> None:
     from pretrain.build import _padding
 
     documents: Any = SimpleNamespace(  # 40 of 13 tokens
-        directory=Path("set"), starts=lambda split: np.arange(40) * 13, num_tokens=lambda split: 40 * 13
+        address="set", starts=lambda split: np.arange(40) * 13, num_tokens=lambda split: 40 * 13
     )
 
     def said(length: int) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ ODD = [
 
 
 class Silent(Progress):
-    def add(self, documents: int, text_bytes: int) -> None:
+    def add(self, tasks: int, size: int, new: bool = True) -> None:
         pass
 
     def done(self) -> None:

@@ -56,14 +56,17 @@ def test_too_many_malformed_lines_of_a_file_are_an_error_at_its_end(tmp_path: Pa
         read(path, max_bad_fraction=0.09)
 
 
-def test_many_malformed_lines_stop_the_reading_before_the_end(tmp_path: Path) -> None:
+def test_the_share_is_that_of_the_whole_file_wherever_malformed_lines_lie(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b"\n".join([good(i) if i < 995 or i > 1100 else b"{" for i in range(5000)]))
-    documents = read_documents(path, settings(input=str(path), output="o", max_bad_fraction=0.01))
-    before: list[int] = []
-    with pytest.raises(DataError, match=r"11 of the 1006 "):
-        before.extend(document.index for document in documents)
-    assert before == list(range(995))
+    for bad, most in ((range(40, 45), 0.001), (range(1001, 1006), 0.001), (range(4995, 5000), 0.001)):
+        path.write_bytes(b"\n".join([b"{" if i in bad else good(i) for i in range(5000)]))
+        found = BadInput()
+        assert (
+            len(list(read_documents(path, settings(input="a", output="o", max_bad_fraction=most), None, found))) == 4995
+        )
+        assert (found.count, found.seen) == (5, 5000)
+        with pytest.raises(DataError, match=r"5 of the 5000 .* more than max_bad_fraction=0.0009 "):
+            list(read_documents(path, settings(input="a", output="o", max_bad_fraction=0.0009)))
 
 
 def test_what_was_counted_in_several_files_is_the_same_in_any_order(tmp_path: Path) -> None:

@@ -19,12 +19,19 @@ from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import MANIFEST, SPLITS
+from data_pipeline.manifest import SPLITS
 from data_pipeline.mix import Mix
 from data_pipeline.scratch import scratch_of
 from data_pipeline.stages import passes
 
 STEPS = [{"name": "length", "least_characters": 40}, {"name": "length", "most_characters": 600}]
+ALL_KINDS = [
+    "repair",
+    "personal",
+    {"name": "dedup_exact", "by": "paragraph", "least_characters": 10},
+    *STEPS,
+    {"name": "dedup_fuzzy", "ngram": 3, "items_per_task": 500},
+]
 
 
 def write(folder: Path, files: dict[str, list[str]]) -> Path:
@@ -41,8 +48,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    found = {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-    return {name: data for name, data in found.items() if Path(name).name != MANIFEST}  # has its config
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 def test_the_dataset_is_the_same_for_any_units_and_processes(
@@ -52,7 +58,7 @@ def test_the_dataset_is_the_same_for_any_units_and_processes(
     made = []
     for number, (workers, piece_bytes) in enumerate([(1, 2**26), (1, 3000), (3, 1500), (2, 20_000)]):
         config = settings(
-            input=str(corpus), output=tmp_path / str(number), steps=STEPS, workers=workers, piece_bytes=piece_bytes
+            input=str(corpus), output=tmp_path / str(number), steps=ALL_KINDS, workers=workers, piece_bytes=piece_bytes
         )
         assert build(config, Silent)
         made.append(contents(config.output))
@@ -93,7 +99,6 @@ def test_steps_that_leave_nothing_are_named(corpus: Path, tmp_path: Path) -> Non
     config = settings(input=str(corpus), output=tmp_path / "out", steps=[{"name": "length", "least_characters": 10**6}])
     with pytest.raises(DataError, match="holds no text after its steps"):
         build(config, Silent)
-    assert not scratch_of(config.output).exists()
 
 
 def test_a_stopped_build_does_not_do_again_what_is_done(
@@ -126,11 +131,17 @@ def test_a_stopped_build_does_not_do_again_what_is_done(
 
 
 TOGETHER = """
-import sys
+import os, pathlib, sys
 from conftest import Silent, settings
 from data_pipeline import work
 from data_pipeline.build import build
 work._SMALL = 0
+real = work.written
+def logged(path):
+    with open(sys.argv[3], "a") as log:
+        log.write(f"{os.getpid()} {path.name} {path.parent.name}\\n")
+    return real(path)
+work.written = logged
 build(settings(input=sys.argv[1], output=sys.argv[2], piece_bytes=2000, workers=1), Silent)
 """
 
@@ -138,9 +149,12 @@ build(settings(input=sys.argv[1], output=sys.argv[2], piece_bytes=2000, workers=
 def test_equal_commands_started_together_share_the_work(corpus: Path, tmp_path: Path) -> None:
     folders = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    command = [sys.executable, "-c", TOGETHER, str(corpus), str(tmp_path / "out")]
+    command = [sys.executable, "-c", TOGETHER, str(corpus), str(tmp_path / "out"), str(tmp_path / "log")]
     commands = [subprocess.Popen(command, env=environment) for _ in range(3)]
     assert [command.wait(120) for command in commands] == [0, 0, 0]
+    results = [line.split() for line in (tmp_path / "log").read_text().splitlines() if ".done.json" in line]
+    assert len({worker for worker, *_ in results}) == 3
+    assert len({tuple(task) for _, *task in results}) == len(results)  # none was done twice
     build(settings(input=str(corpus), output=tmp_path / "alone"), Silent)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
     assert not scratch_of(tmp_path / "out").exists()
@@ -246,6 +260,45 @@ def test_the_tokenizer_s_sample_follows_the_weights(mix: BuildConfig, monkeypatc
     assert 4_500 < sizes[1] <= 6_000
 
 
+def test_sources_of_equal_weight_have_equal_parts_of_the_sample(
+    mix: BuildConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from data_pipeline.tokenizer import Tokenizer
+
+    trained_on: list[str] = []
+    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
+
+    def spy(cls: type, texts: list[str], *others: Any) -> Tokenizer:
+        trained_on.extend(texts)
+        return train(cls, texts, *others)
+
+    monkeypatch.setattr(Tokenizer, "train", classmethod(spy))
+    values = mix.model_dump() | {"tokenizer": {"vocabulary": 400, "training_bytes": 20_000}}
+    values["sources"] = [source | {"weight": 1} for source in values["sources"]]
+    build(BuildConfig.model_validate(values), Silent)
+    web = set(make_documents(0, 240))
+    sizes = [sum(len(text.encode()) for text in trained_on if (text in web) == own) for own in (True, False)]
+    assert all(8_500 < size <= 10_000 for size in sizes)
+
+
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+from conftest import Silent, settings
+from data_pipeline.build import build
+steps = ["dedup_exact", {"name": "dedup_fuzzy", "ngram": 3}]
+build(settings(input=sys.argv[1], output=sys.argv[2], steps=steps, piece_bytes=1000, workers=1), Silent)
+"""
+
+
+def test_more_units_than_files_may_be_open_are_no_matter(corpus: Path, tmp_path: Path) -> None:
+    folders = [str(Path(__file__).parents[3]), str(Path(__file__).parent)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-c", FEW_FILES, str(corpus), str(tmp_path / "out")]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert len(Dataset(tmp_path / "out").manifest.splits["train"].shards) >= 3
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -256,7 +309,8 @@ def test_the_tokenizer_s_sample_follows_the_weights(mix: BuildConfig, monkeypatc
             {"steps": [{"name": "length", "least": 3}]},
             "length: unknown key 'least': did you mean 'least_characters'",
         ),
-        ({"steps": [{"name": "length", "only": ["wiki"]}]}, "only for 'wiki', which is none of the sources"),
+        ({"steps": [{"name": "length", "only": ["wiki"]}]}, "names 'wiki', which is none of the sources"),
+        ({"steps": [{"name": "dedup_fuzzy", "prefer": ["bokks"]}]}, "names 'bokks', which is none of the sources"),
         ({"steps": [3]}, "a step is its name"),
     ],
 )

@@ -112,7 +112,7 @@ def random_model(seed: int = 0) -> GPT2LMHeadModel:
 
 
 class Silent(Progress):
-    def add(self, documents: int, text_bytes: int) -> None:
+    def add(self, tasks: int, size: int, new: bool = True) -> None:
         pass
 
     def done(self) -> None:

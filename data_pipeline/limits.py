@@ -1,0 +1,12 @@
+"""How many files a process may have open: a mapped one counts, and systems allow 1,024 unless asked."""
+
+from __future__ import annotations
+
+import resource
+
+
+def allow_open_files() -> None:
+    """Asks for as many as the system lets a process have; its children have as many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
