@@ -98,6 +98,23 @@ def test_a_row_holds_the_window_that_its_id_names(stream: Stream) -> None:
     assert batch.loss_mask.dtype == np.float32
 
 
+def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: Stream) -> None:
+    whole = stream.sample_ids(0, 20_000)  # too many to be looked up in the blocks that are kept
+    for start, count in [(0, 1), (4095, 1), (4090, 12), (4096, 4096), (100, 4096), (12_285, 7), (3, 8)]:
+        assert np.array_equal(stream.sample_ids(start, count), whole[start : start + count])
+
+
+def test_what_is_done_to_one_batch_is_not_seen_in_the_next(dataset: Dataset) -> None:
+    stream = Stream([(dataset.directory, 1.0)], LENGTH, seed=11)
+    spoilt, same = stream.batch(0, 4), stream.batch(0, 4)
+    spoilt.tokens[:], spoilt.sample_ids[:] = 0, 0
+    with pytest.raises(ValueError, match="read-only"):
+        spoilt.loss_mask[:] = 0
+    again = stream.batch(0, 4)
+    for name in ("tokens", "labels", "loss_mask", "sample_ids"):
+        assert np.array_equal(getattr(again, name), getattr(same, name))
+
+
 def test_the_data_hash_follows_the_samples_and_their_order(stream: Stream) -> None:
     batch = stream.batch(0, 8)
     assert len(batch.data_hash) == 16
