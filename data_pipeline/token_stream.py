@@ -86,25 +86,29 @@ class LocalTokens(TokenStream):
                 ) from error
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """One gather for each shard, in its own narrow type; windows that cross a border by themselves; one cast."""
+        """One gather and one cast where most windows are of one shard; row by row where they are of many."""
         if not starts.size or not length:
             self._check_bounds(starts, length)
             return np.empty((len(starts), length), np.int64)
         member = np.minimum(self._ends.searchsorted(starts, side="right"), len(self._ends) - 1)
         inside = (starts >= self._begins[member]) & (starts + length <= self._ends[member])
-        places = starts + self._shift[member]
-        shard = self._shard_of[member]
-        # The most frequent case. Small batches feel each call; this one is many times faster than all().
-        if np.count_nonzero(inside) == np.count_nonzero(shard == shard[0]) == len(starts):
-            return self._gathered(int(shard[0]), places, length).astype(np.int64)
+        places, shard = starts + self._shift[member], self._shard_of[member]
+        mine = inside & (shard == shard[0])
+        gathered = np.count_nonzero(mine)  # small batches feel each call: this one is many times faster than all()
+        if gathered == len(starts):
+            return self._gathered(int(shard[0]), places, length)
         self._check_bounds(starts, length)
-        narrow = np.empty((len(starts), length), self._dtype)
-        for n in np.flatnonzero(np.bincount(shard[inside])).tolist():
-            rows = np.flatnonzero(inside & (shard == n))
-            narrow[rows] = self._gathered(n, places[rows], length)
-        for row in np.flatnonzero(~inside):
-            narrow[row] = self._across(int(starts[row]), length)
-        return narrow.astype(np.int64)
+        if 2 * gathered > len(starts):
+            out = self._gathered(int(shard[0]), np.where(mine, places, places[mine.argmax()]), length)
+            left = np.flatnonzero(~mine)
+        else:
+            out, left = np.empty((len(starts), length), np.int64), np.arange(len(starts))
+        for n in set(shard[left].tolist()):
+            self._check(n)
+        rows = zip(left.tolist(), *(values[left].tolist() for values in (inside, shard, places)), strict=True)
+        for row, whole, n, place in rows:
+            out[row] = self._maps[n][place : place + length] if whole else self._across(int(starts[row]), length)
+        return out
 
     def check_vocabulary(self, number: int) -> None:
         """Raises DataError when a token of a shard is none of the vocabulary. Reads all of them."""
@@ -126,7 +130,7 @@ class LocalTokens(TokenStream):
         except OSError as error:
             raise DataError(f"{self._paths[shard]} can't be read ({error.strerror}); put it back.") from error
 
-    def _gathered(self, shard: int, places: NDArray[np.int64], length: int) -> NDArray[Any]:
+    def _gathered(self, shard: int, places: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """[rows, length] tokens of one shard from `places` [rows] on."""
         self._check(shard)
         tokens = self._maps[shard]
@@ -134,7 +138,7 @@ class LocalTokens(TokenStream):
         windows: NDArray[Any] = np.ndarray(
             (len(tokens) - length + 1, length), self._dtype, tokens, 0, (self._itemsize, self._itemsize)
         )
-        return windows[places]
+        return windows[places].astype(np.int64)
 
     def _across(self, start: int, count: int) -> NDArray[Any]:
         """A stretch that begins in one member and ends in another."""
