@@ -31,7 +31,7 @@ _ORDER_VERSION = 1  # raise it when order or pack would give other samples for t
 _BLEND_VERSION = 2  # raise it when the blend of several sources would
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _HELDOUT_SEED = 0
-_BLOCK, _BLOCKS = 2**12, 4  # samples whose ids are computed together, and how many such blocks are kept
+_BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are kept
 
 
 class Stream:
@@ -102,7 +102,7 @@ class Stream:
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
-        if count > _BLOCK:
+        if not 0 < count <= _BLOCK:
             return self._ids(start, count)
         first, last = start // _BLOCK, (start + count - 1) // _BLOCK
         blocks = [self._block(number) for number in range(first, last + 1)]
@@ -117,7 +117,8 @@ class Stream:
         epoch, place = np.divmod(index, samples_of[source])
         number = np.empty_like(place)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
-        for e, s in (divmod(value, len(samples_of)) for value in np.unique(turn).tolist()):
+        present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # which takes long for a block
+        for e, s in (divmod(value, len(samples_of)) for value in present.tolist()):
             rows = np.flatnonzero(turn == e * len(samples_of) + s)
             number[rows] = permute(place[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)

@@ -63,6 +63,8 @@ class Mixture:
 
     def assign(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Sample positions [n], each >= 0 -> (source [n], index within that source's own sequence [n])."""
+        if len(self.blends) == 1:
+            return self.blends[0].assign(positions)
         sources, indices = np.empty_like(positions), np.empty_like(positions)
         phases = np.searchsorted(self._begins, positions, side="right") - 1
         for phase in np.unique(phases).tolist():

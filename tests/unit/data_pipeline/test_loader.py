@@ -99,8 +99,9 @@ def test_a_row_holds_the_window_that_its_id_names(stream: Stream) -> None:
 
 
 def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: Stream) -> None:
-    whole = stream.sample_ids(0, 20_000)  # too many to be looked up in the blocks that are kept
-    for start, count in [(0, 1), (4095, 1), (4090, 12), (4096, 4096), (100, 4096), (12_285, 7), (3, 8)]:
+    block = 2**14
+    whole = stream.sample_ids(0, 3 * block)  # more than are kept
+    for start, count in [(0, 1), (block - 1, 1), (block - 6, 12), (block, block), (100, block), (2 * block - 3, 7)]:
         assert np.array_equal(stream.sample_ids(start, count), whole[start : start + count])
 
 
