@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +31,17 @@ def permute(index: NDArray[np.int64], size: int, keys: NDArray[np.uint64]) -> ND
     assert size > 0
     assert index.size == 0 or (index.min() >= 0 and index.max() < size)
     bits = max((size - 1).bit_length(), _MIN_BITS)
-    # A round sees half of the bits, so it has few answers: looked up, they cost a tenth, once there are many to look up.
+    # A round sees half of the bits, so it has few answers: if there is much to ask, looking them up takes a tenth.
     if bits <= _TABLE_BITS and _FEW * index.size >= 2 ** (bits // 2):
-        tables = _tables(bits, keys.tobytes())
-        value = _looked_up(index.ravel(), bits, tables)
-        outside = np.flatnonzero(value >= size)
-        while outside.size:
-            value[outside] = _looked_up(value[outside], bits, tables)
-            outside = outside[value[outside] >= size]
-        return value.reshape(index.shape)
-    value = _feistel(index.astype(np.uint64).ravel(), np.uint64(bits), keys)
+        once = partial(_looked_up, bits=bits, tables=_tables(bits, keys.tobytes()))
+    else:
+        once = partial(_computed, bits=bits, keys=keys)
+    value = once(index.ravel())
     outside = np.flatnonzero(value >= size)
     while outside.size:
-        value[outside] = _feistel(value[outside], np.uint64(bits), keys)
+        value[outside] = once(value[outside])
         outside = outside[value[outside] >= size]
-    return value.astype(np.int64).reshape(index.shape)
+    return value.reshape(index.shape)
 
 
 def permute_each(index: NDArray[np.int64], sizes: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -85,13 +82,18 @@ def _tables(bits: int, keys: bytes) -> tuple[NDArray[np.int32], ...]:
     return tuple(tables)
 
 
+def _computed(value: NDArray[np.int64], bits: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return _feistel(value.astype(np.uint64), np.uint64(bits), keys).astype(np.int64)
+
+
 def _looked_up(value: NDArray[np.int64], bits: int, tables: tuple[NDArray[np.int32], ...]) -> NDArray[np.int64]:
-    """What `_feistel` gives."""
+    """What `_computed` gives."""
     low_bits = bits // 2  # that of the result too, as the rounds are even in number
     high, low = value >> low_bits, value & (2**low_bits - 1)
     for table in tables:
         high, low = low, high ^ table.take(low)
-    return (high << low_bits) | low
+    joined: NDArray[np.int64] = (high << low_bits) | low
+    return joined
 
 
 def _mask(bits: np.uint64 | NDArray[np.uint64]) -> np.uint64 | NDArray[np.uint64]:
