@@ -43,8 +43,8 @@ def tokenizing(options: argparse.Namespace, folder: Path) -> None:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         contestants = {
             "the stage": partial(_staged, surveys, cutoff, path, place, cores),
-            "encode_as_numpy": lambda: _timed(lambda: processor.encode_as_numpy(texts, num_threads=cores)),
-            "encode": lambda: _timed(lambda: processor.encode(texts, num_threads=cores)),
+            "encode_as_numpy": partial(_timed, partial(processor.encode_as_numpy, texts, num_threads=cores)),
+            "encode": partial(_timed, partial(processor.encode, texts, num_threads=cores)),
         }
         print(f"{kind}: {len(texts):,} texts, {megabytes:.1f} MB, {cores} cores")
         seconds = take_turns(contestants, options.rounds)
