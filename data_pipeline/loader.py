@@ -1,15 +1,17 @@
 """(position, data rank, data world) -> Batch. Every batch is a pure function of the sample position.
 
-Nothing is kept between batches, so a run that stops and goes on, on another number of ranks, with other threads or
-another batch size from there, sees each sample of the order exactly once.
+Nothing is kept between batches but ids that any of them could compute again, so a run that stops and goes on, on
+another number of ranks, with other threads or another batch size from there, sees each sample of the order exactly
+once.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,7 @@ _ORDER_VERSION = 1  # raise it when order or pack would give other samples for t
 _BLEND_VERSION = 2  # raise it when the blend of several sources would
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _HELDOUT_SEED = 0
+_BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are kept
 
 
 class Stream:
@@ -72,6 +75,8 @@ class Stream:
             self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
         self.fingerprint = self._fingerprints[0]
         """Of the order that a run begins with."""
+        # Ids cost small batches more than reading does, unless they are computed for many at once.
+        self._block = functools.lru_cache(_BLOCKS)(lambda number: self._ids(number * _BLOCK, _BLOCK))
 
     def cursor(self, samples: int) -> Cursor:
         """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count: a
@@ -97,12 +102,23 @@ class Stream:
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
+        if not 0 < count <= _BLOCK:
+            return self._ids(start, count)
+        first, last = start // _BLOCK, (start + count - 1) // _BLOCK
+        blocks = [self._block(number) for number in range(first, last + 1)]
+        begin = start - first * _BLOCK
+        whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return whole[begin : begin + count].copy()
+
+    def _ids(self, start: int, count: int) -> NDArray[np.int64]:
+        """Computes what `sample_ids` says."""
         source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
         epoch, place = np.divmod(index, samples_of[source])
         number = np.empty_like(place)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
-        for e, s in (divmod(value, len(samples_of)) for value in np.unique(turn).tolist()):
+        present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # which takes long for a block
+        for e, s in (divmod(value, len(samples_of)) for value in present.tolist()):
             rows = np.flatnonzero(turn == e * len(samples_of) + s)
             number[rows] = permute(place[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
@@ -123,8 +139,11 @@ class Stream:
 
         Raises ValueError when the ranks can't share `count` evenly.
         """
+        rows_of_rank = _rows_of_rank(count, data_rank, data_world)
         ids = self.sample_ids(start, count)
-        mine = ids[_rows_of_rank(count, data_rank, data_world)]
+        mine = ids[rows_of_rank]
+        if len(self.samples) == 1:
+            return _batch(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
         places = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
         rows = in_order(
             [
@@ -290,7 +309,7 @@ def _heldout_windows(
 
 
 def _batch(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:
-    return Batch(**{field.name: getattr(rows, field.name) for field in fields(Rows)}, sample_ids=ids, cursor=cursor)
+    return Batch(**vars(rows), sample_ids=ids, cursor=cursor)
 
 
 def _rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import Literal
 
@@ -50,7 +51,7 @@ class Mixture:
         assert begins == sorted(begins)
         assert len({len(weights) for _, weights in phases}) == 1
         self.blends = [Blend(weights) for _, weights in phases]
-        self._begins = np.array(begins, np.int64)
+        self._firsts, self._begins = begins, np.array(begins, np.int64)
         given = [np.zeros(len(phases[0][1]), np.int64)]
         for blend, begin, end in zip(self.blends, begins, begins[1:], strict=False):
             given.append(given[-1] + blend.counts(end - begin))
@@ -58,10 +59,12 @@ class Mixture:
 
     def phase(self, position: int) -> int:
         """Which phase a sample is of, from 0."""
-        return int(np.searchsorted(self._begins, position, side="right")) - 1
+        return bisect.bisect_right(self._firsts, position) - 1
 
     def assign(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Sample positions [n], each >= 0 -> (source [n], index within that source's own sequence [n])."""
+        if len(self.blends) == 1:
+            return self.blends[0].assign(positions)
         sources, indices = np.empty_like(positions), np.empty_like(positions)
         phases = np.searchsorted(self._begins, positions, side="right") - 1
         for phase in np.unique(phases).tolist():

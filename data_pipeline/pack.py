@@ -16,5 +16,9 @@ def num_windows(tokens: int, length: int) -> int:
 
 
 def inputs_and_labels(stretches: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stretches of the stream [rows, length + 1] -> (inputs, labels), each [rows, length] and contiguous."""
-    return np.ascontiguousarray(stretches[:, :-1]), np.ascontiguousarray(stretches[:, 1:])
+    """Stretches of the stream [rows, length + 1] -> (inputs, labels), each [rows, length].
+
+    Both lie in the memory of `stretches`, where a token's label is the next token: copies would take most of the time
+    that reading takes, for fresh pages more than for the tokens. So whoever changes one changes the other.
+    """
+    return stretches[:, :-1], stretches[:, 1:]

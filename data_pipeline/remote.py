@@ -67,7 +67,8 @@ class RemoteTokens(TokenStream):
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """Each member is looked up once, whatever the rows that want some of it."""
-        out = self._room(starts, length)
+        self._check_bounds(starts, length)
+        out = np.empty((len(starts), length), np.int64)
         wanted: dict[int, list[tuple[int, int, int, int]]] = {}  # member -> (row, column, token, tokens) to copy
         first = np.searchsorted(self._ends, starts, side="right")
         for row, (start, member) in enumerate(zip(starts.tolist(), first.tolist(), strict=True)):

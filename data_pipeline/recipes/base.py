@@ -117,11 +117,14 @@ def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[
 
 def in_order(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
     """Parts (places [n], their rows), whose places together are 0, 1, ..., as one."""
-    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    count = sum(len(places) for places, _ in parts)
     columns: dict[str, Any] = {}
     for field in fields(Rows):
-        values = [getattr(rows, field.name) for _, rows in parts]
-        columns[field.name] = None if values[0] is None else np.concatenate(values)[order]
+        first = getattr(parts[0][1], field.name)
+        columns[field.name] = None if first is None else np.empty((count, *first.shape[1:]), first.dtype)
+        if first is not None:
+            for places, rows in parts:
+                columns[field.name][places] = getattr(rows, field.name)
     return Rows(**columns)
 
 

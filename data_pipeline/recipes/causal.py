@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.dataset import Dataset
@@ -56,8 +58,17 @@ class Windows:
         """The windows as they are: nothing about them is drawn."""
         stretches = self.dataset.read(self.split, ids[:, 2] * self.length, self.length + 1)
         tokens, labels = inputs_and_labels(stretches)
-        return Rows(tokens, labels, np.ones(tokens.shape, np.float32))
+        return Rows(tokens, labels, _all_count(*labels.shape))
 
     def stretches(self, seed: int, ids: Ids) -> Ids:
         """Each window, and the token after it, which is its last label."""
         return each_alone(ids[:, 2] * self.length, self.length + 1)
+
+
+@functools.lru_cache(maxsize=4)
+def _all_count(rows: int, length: int) -> NDArray[np.float32]:
+    """[rows, length] ones that can't be written to: made for the first batch of its shape, and the same for all others,
+    as they would cost a third of what reading does."""
+    mask = np.ones((rows, length), np.float32)
+    mask.flags.writeable = False
+    return mask

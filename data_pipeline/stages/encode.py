@@ -75,11 +75,12 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
         for document in batch:
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
             tokens = np.concatenate(ids).astype(dtype)
-            held_out = survey.stretch.file.validation or document.key < cutoff
+            key = document.key  # a digest of the text, each time
+            held_out = survey.stretch.file.validation or key < cutoff
             split: SplitName = "validation" if held_out else "train"
             size = sum(len(text.encode()) for text in document.texts)
             words = sum(len(text.split()) for text in document.texts)
-            rows[split].append((document.key, 0, len(tokens), document.index, document.part, size, words))
+            rows[split].append((key, 0, len(tokens), document.index, document.part, size, words))
             pieces[split].append(tokens)
     for split in SPLITS:
         index = np.array(rows[split], INDEX)

@@ -311,6 +311,8 @@ class MegatronEngine:
     def _move(self, values: np.ndarray | None, columns: slice | None = None) -> Tensor | None:
         if values is None:
             return None
+        if not values.flags.writeable:  # several batches share it, and torch knows nothing of arrays to read only
+            values = values.copy()
         return torch.as_tensor(values if columns is None else values[:, columns], device=self.device)
 
     def _follows_weight(self, batch: Batch) -> float:

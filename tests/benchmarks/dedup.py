@@ -60,12 +60,12 @@ def main() -> None:
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, one used; load average "
           f"{os.getloadavg()[0]:.1f}; python {platform.python_version()}, numpy {np.__version__}")  # fmt: skip
     if options.command == "speed":
-        _speed(options.input, options.documents, options.datatrove)
+        speed(options.input, options.documents, options.datatrove)
     else:
-        _memory(options.documents, options.items_per_task)
+        memory(options.documents, options.items_per_task)
 
 
-def _speed(files: list[Path], most: int, datatrove: bool) -> None:
+def speed(files: list[Path], most: int, datatrove: bool) -> None:
     texts = _planted([text for file in files for text in _documents(file.read_text("utf-8"))], most)
     plain = [" ".join(re.findall("[a-z]+", text.lower())) for text in texts]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
@@ -192,7 +192,7 @@ def _datatrove(texts: list[str], folder: Path, words: Callable[[str], list[str]]
     return labels, sum(path.stat().st_size for path in (folder / "pairs").glob("*.dups")) // 16
 
 
-def _memory(sizes: list[int], items_per_task: int) -> None:
+def memory(sizes: list[int], items_per_task: int) -> None:
     step = DedupFuzzy(items_per_task=items_per_task)
     print(f"{items_per_task:,} keys per task; 14 keys per document, one document in five like another\n"
           f"{'documents':>12} {'keys':>12} {'facts':>9}   MB of memory, and seconds, of: gather, link, components, "
@@ -200,18 +200,18 @@ def _memory(sizes: list[int], items_per_task: int) -> None:
     for documents in sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            used = [_alone(_facts, folder, documents, items_per_task)]
+            used = [alone(_facts, folder, documents, items_per_task)]
             facts = [folder / f"facts-{number}" for number in range(UNITS)]
             units = [Unit(n, "", False, documents // UNITS, path) for n, path in enumerate(facts)]
             stages = step.decide(units, folder)
             next(stages)
-            used.append(_alone(link, folder, 0))
+            used.append(alone(link, folder, 0))
             for number in range(1, load_plan(folder).ranges):
                 link(folder, number)
-            used.append(_alone(join, folder))
+            used.append(alone(join, folder))
             for number in range(load_plan(folder).ranges):
                 move_marks(folder, number)
-            used.append(_alone(judge, folder, 0, True))
+            used.append(alone(judge, folder, 0, True))
             bytes_ = sum(path.stat().st_size for path in facts)
             shown = "  ".join(f"{megabytes:5.0f} MB {seconds:5.1f} s" for megabytes, seconds in used)
             print(f"{documents:12,} {14 * documents:12,} {bytes_ / 1e6:6.0f} MB   {shown}", flush=True)
@@ -233,7 +233,7 @@ def _facts(folder: Path, documents: int, items_per_task: int) -> None:
             writer.flush()
 
 
-def _alone(work: Callable[..., Any], *arguments: Any) -> tuple[float, float]:
+def alone(work: Callable[..., Any], *arguments: Any) -> tuple[float, float]:
     """(greatest resident MB, seconds) of a process that does just that."""
     context = multiprocessing.get_context("spawn")
     receive, send = context.Pipe(duplex=False)

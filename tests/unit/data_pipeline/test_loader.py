@@ -98,6 +98,24 @@ def test_a_row_holds_the_window_that_its_id_names(stream: Stream) -> None:
     assert batch.loss_mask.dtype == np.float32
 
 
+def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: Stream) -> None:
+    block = 2**14
+    whole = stream.sample_ids(0, 3 * block)  # more than are kept
+    for start, count in [(0, 1), (block - 1, 1), (block - 6, 12), (block, block), (100, block), (2 * block - 3, 7)]:
+        assert np.array_equal(stream.sample_ids(start, count), whole[start : start + count])
+
+
+def test_what_is_done_to_one_batch_is_not_seen_in_the_next(dataset: Dataset) -> None:
+    stream = Stream([(dataset.directory, 1.0)], LENGTH, seed=11)
+    spoilt, same = stream.batch(0, 4), stream.batch(0, 4)
+    spoilt.tokens[:], spoilt.sample_ids[:] = 0, 0
+    with pytest.raises(ValueError, match="read-only"):
+        spoilt.loss_mask[:] = 0
+    again = stream.batch(0, 4)
+    for name in ("tokens", "labels", "loss_mask", "sample_ids"):
+        assert np.array_equal(getattr(again, name), getattr(same, name))
+
+
 def test_the_data_hash_follows_the_samples_and_their_order(stream: Stream) -> None:
     batch = stream.batch(0, 8)
     assert len(batch.data_hash) == 16

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from data_pipeline import order
 from data_pipeline.order import permute, round_keys
 
 
@@ -44,6 +45,18 @@ def test_sizes_beyond_32_bits() -> None:
     assert len(set(hit.tolist())) == 1000
     assert hit.min() >= 0
     assert hit.max() < size
+
+
+@pytest.mark.parametrize("size", [64, 65, 5000, 2**14 + 3, 2**27 + 1])
+def test_looking_rounds_up_gives_what_computing_them_gives(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = np.random.default_rng(size).integers(0, size, 5000)
+    keys = round_keys(5, 0, size)
+    order._tables.cache_clear()
+    looked_up = permute(index, size, keys)
+    assert order._tables.cache_info().misses == 1
+    monkeypatch.setattr(order, "_TABLE_BITS", 0)
+    assert np.array_equal(permute(index, size, keys), looked_up)
+    assert order._tables.cache_info().hits == 0
 
 
 def test_the_order_is_pinned() -> None:

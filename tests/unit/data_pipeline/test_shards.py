@@ -104,6 +104,8 @@ def test_reading_outside_the_stream_is_refused(dataset: Dataset) -> None:
     for start, count in [(-1, 1), (tokens, 1), (tokens - 5, 6)]:
         with pytest.raises(ValueError, match="outside the stream"):
             dataset.window("train", start, count)
+        with pytest.raises(ValueError, match="outside the stream"):
+            dataset.read("train", np.array([0, start, 1]), count)
 
 
 def test_a_large_vocabulary_is_stored_in_32_bits(tmp_path: Path) -> None:

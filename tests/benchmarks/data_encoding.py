@@ -1,0 +1,101 @@
+"""The encoding stage of a build beside sentencepiece called by hand: see `data.py`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from data_pipeline.build_config import BuildConfig
+from data_pipeline.config import TokenizerConfig
+from data_pipeline.readers import read_documents
+from data_pipeline.stages.encode import encode
+from data_pipeline.stages.inputs import find_sources
+from data_pipeline.stages.passes import Survey, clean, cut
+from data_pipeline.stages.pieces import read_piece
+from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
+from data_pipeline.work import Task, run_tasks
+from tests.benchmarks.data_rounds import show, take_turns
+
+_PIECE_BYTES = 2**22  # so that a hundred megabytes keep some tens of cores at work
+_TRAINING_BYTES = 2**22
+
+
+def tokenizing(options: argparse.Namespace, folder: Path) -> None:
+    """The stage reads documents from the disk and writes tokens and their index; by hand, texts and ids stay in memory.
+
+    Both use all cores: the stage as processes, which it starts, the library as threads.
+    """
+    cores = len(os.sched_getaffinity(0))
+    for kind in ("unigram", "bpe"):
+        place = folder / kind
+        surveys, cutoff, path = _prepared(options.text, place, kind, cores)
+        texts = [document.text for survey in surveys for document in read_piece(survey.path, "")]
+        megabytes = sum(len(text.encode()) for text in texts) / 1e6
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        contestants = {
+            "the stage": partial(_staged, surveys, cutoff, path, place, cores),
+            "encode_as_numpy": partial(_timed, partial(processor.encode_as_numpy, texts, num_threads=cores)),
+            "encode": partial(_timed, partial(processor.encode, texts, num_threads=cores)),
+        }
+        print(f"{kind}: {len(texts):,} texts, {megabytes:.1f} MB, {cores} cores")
+        seconds = take_turns(contestants, options.rounds)
+        show({name: [megabytes / s for s in of] for name, of in seconds.items()}, "MB/s", ["the stage"])
+        print()
+    print("goal for the stage / the best by hand: 0.9")
+
+
+def plain_text(options: argparse.Namespace, folder: Path) -> Path:
+    """The documents as one file of paragraphs."""
+    path = folder / "plain.txt"
+    config = BuildConfig(input=str(options.text), output=folder / "none")
+    with path.open("w", encoding="utf-8") as file:
+        for source in find_sources(config):
+            for one in source.inputs:
+                for document in read_documents(one.path, config):
+                    file.write(document.text + "\n\n")
+    return path
+
+
+def runner(folder: Path, workers: int) -> Callable[[str, list[Task]], list[Any]]:
+    """What does a build's stages."""
+    return lambda stage, tasks: run_tasks(tasks, folder / stage, workers)
+
+
+def _prepared(text: Path, folder: Path, kind: Any, workers: int) -> tuple[list[Survey], dict[str, int], Path]:
+    config = BuildConfig(
+        input=str(text),
+        output=folder / "dataset",
+        piece_bytes=_PIECE_BYTES,
+        tokenizer=TokenizerConfig(type=kind, training_bytes=_TRAINING_BYTES),
+    )
+    run = runner(folder, workers)
+    sources = find_sources(config)
+    surveys = clean(config, cut(config, sources, folder, run), folder, run)
+    cutoff = cutoffs(config, sources, surveys)
+    return surveys, cutoff, make_tokenizer(config, sources, surveys, cutoff, folder, run)
+
+
+def _staged(surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, workers: int) -> float:
+    place = folder / "round"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    linked = []
+    for survey in surveys:  # which the stage removes
+        os.link(survey.path, place / survey.path.name)
+        linked.append(replace(survey, path=place / survey.path.name))
+    return _timed(lambda: encode(linked, cutoff, tokenizer, place, runner(place, workers), 1))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
