@@ -40,7 +40,7 @@ from data_pipeline.progress import Progress
 from data_pipeline.shards import token_dtype
 from data_pipeline.stages.assemble import Assembled, assemble
 from data_pipeline.stages.encode import encode
-from data_pipeline.stages.inputs import Source, digests, find_sources, identity_of, keep_digests
+from data_pipeline.stages.inputs import Source, digests, files_of, find_sources, identity_of, keep_digests
 from data_pipeline.stages.passes import Survey, clean, step_folder
 from data_pipeline.stages.units import cut, piece_bytes
 from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
@@ -60,16 +60,16 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
     allow_open_files()
     try:
         sources = find_sources(config)
-        files = digests(sources, scratch.scratch_of(config.output))
-        identity = identity_of(config, sources, files)
+        sha256 = digests(config, sources, scratch.scratch_of(config.output))
+        identity = identity_of(config, sources, sha256)
         if not _is_built(config.output, identity):
             # Work done with others would not fit together.
             cut_so = digest_of([identity, piece_bytes(config, sources), _versions(), [s.state() for s in config.steps]])
             with scratch.at_work(config.output, cut_so) as folder:
                 at_work = True
                 if not _is_built(config.output, identity):
-                    keep_digests(sources, files, folder)
-                    _build(config, sources, files, identity, folder, progress)
+                    keep_digests(sha256, folder)
+                    _build(config, sources, sha256, identity, folder, progress)
                     _publish(folder / "output", config.output)
         scratch.remove(config.output)
         return at_work
@@ -85,7 +85,7 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
 def _build(
     config: BuildConfig,
     sources: list[Source],
-    files: dict[str, list[File]],
+    sha256: dict[Path, str],
     identity: str,
     folder: Path,
     progress: Callable[[str], Progress],
@@ -108,14 +108,14 @@ def _build(
     tokens = encode(surveys, cutoff, path, folder, run, threads)
     tokenizer = Tokenizer.load(path)
     assembled = assemble(config, sources, surveys, tokens, cutoff, tokenizer.vocabulary_size, folder, run)
-    finish = partial(_finish, config, sources, files, identity, surveys, assembled, tokenizer, path, folder)
+    finish = partial(_finish, config, sources, sha256, identity, surveys, assembled, tokenizer, path, folder)
     run("finishing", [Task("finish", finish)])
 
 
 def _finish(
     config: BuildConfig,
     sources: list[Source],
-    files: dict[str, list[File]],
+    sha256: dict[Path, str],
     identity: str,
     surveys: list[Survey],
     assembled: dict[str, Assembled],
@@ -134,7 +134,7 @@ def _finish(
         made = assembled[source.name]
         np.save(place / _UNIGRAM, made.unigram)
         (place / _REPORT).write_text(json.dumps(_report(config, source, surveys, folder), indent=1) + "\n")
-        held_out = [file.validation for file in source.inputs]
+        files, held_out = files_of(source, sha256), [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
         manifest = Manifest(
             identity=stream_identity(tokenizer.identity, dtype, made.splits),
@@ -154,8 +154,8 @@ def _finish(
                 identity=identity,
                 config=config.model_dump(mode="json", exclude={"output", "workers", "piece_bytes"}),
                 source=source.name,
-                inputs=tuple(f for f, held in zip(files[source.name], held_out, strict=True) if not held),
-                validation_inputs=tuple(f for f, held in zip(files[source.name], held_out, strict=True) if held),
+                inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
+                validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),
             ),
             report=_file(place / _REPORT),
             pairs=config.pair_fields is not None,

@@ -23,14 +23,12 @@ from data_pipeline.errors import DataError
 from data_pipeline.manifest import SplitName, digest_of
 from data_pipeline.mixture import Mixture
 from data_pipeline.order import permute, round_keys
-from data_pipeline.pack import inputs_and_labels
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
 
 _ORDER_VERSION = 1  # raise it when order or pack would give other samples for the same settings
 _BLEND_VERSION = 2  # raise it when the blend of several sources would
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
-_HELDOUT_SEED = 0
 _BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are kept
 
 
@@ -139,11 +137,11 @@ class Stream:
 
         Raises ValueError when the ranks can't share `count` evenly.
         """
-        rows_of_rank = _rows_of_rank(count, data_rank, data_world)
+        own = rows_of_rank(count, data_rank, data_world)
         ids = self.sample_ids(start, count)
-        mine = ids[rows_of_rank]
+        mine = ids[own]
         if len(self.samples) == 1:
-            return _batch(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
+            return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
         places = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
         rows = in_order(
             [
@@ -152,7 +150,7 @@ class Stream:
                 if len(at)
             ]
         )
-        return _batch(rows, ids, self.cursor(start + count))
+        return batch_of(rows, ids, self.cursor(start + count))
 
 
 class Phases:
@@ -236,83 +234,13 @@ def load(
     return _prefetched(lambda span: stream.batch(*span, data_rank, data_world), spans, workers, max(prefetch, workers))
 
 
-def heldout(
-    dataset: Dataset,
-    recipe: Recipe | int,
-    rows: int,
-    data_rank: int = 0,
-    data_world: int = 1,
-    limit: int | None = None,
-    split: SplitName = "validation",
-) -> Iterator[Batch]:
-    """Every sample of a split once, in order, in global batches of `rows`; at most `limit` samples.
-
-    Causal (a number is its sequence length): each token of the stream but the first is a label exactly once. The last
-    window is filled up with ends of text, and the last batch with whole windows of them, both masked, so that every
-    rank gets as many batches, of one shape; the mask over all batches and ranks sums to the tokens predicted.
-    Other recipes: samples of the first epoch, the same ones for every run; the last batch is filled up with masked
-    rows. A filler's number in `sample_ids` is -1.
-    Raises ValueError when the ranks can't share `rows` evenly, DataError when the split makes no sample.
-    """
-    if isinstance(recipe, int | Causal):
-        length = recipe if isinstance(recipe, int) else recipe.sequence_length
-        return _heldout_windows(dataset, length, rows, data_rank, data_world, limit, split)
-    return _heldout_samples(dataset, recipe, rows, data_rank, data_world, limit, split)
-
-
-def _heldout_samples(
-    dataset: Dataset, recipe: Recipe, rows: int, data_rank: int, data_world: int, limit: int | None, split: SplitName
-) -> Iterator[Batch]:
-    samples = recipe.samples(dataset, split)
-    mine = _rows_of_rank(rows, data_rank, data_world)
-    count = samples.count if limit is None else min(samples.count, limit)
-    for first in range(0, count, rows):
-        number = np.arange(first, first + rows)
-        filler = number >= count
-        ids = np.stack([np.zeros_like(number), np.zeros_like(number), np.where(filler, 0, number)], axis=1)
-        made = samples.rows(_HELDOUT_SEED, ids[mine])
-        made.loss_mask[filler[mine]] = 0
-        if made.follows is not None:
-            made.follows[filler[mine]] = -1
-        ids[filler, 2] = -1
-        yield _batch(made, ids, Cursor(samples=min(first + rows, count), fingerprint=dataset.identity))
-
-
-def _heldout_windows(
-    dataset: Dataset,
-    sequence_length: int,
-    rows: int,
-    data_rank: int,
-    data_world: int,
-    limit: int | None,
-    split: SplitName,
-) -> Iterator[Batch]:
-    mine = _rows_of_rank(rows, data_rank, data_world)
-    tokens = dataset.num_tokens(split)
-    windows = -(-(tokens - 1) // sequence_length)
-    windows = windows if limit is None else min(windows, limit)
-    filler = dataset.manifest.tokenizer.end_of_text
-    for first in range(0, windows, rows):
-        window = np.arange(first, first + rows)
-        window[window >= windows] = -1
-        stretches = np.full((rows // data_world, sequence_length + 1), filler, np.int64)
-        mask = np.zeros((rows // data_world, sequence_length), np.float32)
-        for row, number in enumerate(window[mine].tolist()):
-            if number >= 0:
-                start = number * sequence_length
-                count = min(sequence_length + 1, tokens - start)
-                stretches[row, :count] = dataset.window(split, start, count)
-                mask[row, : count - 1] = 1
-        ids = np.stack([np.zeros_like(window), np.zeros_like(window), window], axis=1)
-        cursor = Cursor(samples=min(first + rows, windows), fingerprint=dataset.identity)
-        yield Batch(*inputs_and_labels(stretches), mask, sample_ids=ids, cursor=cursor)
-
-
-def _batch(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:
+def batch_of(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:
+    """The rows of one data rank, with the ids of all."""
     return Batch(**vars(rows), sample_ids=ids, cursor=cursor)
 
 
-def _rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:
+def rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:
+    """Which of `count` rows are a data rank's. Raises ValueError when the ranks can't share them evenly."""
     if not 0 <= data_rank < data_world:
         raise ValueError(f"data rank {data_rank} is not one of {data_world}.")
     if count <= 0 or count % data_world:

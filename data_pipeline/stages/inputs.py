@@ -61,36 +61,34 @@ def find_sources(config: BuildConfig) -> list[Source]:
     ]
 
 
-def digests(sources: list[Source], folder: Path) -> dict[str, list[File]]:
-    """Sizes and sha256 of every source's files.
+def digests(config: BuildConfig, sources: list[Source], folder: Path) -> dict[Path, str]:
+    """sha256 of every file that the build depends on: the sources', and those that steps read.
 
     What a build that was stopped kept in `folder` is taken from there, for files whose size, time and inode are as they
     were.
     """
     known = _known(folder / _DIGESTS)
-    states = {file.path: file.state for source in sources for file in source.inputs}
-    new = [path for path, state in states.items() if known.get(str(path), {}).get("state") != list(state)]
+    paths = dict.fromkeys(file.path for source in sources for file in source.inputs)
+    paths |= dict.fromkeys(path for step in config.steps for path in step.files())
+    new = [path for path in paths if known.get(str(path), {}).get("state") != list(_state(path))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing lets other threads run
         found = dict(zip(new, pool.map(file_sha256, new), strict=True))
-    sha256 = {path: found.get(path) or known[str(path)]["sha256"] for path in states}
-    return {
-        source.name: [File(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
-        for source in sources
-    }
+    return {path: found.get(path) or known[str(path)]["sha256"] for path in paths}
 
 
-def keep_digests(sources: list[Source], files: dict[str, list[File]], folder: Path) -> None:
+def keep_digests(sha256: dict[Path, str], folder: Path) -> None:
     """Writes to `folder` what `digests` found, so that a build that goes on need not read all input again."""
-    kept = {
-        str(f.path): {"state": f.state, "sha256": known.sha256}
-        for source in sources
-        for f, known in zip(source.inputs, files[source.name], strict=True)
-    }
+    kept = {str(path): {"state": _state(path), "sha256": digest} for path, digest in sha256.items()}
     with written(folder / _DIGESTS) as path:
         path.write_text(json.dumps(kept))
 
 
-def identity_of(config: BuildConfig, sources: list[Source], files: dict[str, list[File]]) -> str:
+def files_of(source: Source, sha256: dict[Path, str]) -> list[File]:
+    """A source's files by their content."""
+    return [File(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
+
+
+def identity_of(config: BuildConfig, sources: list[Source], sha256: dict[Path, str]) -> str:
     """Digest of all that decides what the build makes: settings, files by content, the tokenizer if one is given."""
     settings = config.model_dump(
         mode="json",
@@ -109,9 +107,9 @@ def identity_of(config: BuildConfig, sources: list[Source], files: dict[str, lis
     if config.tokenizer.path:
         settings["tokenizer"] = Tokenizer.load(config.tokenizer.path).identity
     held_out = [[file.validation for file in source.inputs] for source in sources]
-    contents = [[source.name, source.weight, [[f.file, f.sha256] for f in files[source.name]]] for source in sources]
+    contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
-    given = [[[path.name, file_sha256(path)] for path in step.files()] for step in config.steps]
+    given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given])
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from data_pipeline.dataset import Dataset
-from data_pipeline.loader import heldout
+from data_pipeline.heldout import heldout
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.tokenizer import Tokenizer

@@ -14,7 +14,8 @@ from conftest import build_pairs
 from data_pipeline.config import Objective
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream, heldout
+from data_pipeline.heldout import heldout
+from data_pipeline.loader import Stream
 from data_pipeline.order import permute, permute_each, round_keys
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.bins import NumberedBins, best_fit_decreasing
@@ -87,7 +88,7 @@ class _Counting:
     def __init__(self, tokens: np.ndarray) -> None:
         self._tokens = tokens
         self.manifest = SimpleNamespace(tokenizer=SimpleNamespace(end_of_text=-1))
-        self.directory = Path("counting")
+        self.address = "counting"
 
     def starts(self, split: str) -> Any:
         return np.cumsum(self._tokens) - self._tokens

@@ -15,7 +15,8 @@ from data_pipeline.batch import Cursor, Rows
 from data_pipeline.config import Objective
 from data_pipeline.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream, heldout, load
+from data_pipeline.heldout import heldout
+from data_pipeline.loader import Stream, load
 from data_pipeline.recipes.base import Recipe, Shape, generator
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.lengths import span_counts, span_lengths, target_length, text_tokens

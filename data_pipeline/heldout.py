@@ -1,0 +1,89 @@
+"""Every sample of a split once, in order: what is scored, not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_pipeline.batch import Batch, Cursor
+from data_pipeline.dataset import Dataset
+from data_pipeline.loader import batch_of, rows_of_rank
+from data_pipeline.manifest import SplitName
+from data_pipeline.pack import inputs_and_labels
+from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.causal import Causal
+
+_HELDOUT_SEED = 0
+
+
+def heldout(
+    dataset: Dataset,
+    recipe: Recipe | int,
+    rows: int,
+    data_rank: int = 0,
+    data_world: int = 1,
+    limit: int | None = None,
+    split: SplitName = "validation",
+) -> Iterator[Batch]:
+    """Every sample of a split once, in order, in global batches of `rows`; at most `limit` samples.
+
+    Causal (a number is its sequence length): each token of the stream but the first is a label exactly once. The last
+    window is filled up with ends of text, and the last batch with whole windows of them, both masked, so that every
+    rank gets as many batches, of one shape; the mask over all batches and ranks sums to the tokens predicted.
+    Other recipes: samples of the first epoch, the same ones for every run; the last batch is filled up with masked
+    rows. A filler's number in `sample_ids` is -1.
+    Raises ValueError when the ranks can't share `rows` evenly, DataError when the split makes no sample.
+    """
+    if isinstance(recipe, int | Causal):
+        length = recipe if isinstance(recipe, int) else recipe.sequence_length
+        return _heldout_windows(dataset, length, rows, data_rank, data_world, limit, split)
+    return _heldout_samples(dataset, recipe, rows, data_rank, data_world, limit, split)
+
+
+def _heldout_samples(
+    dataset: Dataset, recipe: Recipe, rows: int, data_rank: int, data_world: int, limit: int | None, split: SplitName
+) -> Iterator[Batch]:
+    samples = recipe.samples(dataset, split)
+    mine = rows_of_rank(rows, data_rank, data_world)
+    count = samples.count if limit is None else min(samples.count, limit)
+    for first in range(0, count, rows):
+        number = np.arange(first, first + rows)
+        filler = number >= count
+        ids = np.stack([np.zeros_like(number), np.zeros_like(number), np.where(filler, 0, number)], axis=1)
+        made = samples.rows(_HELDOUT_SEED, ids[mine])
+        made.loss_mask[filler[mine]] = 0
+        if made.follows is not None:
+            made.follows[filler[mine]] = -1
+        ids[filler, 2] = -1
+        yield batch_of(made, ids, Cursor(samples=min(first + rows, count), fingerprint=dataset.identity))
+
+
+def _heldout_windows(
+    dataset: Dataset,
+    sequence_length: int,
+    rows: int,
+    data_rank: int,
+    data_world: int,
+    limit: int | None,
+    split: SplitName,
+) -> Iterator[Batch]:
+    mine = rows_of_rank(rows, data_rank, data_world)
+    tokens = dataset.num_tokens(split)
+    windows = -(-(tokens - 1) // sequence_length)
+    windows = windows if limit is None else min(windows, limit)
+    filler = dataset.manifest.tokenizer.end_of_text
+    for first in range(0, windows, rows):
+        window = np.arange(first, first + rows)
+        window[window >= windows] = -1
+        stretches = np.full((rows // data_world, sequence_length + 1), filler, np.int64)
+        mask = np.zeros((rows // data_world, sequence_length), np.float32)
+        for row, number in enumerate(window[mine].tolist()):
+            if number >= 0:
+                start = number * sequence_length
+                count = min(sequence_length + 1, tokens - start)
+                stretches[row, :count] = dataset.window(split, start, count)
+                mask[row, : count - 1] = 1
+        ids = np.stack([np.zeros_like(window), np.zeros_like(window), window], axis=1)
+        cursor = Cursor(samples=min(first + rows, windows), fingerprint=dataset.identity)
+        yield Batch(*inputs_and_labels(stretches), mask, sample_ids=ids, cursor=cursor)
