@@ -38,7 +38,7 @@ def compare(options: argparse.Namespace, folder: Path) -> None:
     else:
         print("datatrove is left out: give --datatrove (see --help)")
     print(f"{options.documents:,} documents, {megabytes:.1f} MB; steps {steps}, GPT-2's kind of tokenizer")
-    seconds = take_turns(contestants, options.rounds)
+    seconds = take_turns(contestants, options.rounds, warm_up=False)
     made = Dataset(folder / "ours")
     print(f"tokens: ours {sum(split.tokens for split in made.manifest.splits.values()):,}")
     show({name: [megabytes / s for s in of] for name, of in seconds.items()}, "MB/s", ["ours"])

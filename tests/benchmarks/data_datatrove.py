@@ -45,7 +45,7 @@ def main() -> None:
     _run(folder, config.num_buckets, MinhashDedupBuckets(signatures, pairs, config=config))
     _run(folder, 1, MinhashDedupCluster(pairs, clusters, config=config))
     tokens = DocumentTokenizer(
-        str(folder / "tokens"), str(tokenizer), local_working_dir=str(folder / "work"), eos_token="<|endoftext|>"
+        str(folder / "tokens"), str(tokenizer), local_working_dir=str(folder / "work"), eos_token="</s>"
     )
     _run(folder, 1, JsonlReader(kept), MinhashDedupFilter(clusters), tokens)
     size = sum(path.stat().st_size for path in (folder / "tokens").rglob("*.ds"))

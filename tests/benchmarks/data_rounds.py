@@ -6,10 +6,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 
-def take_turns(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each gave in each round, after one that does not count."""
+def take_turns(
+    contestants: Mapping[str, Callable[[], float]], rounds: int, warm_up: bool = True
+) -> dict[str, list[float]]:
+    """What each gave in each round, after one that does not count (`warm_up`)."""
     results: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(rounds + 1):
+    for number in range(not warm_up, rounds + 1):
         for name, contestant in contestants.items():
             value = contestant()
             if number:

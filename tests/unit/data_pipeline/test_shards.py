@@ -99,6 +99,17 @@ def test_windows_equal_the_stream_within_and_across_members_and_shards(dataset: 
     assert np.array_equal(read, expected)
 
 
+def test_a_few_windows_elsewhere_come_right_among_many_of_one_member(dataset: Dataset) -> None:
+    stream, length = stream_of(dataset, "train"), 50
+    border = dataset.manifest.splits["train"].shards[0].members[0].tokens
+    assert border > 2 * length
+    starts = np.array([*range(0, border - length, 7), border - 20, len(stream) - length, 3, border - 1])
+    expected = np.stack([stream[start : start + length] for start in starts])
+    for order in (starts, starts[::-1]):
+        found = expected if order is starts else expected[::-1]
+        assert np.array_equal(dataset.read("train", order, length), found)
+
+
 def test_reading_outside_the_stream_is_refused(dataset: Dataset) -> None:
     tokens = dataset.num_tokens("train")
     for start, count in [(-1, 1), (tokens, 1), (tokens - 5, 6)]:
