@@ -232,14 +232,14 @@ def _renamed(name: str) -> Callable[[bytes], bytes]:
     return change
 
 
-@pytest.mark.parametrize("name", ["../../../escaped", "/tmp/escaped", "a/../../b", "\udcff"])
+@pytest.mark.parametrize("name", ["../../../escaped", "/var/escaped", "a/../../b", "\udcff"])
 def test_names_in_a_tar_lead_nowhere(whole: Dataset, copy: Path, tmp_path: Path, name: str) -> None:
     path = copy / "train-00000.tar"
     path.write_bytes(_renamed(name)(path.read_bytes()))
     before = sorted(tmp_path.rglob("*"))
     assert contents(copy, verify=False) == contents(whole.directory, verify=False)
     assert sorted(tmp_path.rglob("*")) == before
-    assert not Path("/tmp/escaped.starts.npy").exists()
+    assert not Path("/var/escaped.starts.npy").exists()
     with pytest.raises(DataError, match=r"train-00000\.tar is damaged"):
         contents(copy, verify=True)
 
