@@ -19,8 +19,9 @@ from data_pipeline.config import TokenizerConfig
 from data_pipeline.readers import read_documents
 from data_pipeline.stages.encode import encode
 from data_pipeline.stages.inputs import find_sources
-from data_pipeline.stages.passes import Survey, clean, cut
+from data_pipeline.stages.passes import Survey, clean
 from data_pipeline.stages.pieces import read_piece
+from data_pipeline.stages.units import cut
 from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.work import Task, run_tasks
 from tests.benchmarks.data_rounds import show, take_turns

@@ -79,7 +79,7 @@ def _built(place: Path) -> dict[str, float]:
     """MB of each stage; builds `place / "dataset"`."""
     peaks: dict[str, float] = {}
 
-    def run_tasks(tasks: list[Task], folder: Path, workers: int, done: Callable[[Task, Any], None]) -> list[Any]:
+    def run_tasks(tasks: list[Task], folder: Path, workers: int, done: Callable[[Task, bool], None]) -> list[Any]:
         results = []
         for task in tasks:
             result, peak = _in_process(task.run)
@@ -102,7 +102,7 @@ class _Quiet:
 
     def __init__(self, label: str) -> None: ...
     def expect(self, size: int) -> None: ...
-    def add(self, tasks: int, size: int) -> None: ...
+    def add(self, tasks: int, size: int, new: bool = True) -> None: ...
     def done(self) -> None: ...
 
 

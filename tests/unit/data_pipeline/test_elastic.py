@@ -70,6 +70,12 @@ class Simulated:
         return SimpleNamespace(count=int(dataset.directory.name), left_out=0, rows=rows)
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are computed by the block; batches shall cross their borders."""
+    monkeypatch.setattr("data_pipeline.loader._BLOCK", 128)
+
+
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Stream]:
     """Makes the stream of a case anew, as a process that starts does."""
