@@ -70,7 +70,7 @@ class Simulated:
         return SimpleNamespace(count=int(dataset.directory.name), left_out=0, rows=rows)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids are computed by the block; batches shall cross their borders."""
     monkeypatch.setattr("data_pipeline.loader._BLOCK", 128)
@@ -136,6 +136,7 @@ def naive(case: Case, stream: Stream, count: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.usefixtures("small_blocks")
 def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: Callable[[Case], Stream]) -> None:
     """Batch by batch, row by row, on ranks and in micro-batches of any number."""
     for seed in range(CASES):
@@ -148,6 +149,7 @@ def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: C
             assert batches[0].cursor == expected.cursor, seed
 
 
+@pytest.mark.usefixtures("small_blocks")
 def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Callable[[Case], Stream]) -> None:
     for seed in range(CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 2])
@@ -156,6 +158,7 @@ def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Call
         assert np.array_equal(seen, simulated(case).sample_ids(0, len(seen))), seed
 
 
+@pytest.mark.usefixtures("small_blocks")
 def test_the_order_is_the_one_counted_sample_by_sample(simulated: Callable[[Case], Stream]) -> None:
     """Nothing is lost or repeated where weights change and where epochs end."""
     for seed in range(40):
