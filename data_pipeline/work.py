@@ -2,8 +2,8 @@
 
 A task's result is a file that appears once the task is done, so a killed command goes on where it stopped. The same
 command started several times, on as many machines as see the folder (a job array), shares the tasks: each is claimed by
-a lock that its worker's end releases. Two workers on one task, where locks don't reach, waste time but harm nothing, as
-a task writes equal files under names of its own and renames them.
+a lock that its worker's end releases. Two workers on one task, where locks don't reach, waste time and make no other
+file, as a task writes equal files under names of its own and renames them.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from data_pipeline.build import build
 from data_pipeline.build_config import BuildConfig
 from data_pipeline.dataset import Dataset
 from data_pipeline.progress import Progress
+from data_pipeline.tokenizer import Tokenizer
 
 Build = Callable[..., Dataset]
 ODD = [
@@ -71,6 +72,20 @@ def second(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Datase
     """Other text with the tokenizer of `dataset`. Read only."""
     tokenizer = {"path": dataset.directory / dataset.manifest.tokenizer.file}
     return build_dataset(make_documents(1, 60), tmp_path_factory.mktemp("second"), tokenizer=tokenizer)
+
+
+@pytest.fixture
+def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fills with the texts that tokenizers are trained on."""
+    seen: list[str] = []
+    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
+
+    def spy(cls: type, texts: list[str], *others: Any) -> Tokenizer:
+        seen.extend(texts)
+        return train(cls, texts, *others)
+
+    monkeypatch.setattr(Tokenizer, "train", classmethod(spy))
+    return seen
 
 
 @pytest.fixture(scope="session")

@@ -241,17 +241,7 @@ def test_sources_become_datasets_with_one_tokenizer_and_weights(mix: BuildConfig
     assert sum(books.manifest.splits[s].documents for s in SPLITS) == kept == reports[1]["kept"]
 
 
-def test_the_tokenizer_s_sample_follows_the_weights(mix: BuildConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data_pipeline.tokenizer import Tokenizer
-
-    trained_on: list[str] = []
-    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
-
-    def spy(cls: type, texts: list[str], *others: Any) -> Tokenizer:
-        trained_on.extend(texts)
-        return train(cls, texts, *others)
-
-    monkeypatch.setattr(Tokenizer, "train", classmethod(spy))
+def test_the_tokenizer_s_sample_follows_the_weights(mix: BuildConfig, trained_on: list[str]) -> None:
     values = mix.model_dump() | {"tokenizer": {"vocabulary": 400, "training_bytes": 24_000}}
     build(BuildConfig.model_validate(values), Silent)
     web = set(make_documents(0, 240))
@@ -260,19 +250,7 @@ def test_the_tokenizer_s_sample_follows_the_weights(mix: BuildConfig, monkeypatc
     assert 4_500 < sizes[1] <= 6_000
 
 
-def test_sources_of_equal_weight_have_equal_parts_of_the_sample(
-    mix: BuildConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from data_pipeline.tokenizer import Tokenizer
-
-    trained_on: list[str] = []
-    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
-
-    def spy(cls: type, texts: list[str], *others: Any) -> Tokenizer:
-        trained_on.extend(texts)
-        return train(cls, texts, *others)
-
-    monkeypatch.setattr(Tokenizer, "train", classmethod(spy))
+def test_sources_of_equal_weight_have_equal_parts_of_the_sample(mix: BuildConfig, trained_on: list[str]) -> None:
     values = mix.model_dump() | {"tokenizer": {"vocabulary": 400, "training_bytes": 20_000}}
     values["sources"] = [source | {"weight": 1} for source in values["sources"]]
     build(BuildConfig.model_validate(values), Silent)
