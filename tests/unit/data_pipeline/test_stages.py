@@ -58,7 +58,12 @@ def test_the_dataset_is_the_same_for_any_units_and_processes(
     made = []
     for number, (workers, piece_bytes) in enumerate([(1, 2**26), (1, 3000), (3, 1500), (2, 20_000)]):
         config = settings(
-            input=str(corpus), output=tmp_path / str(number), steps=ALL_KINDS, workers=workers, piece_bytes=piece_bytes
+            input=str(corpus),
+            output=tmp_path / str(number),
+            steps=ALL_KINDS,
+            workers=workers,
+            piece_bytes=piece_bytes,
+            tokenizer={"vocabulary": 400, "training_bytes": 15_000},
         )
         assert build(config, Silent)
         made.append(contents(config.output))
