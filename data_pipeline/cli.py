@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.contamination import searched_sets
-from data_pipeline.dataset import Dataset
-from data_pipeline.manifest import SPLITS, SplitName
-from data_pipeline.mix import MIX, Mix
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SPLITS, SplitName
+from data_pipeline.dataset.mix import MIX, Mix
+from data_pipeline.overlap.contamination import searched_sets
 
 Load = Callable[[type[BuildConfig], str, list[str]], BuildConfig]
 _SAMPLE_CHARACTERS = 400

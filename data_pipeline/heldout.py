@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from data_pipeline.batch import Batch, Cursor
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.loader import batch_of, rows_of_rank
-from data_pipeline.manifest import SplitName
-from data_pipeline.pack import inputs_and_labels
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.windows import inputs_and_labels
 
 _HELDOUT_SEED = 0
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Batch, Cursor, Rows
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName, digest_of
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import SplitName, digest_of
-from data_pipeline.mixture import Mixture
-from data_pipeline.order import permute, round_keys
+from data_pipeline.order.mixture import Mixture
+from data_pipeline.order.order import permute, round_keys
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import Causal
 

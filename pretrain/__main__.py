@@ -23,10 +23,10 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from data_pipeline.errors import DataError
-from pretrain import ranks
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.stop import StopRequest, unblock
+from pretrain.process import ranks
+from pretrain.process.signals import StopRequest, unblock
 
 _AUTO_RANKS = 4  # that `verify --layouts auto` fills when nobody says how many
 
@@ -81,11 +81,11 @@ def entry() -> None:
 
 def _data(argv: list[str]) -> int:
     if argv[:1] == ["trace"]:
-        from pretrain import trace
+        from pretrain.data import trace
 
         return trace.main(argv[1:])
     if argv[:1] == ["ledger"]:
-        from pretrain import ledger
+        from pretrain.data import ledger
 
         return ledger.main(argv[1:])
     from data_pipeline import cli
@@ -104,7 +104,7 @@ def _train(argv: list[str]) -> int:
     parser.add_argument("--nproc", type=_count, help="start this many local ranks (under torchrun or srun: leave out)")
     options = parser.parse_intermixed_args(argv)
     from pretrain.config.load import load
-    from pretrain.config.resolve import resolve
+    from pretrain.data.resolve import resolve
 
     config = resolve(load(RunConfig, options.config, options.overrides))
     if _spreads(config, options.nproc, trains=True):
@@ -169,8 +169,8 @@ def _verify(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("verify.json"), help="default verify.json")
     options = parser.parse_intermixed_args(argv)
     from pretrain.config.load import load
-    from pretrain.config.resolve import resolve
-    from pretrain.plan.kinds import every_kind, parse, short
+    from pretrain.data.resolve import resolve
+    from pretrain.plan.layout_names import every_kind, parse, short
     from pretrain.verify.jobs import fits, plan, shrink
 
     _check_writable(options.out)
@@ -342,7 +342,7 @@ def _spreads(config: RunConfig, ranks: int | None, trains: bool) -> bool:
 
 def _local(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Starts the same command, less its --nproc, as local ranks."""
-    from launch.local import start
+    from pretrain.process.local import start
 
     for at, argument in enumerate(arguments):
         if argument.split("=")[0] == "--nproc":

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import Causal
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.schema import RunConfig
+from pretrain.data.ledger import Entry, planned
+from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import ConfigError
-from pretrain.ledger import Entry, planned
 from pretrain.plan.layout import Layout, plan_layout
-from pretrain.stream import check_repeats, open_stream
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
 

@@ -3,18 +3,19 @@
 import sys
 from pathlib import Path
 
-from data_pipeline.contamination import SearchedSet, searched_sets
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
-from data_pipeline.specials import specials
-from data_pipeline.storage import local_path
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.overlap.contamination import SearchedSet, searched_sets
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import specials
 from pretrain.build import build_scorer, versions
 from pretrain.checkpoint.files import RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
-from pretrain.config.resolve import open_dataset, recipe_of
 from pretrain.config.schema import RunConfig
+from pretrain.data.resolve import open_dataset, recipe_of
+from pretrain.data.stream import open_stream
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
 from pretrain.evaluate.heldout import unigram_entropy
@@ -24,7 +25,6 @@ from pretrain.evaluate.run import Settings, evaluate
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.track import keep_files
 from pretrain.plan.estimate import num_parameters
-from pretrain.stream import open_stream
 
 
 def report(

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.config import Objective
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import SplitName
-from data_pipeline.specials import Vocabulary
+from data_pipeline.tokenizers.specials import Vocabulary
 
 Ids = NDArray[np.int64]
 Sample = tuple[Ids, Ids]

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import SplitName
-from data_pipeline.pack import inputs_and_labels, num_windows
 from data_pipeline.recipes.base import Ids, each_alone, require
+from data_pipeline.recipes.windows import inputs_and_labels, num_windows
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset import Dataset
-from data_pipeline.manifest import SplitName
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Sample, WithTargets, each_alone, generator, require, too_short
 
 Corrupt = Callable[[Ids, np.random.Generator, "Corruption"], Sample]

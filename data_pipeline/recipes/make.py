@@ -13,8 +13,8 @@ from data_pipeline.recipes.denoising import denoising
 from data_pipeline.recipes.masked import Masked
 from data_pipeline.recipes.pairs import Pairs
 from data_pipeline.recipes.spans import CORRUPTIONS
-from data_pipeline.specials import Vocabulary
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Vocabulary
 
 _FULL_INPUTS = ("bert_style", "mass_style", "deshuffling")
 

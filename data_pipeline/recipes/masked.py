@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.config import Objective
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Samples, each_alone, generator, padded, require, too_short
-from data_pipeline.specials import Vocabulary
+from data_pipeline.tokenizers.specials import Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are
 _Segment = tuple[int, Ids]  # where its tokens begin in the stream, and they

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_pipeline.documents import Document, Tally
-from data_pipeline.work import Task
+from data_pipeline.common.work import Task
+from data_pipeline.reading.documents import Document, Tally
 
 
 class Step(BaseModel):

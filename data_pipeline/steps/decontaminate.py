@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from data_pipeline.documents import Document, Tally, batched
-from data_pipeline.examples import EvaluationSet
-from data_pipeline.overlap import REPORT, GramIndex
-from data_pipeline.readers import find_inputs
+from data_pipeline.common.work import Task, written
+from data_pipeline.overlap.examples import EvaluationSet
+from data_pipeline.overlap.overlap import REPORT, GramIndex
+from data_pipeline.reading.documents import Document, Tally, batched
+from data_pipeline.reading.readers import find_inputs
 from data_pipeline.steps.base import GlobalStep, Unit
-from data_pipeline.words import Words
-from data_pipeline.work import Task, written
+from data_pipeline.text.words import Words
 
 _INDEX, _IGNORED = "grams.npz", "ignored.npy"
 

@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from data_pipeline.common.work import Task, written
+from data_pipeline.dedup.duplicate_links import Part, Plan, Rule, link
+from data_pipeline.dedup.sorted_runs import runs_in
 from data_pipeline.errors import DataError
-from data_pipeline.linking import Part, Plan, Rule, link
-from data_pipeline.runs import runs_in
 from data_pipeline.steps.base import GlobalStep, Unit
 from data_pipeline.steps.verdicts import join, judge, move_marks
-from data_pipeline.work import Task, written
 
 _HELD_OUT, _REMOVED = 2, 3  # codes, after those of verdicts; two for each removal:
 _STRONG, _WEAK = 0, 1

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.common.hashing import mix
+from data_pipeline.common.work import written
+from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.errors import DataError
-from data_pipeline.hashing import mix
-from data_pipeline.runs import RunWriter
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.duplicates import Duplicates
 from data_pipeline.steps.verdicts import verdicts
-from data_pipeline.words import Words
-from data_pipeline.work import written
+from data_pipeline.text.words import Words
 
 _CHARACTERS = 2**18  # of texts hashed together
 _NEWLINES = re.compile(r"(\n+)")

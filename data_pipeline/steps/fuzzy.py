@@ -21,13 +21,13 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from data_pipeline.documents import Document, Tally
-from data_pipeline.hashing import mix
-from data_pipeline.minhash import MinHash
-from data_pipeline.runs import RunWriter
+from data_pipeline.common.hashing import mix
+from data_pipeline.common.work import written
+from data_pipeline.dedup.minhash import MinHash
+from data_pipeline.dedup.sorted_runs import RunWriter
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.duplicates import Duplicates
 from data_pipeline.steps.verdicts import verdicts
-from data_pipeline.work import written
 
 _CHARACTERS = 2**18  # of texts hashed together: their features fit into the processor's cache
 _MOST_KEYS = 256

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from data_pipeline.documents import Document, Tally
-from data_pipeline.hashing import mix
+from data_pipeline.common.hashing import mix
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.words import Words
+from data_pipeline.text.words import Words
 
 _BATCH_CHARACTERS = 2**19
 _ALPHABETIC_WORD = re.compile(r"[^\W\d_]\S*")

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.common.work import Task
 from data_pipeline.errors import DataError
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.work import Task
 
 
 class Language(LocalStep):

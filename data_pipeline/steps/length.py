@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
 
 

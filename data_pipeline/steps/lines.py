@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
 
 _NOTICES = (

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from data_pipeline.common.work import Task, written
 from data_pipeline.config import Reading
-from data_pipeline.documents import Document, Tally, batched
-from data_pipeline.quality import FEATURES, QualityModel, chance, train
-from data_pipeline.readers import find_inputs, read_documents
+from data_pipeline.reading.documents import Document, Tally, batched
+from data_pipeline.reading.readers import find_inputs, read_documents
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.work import Task, written
+from data_pipeline.text.quality import FEATURES, QualityModel, chance, train
 
 _MODEL = "quality.npz"
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import ftfy
 from pydantic import Field
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
 
 _LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")

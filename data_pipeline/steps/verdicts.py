@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.arrays import append, arrays_in, unique_pairs
-from data_pipeline.components import components
-from data_pipeline.linking import Plan, links_file, load_plan
-from data_pipeline.work import written
+from data_pipeline.common.arrays import append, arrays_in, unique_pairs
+from data_pipeline.common.work import written
+from data_pipeline.dedup.components import components
+from data_pipeline.dedup.duplicate_links import Plan, links_file, load_plan
 
 STAYS, DUPLICATE = 0, 1
 """Codes. Higher ones say that an item goes for one of elsewhere."""

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_pipeline.durable import sync
+from data_pipeline.common.atomic import sync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.collective import file_group, gather, gather_on_leader, on_leader, together

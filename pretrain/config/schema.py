@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_pipeline import config as data
-from data_pipeline.cache import DEFAULT_BYTES
+from data_pipeline.dataset.cache import DEFAULT_BYTES
 from data_pipeline.recipes.lengths import target_length
 
 

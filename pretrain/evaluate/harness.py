@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.evaluate.protocol import answer_text, stop_token
 from pretrain.evaluate.scoring import (

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.heldout import heldout
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import Causal
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 
 _LARGEST_EXPONENT = math.log(sys.float_info.max)

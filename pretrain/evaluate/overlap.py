@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.contamination import SearchedSet
-from data_pipeline.overlap import example_hashes
+from data_pipeline.overlap.contamination import SearchedSet
+from data_pipeline.overlap.overlap import example_hashes
 from pretrain.evaluate.run import Evaluation, fraction, main_metric
 from pretrain.evaluate.tasks.base import Document
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.heldout import count_text, exp, heldout_loss

@@ -9,8 +9,8 @@ import numpy as np
 import sacrebleu
 
 from data_pipeline.recipes.base import padded
-from data_pipeline.specials import Specials
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.beam import search

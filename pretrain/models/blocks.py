@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from pretrain.attention.core import CoreAttention, Kind
 from pretrain.config.schema import Model, RunConfig
-from pretrain.dropout import Dropout
 from pretrain.plan.split import split_layers
+from pretrain.random.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),

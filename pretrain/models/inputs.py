@@ -24,7 +24,7 @@ class MicroBatch:
     follows_weight: float = 0.0
     """of each row's answer, when a token's label weighs 1"""
     first_row: int = 0
-    """the number that dropout knows it by: see pretrain/dropout.py"""
+    """the number that dropout knows it by: see pretrain/random/dropout.py"""
 
 
 def positions_within(documents_BS: Tensor) -> Tensor:

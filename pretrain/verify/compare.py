@@ -18,8 +18,8 @@ from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.models.init import initial_values
 from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.random.init import initial_values
 
 _KEYS = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}
 EXACT = ("steps", *_KEYS)

@@ -11,8 +11,8 @@ from math import lcm
 from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.kinds import short
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.layout_names import short
 
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 64, 4, 16, 500, 8
 _MICRO_SEQUENCES = 2

@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 
 from pretrain.config.schema import RunConfig
+from pretrain.data.stream import open_stream
+from pretrain.data.synthetic import MadeUp
 from pretrain.engine import device
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import RunError
-from pretrain.made_up import MadeUp
 from pretrain.plan.layout import plan_layout
-from pretrain.stream import open_stream
 from pretrain.verify.departure import Reference, Verdict, bounds_of
 from pretrain.verify.jobs import ONE_RANK, Job
 from pretrain.verify.probe import Observation, Source, observe

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.dataset import Dataset
-from data_pipeline.readers import read_documents
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.reading.readers import read_documents
+from data_pipeline.tokenizers.base import Tokenizer
 from tests.benchmarks.data_rounds import show, take_turns
 
 ROOT = Path(__file__).parents[2]

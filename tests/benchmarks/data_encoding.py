@@ -14,16 +14,16 @@ from typing import Any
 
 import sentencepiece
 
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.encode import encode
+from data_pipeline.build.inputs import find_sources
+from data_pipeline.build.passes import Survey, clean
+from data_pipeline.build.pieces import read_piece
+from data_pipeline.build.units import cut
+from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
+from data_pipeline.common.work import Task, run_tasks
 from data_pipeline.config import TokenizerConfig
-from data_pipeline.readers import read_documents
-from data_pipeline.stages.encode import encode
-from data_pipeline.stages.inputs import find_sources
-from data_pipeline.stages.passes import Survey, clean
-from data_pipeline.stages.pieces import read_piece
-from data_pipeline.stages.units import cut
-from data_pipeline.stages.vocabulary import cutoffs, make_tokenizer
-from data_pipeline.work import Task, run_tasks
+from data_pipeline.reading.readers import read_documents
 from tests.benchmarks.data_rounds import show, take_turns
 
 _PIECE_BYTES = 2**22  # so that a hundred megabytes keep some tens of cores at work

@@ -17,12 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_pipeline import build as building
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build import build as building
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.work import Task
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.loader import Stream
-from data_pipeline.readers import read_documents
-from data_pipeline.work import Task
+from data_pipeline.reading.readers import read_documents
 
 _LIMITS = {"piece_bytes": 2**21, "shard_tokens": 2**19, "member_tokens": 2**17}
 _STEPS = [{"name": "gopher_quality", "min_stop_words": 0}, {"name": "dedup_fuzzy", "items_per_task": 2**13}]

@@ -14,12 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.config import TokenizerConfig
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import (
+    BuildRecord,
+    File,
+    Manifest,
+    Member,
+    Shard,
+    Split,
+    TokenizerRecord,
+    stream_identity,
+)
 from data_pipeline.loader import Stream, load
-from data_pipeline.manifest import BuildRecord, File, Manifest, Member, Shard, Split, TokenizerRecord, stream_identity
 from tests.benchmarks.data_readers import LENGTH
 from tests.benchmarks.data_rounds import show, take_turns
 

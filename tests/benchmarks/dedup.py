@@ -31,11 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.arrays import arrays_in
-from data_pipeline.documents import Document
-from data_pipeline.hashing import mix
-from data_pipeline.linking import link, load_plan
-from data_pipeline.runs import RunWriter
+from data_pipeline.common.arrays import arrays_in
+from data_pipeline.common.hashing import mix
+from data_pipeline.dedup.duplicate_links import link, load_plan
+from data_pipeline.dedup.sorted_runs import RunWriter
+from data_pipeline.reading.documents import Document
 from data_pipeline.steps.base import Unit
 from data_pipeline.steps.exact import DedupExact
 from data_pipeline.steps.fuzzy import DedupFuzzy

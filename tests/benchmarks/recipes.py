@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.config import Objective
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.make import make

@@ -23,7 +23,7 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import gather
 from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.engine import device
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.estimate import num_parameters
 from pretrain.plan.layout import plan_layout
 from tests.helpers.ranks import run_ranks

@@ -37,7 +37,7 @@ from pretrain.checkpoint.hf.gpt2 import hf_config, hf_tensors
 from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device as devices
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.estimate import num_parameters, training_flops_per_token
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.layout import plan_layout

@@ -23,7 +23,7 @@ import torch
 from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device as devices
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.estimate import num_parameters, state_bytes
 from pretrain.plan.layout import plan_layout
 from tests.benchmarks.train_step import CONFIGS

@@ -14,7 +14,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from pretrain.stop import SIGNALS
+from pretrain.process.signals import SIGNALS
 from tests.helpers.command import LAUNCHER
 
 CONFIG = """

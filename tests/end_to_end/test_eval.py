@@ -87,7 +87,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     import lm_eval
     from lm_eval.tasks import TaskManager
 
-    from data_pipeline.tokenizer import Tokenizer
+    from data_pipeline.tokenizers.base import Tokenizer
     from pretrain.build import build_scorer
     from pretrain.checkpoint.files import TOKENIZER
     from pretrain.checkpoint.state import scoring_config

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command
 

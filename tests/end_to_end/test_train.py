@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launch.local import free_port
+from pretrain.process.local import free_port
 from tests.end_to_end.conftest import environment, start_afresh
 from tests.helpers import command
 

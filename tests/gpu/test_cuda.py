@@ -14,7 +14,7 @@ from data_pipeline.batch import Rows
 from pretrain.attention.patterns import PATTERNS, banded, dense
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
-from pretrain.dropout import Dropout
+from pretrain.random.dropout import Dropout
 from pretrain.verify.jobs import ONE_RANK, plan, shrink
 from pretrain.verify.run import Row, Verification
 from tests.helpers.families import FAMILIES, family_config, train_family

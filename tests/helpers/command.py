@@ -23,8 +23,8 @@ from threading import Lock
 from types import SimpleNamespace
 from typing import NoReturn
 
-from launch.local import free_port
-from pretrain.stop import SIGNALS
+from pretrain.process.local import free_port
+from pretrain.process.signals import SIGNALS
 from tests.helpers.ranks import context
 
 TRACEBACK = signal.SIGUSR2
@@ -138,10 +138,10 @@ def _run(
     os.environ.update(environment, OMP_NUM_THREADS="1")
     import torch
 
-    import launch.local
+    import pretrain.process.local
 
     torch.set_num_threads(1)
-    launch.local.subprocess = SimpleNamespace(Popen=_Rank)  # type: ignore[attr-defined]
+    pretrain.process.local.subprocess = SimpleNamespace(Popen=_Rank)  # type: ignore[attr-defined]
     if first is not None:
         first()
     _enter(arguments)
@@ -156,7 +156,7 @@ def _enter(arguments: list[str]) -> NoReturn:
 
 
 class _Rank:
-    """What `launch/local.py` uses of the subprocess.Popen of a rank, which is forked instead: from the launcher."""
+    """What `process/local.py` uses of the subprocess.Popen of a rank, which is forked instead: from the launcher."""
 
     def __init__(
         self, command: list[str], env: dict[str, str], process_group: int, preexec_fn: Callable[[], object]

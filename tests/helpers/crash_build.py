@@ -8,7 +8,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from random import Random
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from tests.helpers import command, crash
 from tests.helpers.crash import CORES, Files, Kill, Moment, contents, files, statuses
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_pipeline.documents import Document
+from data_pipeline.reading.documents import Document
 from data_pipeline.steps.duplicates import Duplicates
 from data_pipeline.steps.verdicts import verdicts
 from tests.helpers.steps import run_global

@@ -3,8 +3,8 @@
 from typing import Any
 
 from pretrain.config.schema import RunConfig
-from pretrain.engine.megatron import MegatronEngine
-from pretrain.made_up import MadeUp
+from pretrain.data.synthetic import MadeUp
+from pretrain.engine.megatron.engine import MegatronEngine
 from tests.helpers.tiny import ROWS, tiny_config
 
 _BERT = {

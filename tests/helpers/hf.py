@@ -8,11 +8,11 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 
 
 def value(name: str, shape: tuple[int, ...]) -> np.ndarray:

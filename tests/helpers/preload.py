@@ -12,7 +12,7 @@ import data_pipeline.cli  # noqa: E402, F401
 import pretrain.loop  # noqa: E402, F401
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks for GPUs, after which one can't fork
-    from pretrain.engine.zero import joining
+    from pretrain.engine.zero import deepspeed_setup as joining
 
     joining.prepare()
     from pretrain.engine.zero import stage3, stage12  # noqa: F401

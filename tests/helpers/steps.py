@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.common.work import run_tasks
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
-from data_pipeline.work import run_tasks
 
 
 def documents_of(texts: Sequence[str], file: str = "a.jsonl") -> list[Document]:

@@ -12,7 +12,7 @@ from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.base import GlobalPart
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.layout import plan_layout
 
 VOCABULARY, LENGTH, ROWS = 250, 32, 8

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretrain.dropout import Dropout
+from pretrain.random.dropout import Dropout
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import ROWS, build_engine, rows, tiny_config, train
 from tests.multirank.test_layouts import BF16_TOLERANCE, FP32_TOLERANCE, LAYOUTS

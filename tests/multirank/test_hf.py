@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.families import FAMILIES, family_config
@@ -178,7 +178,7 @@ def _write_alone(family: str, tokenizer: Path, directory: Path) -> None:
 
 
 def test_roberta_is_not_exported_with_positions_that_transformers_would_count_otherwise() -> None:
-    from data_pipeline.specials import Specials
+    from data_pipeline.tokenizers.specials import Specials
     from pretrain.checkpoint.hf.roberta import hf_config
 
     specials = Specials(pad=7, cls=1, sep=2, mask=3, start=0, end=2, sentinels=(), vocabulary=VOCABULARY)

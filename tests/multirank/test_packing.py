@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from data_pipeline.batch import Rows
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.config import Objective, TokenizerConfig
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.make import make
-from pretrain.engine import megatron
+from pretrain.engine.megatron import engine as megatron
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.models import gpt
 from tests.helpers.families import train_family

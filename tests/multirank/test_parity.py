@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
-from data_pipeline.specials import Specials
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
 from tests.helpers.hf import randomise, save

@@ -18,12 +18,12 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from pretrain.__main__ import main
 from pretrain.config.load import dump
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.data.synthetic import MadeUp
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.optimizer.totals import Holders
 from pretrain.engine.zero.megatron import MegatronSharding
-from pretrain.made_up import MadeUp
 from pretrain.models.gpt import GPT
-from pretrain.plan.kinds import parse
+from pretrain.plan.layout_names import parse
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
 from pretrain.verify.run import Row, Verification

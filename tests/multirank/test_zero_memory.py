@@ -9,13 +9,13 @@ import torch
 from pretrain.config.schema import RunConfig
 from pretrain.engine import device
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.share import creating
+from pretrain.engine.zero.select import creating
 from pretrain.models.blocks import transformer_config
-from pretrain.models.naming import parameters
+from pretrain.models.placement import parameters
 from pretrain.models.registry import FAMILIES
 from pretrain.plan.estimate import StateBytes, state_bytes
-from pretrain.plan.kinds import parse
 from pretrain.plan.layout import plan_layout
+from pretrain.plan.layout_names import parse
 from tests.helpers.memory import held, tensor_bytes
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train

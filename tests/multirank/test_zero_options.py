@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import LENGTH, VOCABULARY, build_engine, rows, tiny_config, train, whole_state
 

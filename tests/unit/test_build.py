@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.recipes.best_fit import PackedRows
 from pretrain.config.schema import RunConfig
 
@@ -35,7 +35,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _shares(tasks: list[Path], mixing: dict[str, Any] | None) -> list[float]:
-    from pretrain.stream import open_stream
+    from pretrain.data.stream import open_stream
 
     values = {
         "run": {"dir": "unused"}, "train": {"steps": 1}, "batch": {"sequences": 8}, "optimizer": {"learning_rate": 1},
@@ -93,8 +93,8 @@ def test_packed_rows_that_hold_little_are_said() -> None:
 
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
     from pretrain.build import _checked_later
-    from pretrain.config.resolve import resolve
-    from pretrain.stream import open_stream
+    from pretrain.data.resolve import resolve
+    from pretrain.data.stream import open_stream
 
     fsspec = pytest.importorskip("fsspec")
     for path in tasks[0].iterdir():
@@ -125,8 +125,8 @@ def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path)
 
 
 def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None:
-    from pretrain.config.resolve import resolve
-    from pretrain.stream import open_stream
+    from pretrain.data.resolve import resolve
+    from pretrain.data.stream import open_stream
 
     for name in ("web", "books"):
         lines = [f"{name} {n} " + "ab ba " * (n % 9) for n in range(60)]

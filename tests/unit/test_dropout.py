@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pretrain.dropout import Dropout, key
+from pretrain.random.dropout import Dropout, key
 
 SHAPE = (4, 6, 32, 50)  # rows, heads, queries, keys
 PINNED_DIGEST = "a206d545e424f53d"

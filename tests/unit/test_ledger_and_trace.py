@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.dataset import Dataset
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import load
 from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.schema import RunConfig
+from pretrain.data.ledger import Entry, summary
+from pretrain.data.stream import check_repeats, open_stream, planned_samples
 from pretrain.errors import ConfigError, RunError
-from pretrain.ledger import Entry, summary
 from pretrain.plan.ramp import batch_sequences, tokens_of
-from pretrain.stream import check_repeats, open_stream, planned_samples
 
 LENGTH = 16
 RAMP = {"sequences": 16, "ramp": {"start_sequences": 4, "increment_sequences": 4, "tokens": 4_000}}

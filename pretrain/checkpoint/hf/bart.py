@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.schema import Model

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.schema import Model

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from data_pipeline.specials import specials
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import specials
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
 from pretrain.checkpoint.hf import card
@@ -27,7 +27,7 @@ from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import FAMILIES, load
 from pretrain.checkpoint.state import Record
 from pretrain.config.schema import RunConfig
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import ConfigError, RunError
 
 WEIGHTS = "model.safetensors"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.schema import RunConfig
+from pretrain.data.synthetic import MadeUp
 from pretrain.errors import RunError
-from pretrain.made_up import MadeUp
 
 GATE = 1e-4
 """largest logit difference, fp32"""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
 from pretrain.config.schema import Model

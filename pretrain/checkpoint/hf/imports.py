@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES, load
@@ -16,7 +16,7 @@ from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.schema import RunConfig
-from pretrain.engine.megatron import MegatronEngine
+from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import ConfigError, RunError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt")

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import MarianConfig, MarianMTModel
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.schema import Model

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import RobertaConfig, RobertaForMaskedLM
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.schema import Model

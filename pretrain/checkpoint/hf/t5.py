@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import T5Config, T5ForConditionalGeneration
 
-from data_pipeline.specials import Specials
+from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.schema import Model

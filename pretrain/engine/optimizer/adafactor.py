@@ -19,10 +19,10 @@ from torch import Tensor
 
 from pretrain.config.schema import Optimizer
 from pretrain.engine.base import Piece
+from pretrain.engine.boxes import pieces
 from pretrain.engine.optimizer.base import Due, Rule, is_matrix
 from pretrain.engine.optimizer.totals import Holders, Totals, squares_by_row_and_column
-from pretrain.engine.parts import pieces
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 _SQUARE_EPS = 1e-30  # the paper's epsilon1, section 9, as the others
 _SMALLEST_RMS = 1e-3  # epsilon2

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pretrain.config.schema import Optimizer
 from pretrain.engine.optimizer.base import is_matrix
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretrain.config.schema import Optimizer
 from pretrain.engine.optimizer.totals import Holders, sum_of_squares
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 
 @dataclass(frozen=True)

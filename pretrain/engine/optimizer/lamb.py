@@ -14,7 +14,7 @@ from math import sqrt
 from torch import Tensor
 
 from pretrain.engine.optimizer.base import Due, Rule, is_matrix
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 
 class Lamb(Rule):

@@ -10,7 +10,7 @@ from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.base import Rule
 from pretrain.engine.optimizer.lamb import Lamb
 from pretrain.engine.optimizer.totals import Holders
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 RULES: dict[str, type[Rule]] = {"lamb": Lamb, "adafactor": Adafactor}
 

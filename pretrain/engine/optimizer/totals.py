@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.engine.groups import Groups
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 _BLOCK = 1 << 20  # values squared at a time in fp64: bounds that to 8 MiB
 

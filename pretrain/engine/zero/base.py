@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretrain.config.schema import RunConfig
 from pretrain.engine.optimizer.base import Owned
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 _BLOCK = 1024
 

@@ -23,7 +23,7 @@ from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import Idle, find_rule
 from pretrain.engine.zero.base import Range, norm, scale
 from pretrain.errors import RunError
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 
 @dataclass(frozen=True)

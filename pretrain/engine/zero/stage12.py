@@ -18,7 +18,7 @@ from pretrain.config.schema import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 
 class _Compact(DeepSpeedZeroOptimizer):

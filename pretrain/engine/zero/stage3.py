@@ -25,7 +25,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
 from pretrain.models.blocks import DTYPES
-from pretrain.models.naming import Parameter
+from pretrain.models.placement import Parameter
 
 
 def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:

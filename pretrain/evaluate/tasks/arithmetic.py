@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.order import permute, round_keys
+from data_pipeline.order.order import permute, round_keys
 from pretrain.evaluate.tasks.base import Document, Sources, Task
 
 _DOCUMENTS = 2000

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.dataset import Dataset
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.errors import ConfigError
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.dataset import Dataset
-from data_pipeline.progress import Progress
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.progress import Progress
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.tokenizers.base import Tokenizer
 
 Build = Callable[..., Dataset]
 ODD = [

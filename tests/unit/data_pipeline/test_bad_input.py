@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import settings
 
-from data_pipeline.bad_input import BadInput
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.errors import DataError
-from data_pipeline.readers import find_inputs, read_documents
+from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.reading.readers import find_inputs, read_documents
 
 BAD_LINES = [b'{"text": "\xff"}', b"{", b'{"body": "x"}', b'{"text": 5}', b'{"text": "%s"}' % (b"x" * 300)]
 REASONS = ["not UTF-8", "not JSON", "has no field 'text'", "is int, but must be a string", "longer than 200 bytes"]

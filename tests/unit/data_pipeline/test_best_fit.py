@@ -12,11 +12,11 @@ import pytest
 from conftest import build_pairs
 
 from data_pipeline.config import Objective
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import Stream
-from data_pipeline.order import permute, permute_each, round_keys
+from data_pipeline.order.order import permute, permute_each, round_keys
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.bins import NumberedBins, best_fit_decreasing
 from data_pipeline.recipes.make import make

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from data_pipeline.blend import Blend
+from data_pipeline.order.blend import Blend
 
 GPT3 = [60.0, 22.0, 8.0, 8.0, 3.0]
 FIRST = 100_000

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.cache import Cache, default_folder
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.cache import Cache, default_folder
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from tests.helpers.http_store import serve
 

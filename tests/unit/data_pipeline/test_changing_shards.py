@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline import token_stream
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset import token_stream
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 
 ROOT = Path(__file__).parents[3]
 _READS = """
 import sys
 from pathlib import Path
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream, load
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.arrays import unique_pairs
-from data_pipeline.components import components
+from data_pipeline.common.arrays import unique_pairs
+from data_pipeline.dedup.components import components
 
 
 def _lowest(nodes: int, edges: list[tuple[int, int]]) -> list[int]:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from conftest import Silent, build_dataset, make_documents, settings
 
-from data_pipeline.build import build
-from data_pipeline.contamination import SearchedSet, searched_sets
-from data_pipeline.dataset import Dataset
+from data_pipeline.build.build import build
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.overlap import example_hashes
+from data_pipeline.overlap.contamination import SearchedSet, searched_sets
+from data_pipeline.overlap.overlap import example_hashes
 
 DIRTY = 3
 

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from conftest import Silent, build_dataset, make_documents, settings
 
-from data_pipeline import build as module
-from data_pipeline.build import build
-from data_pipeline.dataset import Dataset
-from data_pipeline.documents import Document
+from data_pipeline.build import build as module
+from data_pipeline.build import passes
+from data_pipeline.build.build import build
+from data_pipeline.common.scratch import scratch_of
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import MANIFEST, SPLITS
+from data_pipeline.dataset.shards import _HashedFile
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import MANIFEST, SPLITS
-from data_pipeline.scratch import scratch_of
-from data_pipeline.shards import _HashedFile
-from data_pipeline.stages import passes
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.reading.documents import Document
+from data_pipeline.tokenizers.base import Tokenizer
 
 
 @pytest.fixture
@@ -125,7 +125,8 @@ def test_another_dataset_in_the_place_is_kept_and_named(text: Path, tmp_path: Pa
 KILLED = """
 import os, signal, sys
 from conftest import Silent, settings
-from data_pipeline import build, shards
+from data_pipeline.build import build
+from data_pipeline.dataset import shards
 seen = [0]
 def dies(*arguments):
     seen[0] += 1

@@ -13,10 +13,10 @@ import pytest
 from conftest import make_documents
 from pydantic import ValidationError
 
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.cli import main
+from data_pipeline.common.progress import Progress
 from data_pipeline.errors import DataError
-from data_pipeline.progress import Progress
 
 ROOT = Path(__file__).parents[3]
 TEXT_YAML = ROOT / "configs" / "data" / "text.yaml"
@@ -160,7 +160,7 @@ class Terminal(io.StringIO):
 
 def test_progress_is_rewritten_on_a_terminal_and_plain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("data_pipeline.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("data_pipeline.common.progress.time.monotonic", lambda: now[0])
     for stream, lines in ((Terminal(), 5), (io.StringIO(), 1)):
         now[0] = 0.0
         progress = Progress("reading", stream)

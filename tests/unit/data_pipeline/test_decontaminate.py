@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.documents import Document, Tally
-from data_pipeline.overlap import overlap_report
+from data_pipeline.common.work import run_tasks
+from data_pipeline.overlap.overlap import overlap_report
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import Unit
 from data_pipeline.steps.decontaminate import Decontaminate
-from data_pipeline.work import run_tasks
 from tests.helpers.steps import documents_of, run_global
 
 GRAM = [f"gram{number}" for number in range(13)]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
+from data_pipeline.reading.documents import Document
 from data_pipeline.steps.exact import DedupExact
-from data_pipeline.words import Words
+from data_pipeline.text.words import Words
 from tests.helpers.duplicates import Item, expected, outcome
 from tests.helpers.steps import documents_of, run_global
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from data_pipeline.minhash import MinHash, min_hashes
+from data_pipeline.dedup.minhash import MinHash, min_hashes
 from data_pipeline.steps.fuzzy import DedupFuzzy
-from data_pipeline.words import Words
+from data_pipeline.text.words import Words
 from tests.helpers.duplicates import Item, expected, outcome
 from tests.helpers.steps import documents_of, run_global
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Batch, Cursor, Rows
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import Stream, load
-from data_pipeline.order import permute, round_keys
+from data_pipeline.order.order import permute, round_keys
 
 CASES, REAL_CASES = 120, 5
 Sizes = Callable[[int], int]

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.documents import Tally
+from data_pipeline.reading.documents import Tally
 from data_pipeline.steps import gopher
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition, repeated_grams, repeated_pieces
-from data_pipeline.words import Words
+from data_pipeline.text.words import Words
 from tests.helpers.steps import documents_of, run_local
 
 _TEXTS = Path(__file__).parents[4] / "shared/data/text"

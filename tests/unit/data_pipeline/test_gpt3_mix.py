@@ -11,12 +11,12 @@ import pytest
 from conftest import Silent
 from ruamel.yaml import YAML
 
-from data_pipeline.blend import Blend
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.dataset import Dataset
-from data_pipeline.manifest import SPLITS
-from data_pipeline.mix import Mix
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SPLITS
+from data_pipeline.dataset.mix import Mix
+from data_pipeline.order.blend import Blend
 
 CONFIGS = Path(__file__).parents[3] / "configs" / "data"
 TOKENS = {"common_crawl": 410e9, "webtext2": 19e9, "books1": 12e9, "books2": 55e9, "wikipedia": 3e9}  # table 2.2

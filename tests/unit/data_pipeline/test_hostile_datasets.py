@@ -21,11 +21,11 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
-from data_pipeline.cache import Cache
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.cache import Cache
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import LIMIT_BYTES, MANIFEST, SPLITS, digest_of
+from data_pipeline.dataset.shards import npy_vector
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import LIMIT_BYTES, MANIFEST, SPLITS, digest_of
-from data_pipeline.shards import npy_vector
 from tests.helpers.http_store import serve
 
 Edit = Callable[[dict[str, Any]], None]

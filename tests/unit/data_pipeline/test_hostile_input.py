@@ -23,10 +23,10 @@ import zstandard
 from conftest import settings
 from warcio.warcwriter import WARCWriter
 
-from data_pipeline.bad_input import BadInput
-from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
-from data_pipeline.readers import read_documents
+from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.readers import read_documents
 
 TEXTS = [f"Text {i}: ünïcode ☃ and more of it.\n\nA second paragraph {i * i}." for i in range(12)]
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -147,9 +147,9 @@ import resource, sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.errors import DataError
-from data_pipeline.readers import read_documents
+from data_pipeline.reading.readers import read_documents
 spare, most = int(sys.argv[1]), int(sys.argv[2])
 hard = resource.getrlimit(resource.RLIMIT_AS)[1]
 for name in sys.argv[3:]:

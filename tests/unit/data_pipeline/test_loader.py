@@ -16,7 +16,7 @@ import pytest
 from conftest import build_dataset, make_documents
 
 from data_pipeline.batch import Batch, Cursor
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import Stream, load

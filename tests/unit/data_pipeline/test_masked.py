@@ -11,7 +11,7 @@ from conftest import build_dataset, make_documents
 
 from data_pipeline.batch import Rows
 from data_pipeline.config import Objective
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.make import make

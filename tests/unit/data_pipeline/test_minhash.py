@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data_pipeline.hashing import mix
-from data_pipeline.minhash import SKETCH_HASHES, MinHash, _functions, min_hashes, similarity
-from data_pipeline.words import Words
+from data_pipeline.common.hashing import mix
+from data_pipeline.dedup.minhash import SKETCH_HASHES, MinHash, _functions, min_hashes, similarity
+from data_pipeline.text.words import Words
 
 HASHES = 112
 

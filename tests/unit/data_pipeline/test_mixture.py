@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_pipeline.mixture import Mixture, mixing_weights
+from data_pipeline.order.mixture import Mixture, mixing_weights
 
 PHASES = [(0, [3.0, 1.0, 0.0]), (100, [1.0, 1.0, 2.0]), (100, [1.0, 0.0, 1.0]), (1_777, [0.0, 2.0, 5.0])]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from data_pipeline import order
-from data_pipeline.order import permute, round_keys
+from data_pipeline.order import order
+from data_pipeline.order.order import permute, round_keys
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 31, 64, 65, 1000, 4096, 4097, 100_003])

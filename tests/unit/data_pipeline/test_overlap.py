@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.errors import DataError
-from data_pipeline.examples import EvaluationSet
-from data_pipeline.overlap import GramIndex, example_hashes, overlap_report, report_ngram
-from data_pipeline.words import Words
+from data_pipeline.overlap.examples import EvaluationSet
+from data_pipeline.overlap.overlap import GramIndex, example_hashes, overlap_report, report_ngram
+from data_pipeline.text.words import Words
 
 
 def written_set(path: Path, texts: list[str]) -> EvaluationSet:

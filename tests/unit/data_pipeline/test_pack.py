@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import Stream
-from data_pipeline.pack import inputs_and_labels, num_windows
+from data_pipeline.recipes.windows import inputs_and_labels, num_windows
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import pytest
 from conftest import Silent, build_dataset, build_pairs, make_documents, settings
 from pydantic import ValidationError
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.config import Objective
-from data_pipeline.dataset import Dataset
-from data_pipeline.documents import Document
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import MANIFEST, SPLITS
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
-from data_pipeline.manifest import MANIFEST, SPLITS
+from data_pipeline.reading.documents import Document
 from data_pipeline.recipes.make import make
 
 PAIRS = [(f"der Satz Nummer {i} ist {'sehr ' * (i % 7)}lang.", f"sentence {i}!") for i in range(120)]

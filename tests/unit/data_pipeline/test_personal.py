@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.personal import Personal
 from tests.helpers.steps import run_local
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from data_pipeline.documents import Document
 from data_pipeline.errors import DataError
-from data_pipeline.features import Rows
-from data_pipeline.quality import QualityModel, train
+from data_pipeline.reading.documents import Document
 from data_pipeline.steps.quality import Quality, lomax
-from data_pipeline.words import Words
+from data_pipeline.text.features import Rows
+from data_pipeline.text.quality import QualityModel, train
+from data_pipeline.text.words import Words
 from tests.helpers.steps import documents_of, run_local
 
 KEYS = np.random.default_rng(0).integers(0, 2**64, 200_000, np.uint64).tolist()

@@ -14,7 +14,7 @@ import zstandard
 from conftest import settings
 
 from data_pipeline.errors import DataError
-from data_pipeline.readers import find_inputs, read_documents
+from data_pipeline.reading.readers import find_inputs, read_documents
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
-from data_pipeline import storage
-from data_pipeline.cache import Cache
 from data_pipeline.cli import main
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset import storage
+from data_pipeline.dataset.cache import Cache
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import MANIFEST, SPLITS, Manifest
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream, load
-from data_pipeline.manifest import MANIFEST, SPLITS, Manifest
 from tests.helpers.http_store import HttpStore, serve
 
 LENGTH = 64
@@ -136,8 +136,8 @@ def test_each_member_is_fetched_once_and_by_its_range(dataset: Dataset, store: H
 
 def test_two_processes_share_a_cache(dataset: Dataset, store: HttpStore, cache: Cache) -> None:
     script = (
-        "import sys; from pathlib import Path; from data_pipeline.cache import Cache; "
-        "from data_pipeline.dataset import Dataset; d = Dataset(sys.argv[1], Cache(Path(sys.argv[2]))); "
+        "import sys; from pathlib import Path; from data_pipeline.dataset.cache import Cache; "
+        "from data_pipeline.dataset.dataset import Dataset; d = Dataset(sys.argv[1], Cache(Path(sys.argv[2]))); "
         "print(d.window('train', 0, d.num_tokens('train')).sum())"
     )
     command = [sys.executable, "-c", script, store.url, str(cache.folder)]
@@ -306,7 +306,7 @@ def test_a_manifest_without_checksums_of_members_is_read_only_where_it_lies(
 def test_a_huge_manifest_or_tokenizer_is_not_fetched(
     store: HttpStore, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_pipeline.remote.LIMIT_BYTES", 1000)
+    monkeypatch.setattr("data_pipeline.dataset.remote.LIMIT_BYTES", 1000)
     with pytest.raises(DataError, match=r"manifest.json has [\d,]+ bytes, more than the 1,000"):
         Dataset(store.url, cache)
     assert not store.counts[MANIFEST]

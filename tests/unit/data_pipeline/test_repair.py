@@ -12,7 +12,7 @@ import ftfy
 import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
 
-from data_pipeline.documents import Document, Tally
+from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.repair import _MOJIBAKE_NEEDS, Repair, _readable
 from tests.helpers.steps import run_local
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from conftest import build_dataset, make_documents
 
-from data_pipeline.dataset import Dataset, DocumentSpan
+from data_pipeline.dataset.dataset import Dataset, DocumentSpan
+from data_pipeline.dataset.manifest import MANIFEST, SPLITS, SplitName
+from data_pipeline.dataset.member_headers import read_records
+from data_pipeline.dataset.shards import ShardWriter, token_dtype
 from data_pipeline.errors import DataError
-from data_pipeline.heads import read_records
-from data_pipeline.manifest import MANIFEST, SPLITS, SplitName
-from data_pipeline.shards import ShardWriter, token_dtype
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_documents_at_a_place_are_those_that_lie_there(dataset: Dataset, split: 
 def test_documents_at_a_place_are_read_from_there_alone(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
     monkeypatch.setattr(
-        "data_pipeline.dataset.read_records", lambda head, shard: read.append(head) or read_records(head, shard)
+        "data_pipeline.dataset.dataset.read_records", lambda head, shard: read.append(head) or read_records(head, shard)
     )
     shards = dataset.manifest.splits["train"].shards
     start = shards[0].tokens + shards[1].members[0].tokens + 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.config import Objective
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.corruption import Corruption
 from data_pipeline.recipes.lengths import span_counts

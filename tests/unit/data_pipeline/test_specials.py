@@ -7,9 +7,9 @@ import tokenizers
 from conftest import make_documents
 
 from data_pipeline.config import Objective
-from data_pipeline.specials import Vocabulary, specials
-from data_pipeline.tokenizer import Tokenizer
-from data_pipeline.tokenizer_json import JsonTokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.hf_json import JsonTokenizer
+from data_pipeline.tokenizers.specials import Vocabulary, specials
 
 TEXTS = make_documents(0, 200)
 

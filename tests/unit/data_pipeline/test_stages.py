@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from conftest import Silent, make_documents, settings
 
-from data_pipeline import build as module
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.dataset import Dataset
-from data_pipeline.documents import Document
+from data_pipeline.build import build as module
+from data_pipeline.build import passes
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.scratch import scratch_of
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SPLITS
+from data_pipeline.dataset.mix import Mix
 from data_pipeline.errors import DataError
-from data_pipeline.manifest import SPLITS
-from data_pipeline.mix import Mix
-from data_pipeline.scratch import scratch_of
-from data_pipeline.stages import passes
+from data_pipeline.reading.documents import Document
 
 STEPS = [{"name": "length", "least_characters": 40}, {"name": "length", "most_characters": 600}]
 ALL_KINDS = [
@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_the_dataset_is_the_same_for_any_units_and_processes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_pipeline.work._SMALL", 0)  # else so little is never shared
+    monkeypatch.setattr("data_pipeline.common.work._SMALL", 0)  # else so little is never shared
     made = []
     for number, (workers, piece_bytes) in enumerate([(1, 2**26), (1, 3000), (3, 1500), (2, 20_000)]):
         config = settings(
@@ -138,8 +138,8 @@ def test_a_stopped_build_does_not_do_again_what_is_done(
 TOGETHER = """
 import os, pathlib, sys
 from conftest import Silent, settings
-from data_pipeline import work
-from data_pipeline.build import build
+from data_pipeline.common import work
+from data_pipeline.build.build import build
 work._SMALL = 0
 real = work.written
 def logged(path):
@@ -170,7 +170,7 @@ def test_another_build_of_the_same_output_waits_or_is_refused(
 ) -> None:
     config = settings(input=str(corpus), output=tmp_path / "out")
     real = passes.write_piece
-    monkeypatch.setattr("data_pipeline.scratch._TRIES", 2)
+    monkeypatch.setattr("data_pipeline.common.scratch._TRIES", 2)
 
     def starts_another(*arguments: Any) -> None:
         monkeypatch.setattr(passes, "write_piece", real)
@@ -268,7 +268,7 @@ FEW_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
 from conftest import Silent, settings
-from data_pipeline.build import build
+from data_pipeline.build.build import build
 steps = ["dedup_exact", {"name": "dedup_fuzzy", "ngram": 3}]
 build(settings(input=sys.argv[1], output=sys.argv[2], steps=steps, piece_bytes=1000, workers=1), Silent)
 """

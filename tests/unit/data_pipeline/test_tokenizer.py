@@ -12,10 +12,10 @@ import pytest
 import sentencepiece
 from conftest import ODD, make_documents
 
-from data_pipeline import tokenizer_sentencepiece as module
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import Tokenizer
-from data_pipeline.tokenizer_sentencepiece import SentencePiece
+from data_pipeline.tokenizers import sentencepiece as module
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.sentencepiece import SentencePiece
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
@@ -147,7 +147,7 @@ def foreign_model(**changes: Any) -> bytes:
 
 
 def _bare_digest(tokenizer: Tokenizer, folder: Path) -> str:
-    from data_pipeline.manifest import file_sha256
+    from data_pipeline.dataset.manifest import file_sha256
 
     tokenizer.save(folder / "one.model")
     return file_sha256(folder / "one.model")

@@ -13,12 +13,12 @@ import pytest
 from conftest import ODD, build_dataset, make_documents
 
 from data_pipeline.config import Objective, TokenizerConfig
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.specials import specials
-from data_pipeline.tokenizer import Tokenizer
-from data_pipeline.tokenizer_bytes import ByteTokenizer
-from data_pipeline.tokenizer_json import JsonTokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.byte import ByteTokenizer
+from data_pipeline.tokenizers.hf_json import JsonTokenizer
+from data_pipeline.tokenizers.specials import specials
 
 
 def test_bytes_are_numbered_as_byt5_does() -> None:

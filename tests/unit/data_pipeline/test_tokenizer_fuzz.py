@@ -14,7 +14,7 @@ from test_hostile_input import mutated
 from test_tokenizer_bytes import write_gpt2
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import Kind, Tokenizer
+from data_pipeline.tokenizers.base import Kind, Tokenizer
 
 REVERSIBLE = ("bpe", "unigram", "byte_bpe", "bytes", "gpt2")
 TRAINED: tuple[Kind, ...] = ("bpe", "unigram", "byte_bpe", "wordpiece")

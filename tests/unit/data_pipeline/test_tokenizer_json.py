@@ -13,16 +13,16 @@ import pytest
 import tokenizers
 from conftest import ODD, build_dataset, make_documents
 
-from data_pipeline import tokenizer_json as module
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizer import Kind, Tokenizer
+from data_pipeline.tokenizers import hf_json as module
+from data_pipeline.tokenizers.base import Kind, Tokenizer
 
 TEXTS = [f"{text} The end! [SEP] naïve 中文 x-{i}" for i, text in enumerate(make_documents(0, 200))]
 TRAIN = """
 import sys
 from conftest import make_documents
-from data_pipeline.tokenizer import Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
 Tokenizer.train(make_documents(0, 300), sys.argv[1], 600).save(__import__("pathlib").Path(sys.argv[2]))
 """
 

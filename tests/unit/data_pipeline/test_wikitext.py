@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 import pytest
 from test_readers import refuses, texts, write
 
-from data_pipeline.wikitext import plain
+from data_pipeline.reading.wikitext import plain
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.3/" version="0.3" xml:lang="en">
 <siteinfo><namespaces><namespace key="0" />

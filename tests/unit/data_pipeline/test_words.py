@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import ODD
 
-from data_pipeline.words import Words
+from data_pipeline.text.words import Words
 
 TEXTS = [
     "Hello, World! don't (dont) -- end.", "", "x", "hello world", " … “quoted” É é\tfin\r\n", "a\u200db co-operate",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pretrain.engine.parts import pieces
+from pretrain.engine.boxes import pieces
 
 LOCAL = (3, 4)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.dataset import Dataset
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.dataset import Dataset
 from pretrain.evaluate.tasks.arithmetic import document
 from tests.unit.evaluate.fakes import VOCABULARY, FakeEngine, Silent, ToyTokenizer, random_model
 

@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from data_pipeline.batch import Rows
-from data_pipeline.progress import Progress
+from data_pipeline.common.progress import Progress
 from pretrain.engine.base import Scores
 
 LENGTH = 192

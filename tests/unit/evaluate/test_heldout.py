@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from pretrain.evaluate.heldout import HeldOut, count_text, heldout_loss
 from tests.unit.evaluate.fakes import FakeEngine, on_ranks
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
-from data_pipeline.build import build
-from data_pipeline.build_config import BuildConfig
-from data_pipeline.contamination import SearchedSet, searched_sets
-from data_pipeline.dataset import Dataset
-from data_pipeline.examples import EvaluationSet
-from data_pipeline.overlap import example_hashes
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.overlap.contamination import SearchedSet, searched_sets
+from data_pipeline.overlap.examples import EvaluationSet
+from data_pipeline.overlap.overlap import example_hashes
 from pretrain.engine.base import Scores
 from pretrain.evaluate.overlap import overlap
 from pretrain.evaluate.report import write

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from pretrain.evaluate.report import Facts, _curve, write
 from pretrain.evaluate.run import Evaluation, Settings, evaluate
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine

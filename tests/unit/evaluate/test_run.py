@@ -12,7 +12,7 @@ import torch
 from transformers import GPT2LMHeadModel
 
 from data_pipeline.batch import Rows
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from pretrain.engine.base import Scores
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.run import Evaluation, Settings, evaluate

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.dataset import Dataset
+from data_pipeline.dataset.dataset import Dataset
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks import arithmetic, scrambling
 from pretrain.evaluate.tasks.base import Document, Sources

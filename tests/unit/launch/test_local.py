@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from launch import local
+from pretrain.process import local
 
 
 def _process(code: str) -> subprocess.Popen[bytes]:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pretrain.config.schema import Model
-from pretrain.models import init
-from pretrain.models.init import initial_values, normal
+from pretrain.random import init
+from pretrain.random.init import initial_values, normal
 
 MODEL = Model(layers=8, hidden=64, heads=4, sequence_length=32, vocabulary=256, init_std=0.02)
 NAME, SHAPE = "decoder.layers.3.mlp.linear_fc1.weight", (61, 37)

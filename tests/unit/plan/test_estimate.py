@@ -13,7 +13,7 @@ from pretrain.plan.estimate import (
     training_flops_per_token,
 )
 from pretrain.plan.hardware import PEAKS, peak_flops
-from pretrain.plan.kinds import parse
+from pretrain.plan.layout_names import parse
 
 
 def model(**changes: object) -> Model:

@@ -8,8 +8,8 @@ from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.estimate import num_parameters
-from pretrain.plan.kinds import every_kind, parse
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.layout_names import every_kind, parse
 from pretrain.verify.jobs import fits, plan, shrink
 
 CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name != "data")

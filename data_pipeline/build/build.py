@@ -1,0 +1,230 @@
+"""Text files -> dataset: find the input, run the steps, make the tokenizer, encode, write shards, publish.
+
+The output appears whole or not at all. What is done is kept beside it, so that a build that was stopped goes on, and so
+that equal commands started together (a job array) share the work (`work.py`). The dataset is the same in any case.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import unicodedata
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_pipeline.build.assemble import Assembled, assemble
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.encode import encode
+from data_pipeline.build.inputs import Source, digests, files_of, find_sources, identity_of, keep_digests
+from data_pipeline.build.passes import Survey, clean, step_folder
+from data_pipeline.build.units import cut, piece_bytes
+from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
+from data_pipeline.common import scratch
+from data_pipeline.common.atomic import sync
+from data_pipeline.common.limits import allow_open_files
+from data_pipeline.common.progress import Progress
+from data_pipeline.common.work import Task, run_tasks
+from data_pipeline.dataset.manifest import (
+    MANIFEST,
+    BuildRecord,
+    File,
+    Manifest,
+    TokenizerRecord,
+    digest_of,
+    file_sha256,
+    stream_identity,
+)
+from data_pipeline.dataset.mix import MIX, Mix, MixSource
+from data_pipeline.dataset.shards import token_dtype
+from data_pipeline.errors import DataError
+from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.reading.documents import Tally
+from data_pipeline.tokenizers.base import Tokenizer
+
+_UNIGRAM, _REPORT = "unigram.npy", "report.json"
+
+
+def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -> bool:
+    """Build the dataset or the mix; False when it is already there, whole and of the same settings and input.
+
+    Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
+    kept for another start.
+    """
+    at_work = False
+    allow_open_files()
+    try:
+        sources = find_sources(config)
+        sha256 = digests(config, sources, scratch.scratch_of(config.output))
+        identity = identity_of(config, sources, sha256)
+        if not _is_built(config.output, identity):
+            # Work done with others would not fit together.
+            cut_so = digest_of([identity, piece_bytes(config, sources), _versions(), [s.state() for s in config.steps]])
+            with scratch.at_work(config.output, cut_so) as folder:
+                at_work = True
+                if not _is_built(config.output, identity):
+                    keep_digests(sha256, folder)
+                    _build(config, sources, sha256, identity, folder, progress)
+                    _publish(folder / "output", config.output)
+        scratch.remove(config.output)
+        return at_work
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(
+                f"The disk of {config.output} is full; make room there and start again: what is done is kept."
+            ) from error
+        place = error.filename or config.output
+        raise DataError(f"{place} can't be read or written ({error.strerror or error}).") from error
+
+
+def _build(
+    config: BuildConfig,
+    sources: list[Source],
+    sha256: dict[Path, str],
+    identity: str,
+    folder: Path,
+    progress: Callable[[str], Progress],
+) -> None:
+    """Leaves in `folder / "output"` what is to be published."""
+    workers = config.workers or len(os.sched_getaffinity(0))
+
+    def run(stage: str, tasks: list[Task]) -> list[Any]:
+        shown = progress(stage)
+        shown.expect(sum(task.size for task in tasks))
+        results = run_tasks(tasks, folder / stage, workers, lambda task, new: shown.add(1, task.size, new))
+        shown.done()
+        return results
+
+    stretches = cut(config, sources, folder, run)
+    surveys = clean(config, stretches, folder, run)
+    cutoff = cutoffs(config, sources, surveys)
+    path = make_tokenizer(config, sources, surveys, cutoff, folder, run)
+    threads = max(1, workers // len(surveys))
+    tokens = encode(surveys, cutoff, path, folder, run, threads)
+    tokenizer = Tokenizer.load(path)
+    assembled = assemble(config, sources, surveys, tokens, cutoff, tokenizer.vocabulary_size, folder, run)
+    finish = partial(_finish, config, sources, sha256, identity, surveys, assembled, tokenizer, path, folder)
+    run("finishing", [Task("finish", finish)])
+
+
+def _finish(
+    config: BuildConfig,
+    sources: list[Source],
+    sha256: dict[Path, str],
+    identity: str,
+    surveys: list[Survey],
+    assembled: dict[str, Assembled],
+    tokenizer: Tokenizer,
+    tokenizer_path: Path,
+    folder: Path,
+) -> None:
+    """Adds to the shards all else that a dataset holds; to several datasets, what makes them a mix."""
+    output = folder / "output"
+    identities = {}
+    for source in sources:
+        place = output / source.name
+        for half_written in place.glob(".*.tmp"):  # by a worker that was killed
+            half_written.unlink()
+        tokenizer.save(place / tokenizer.file_name)
+        made = assembled[source.name]
+        np.save(place / _UNIGRAM, made.unigram)
+        (place / _REPORT).write_text(json.dumps(_report(config, source, surveys, folder), indent=1) + "\n")
+        files, held_out = files_of(source, sha256), [file.validation for file in source.inputs]
+        dtype = token_dtype(tokenizer.vocabulary_size)
+        manifest = Manifest(
+            identity=stream_identity(tokenizer.identity, dtype, made.splits),
+            dtype=dtype,
+            tokenizer=TokenizerRecord(
+                file=tokenizer.file_name,
+                sha256=file_sha256(tokenizer_path),
+                identity=tokenizer.identity,
+                library=tokenizer.library,
+                version=tokenizer.library_version,
+                vocabulary=tokenizer.vocabulary_size,
+                end_of_text=tokenizer.end_of_text,
+            ),
+            unigram=_file(place / _UNIGRAM),
+            splits=made.splits,
+            build=BuildRecord(
+                identity=identity,
+                config=config.model_dump(mode="json", exclude={"output", "workers", "piece_bytes"}),
+                source=source.name,
+                inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
+                validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),
+            ),
+            report=_file(place / _REPORT),
+            pairs=config.pair_fields is not None,
+        )
+        manifest.save(place)
+        identities[source.name] = manifest.identity
+    if config.sources:
+        Mix(
+            identity=identity,
+            sources=tuple(MixSource(name=s.name, weight=s.weight, identity=identities[s.name]) for s in sources),
+        ).save(output)
+
+
+def _versions() -> list[str]:
+    """Of what decides how documents are cleaned and encoded."""
+    names = ("ftfy", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
+    return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
+
+
+def _file(path: Path) -> File:
+    return File(file=path.name, bytes=path.stat().st_size, sha256=file_sha256(path))
+
+
+def _report(config: BuildConfig, source: Source, surveys: list[Survey], folder: Path) -> dict[str, Any]:
+    """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
+    a few of those that it dropped."""
+    bad = BadInput()
+    for survey in surveys:
+        if survey.stretch.source == source.name and survey.bad is not None:
+            bad.add(BadInput.from_dict(survey.bad))
+    steps = []
+    for place, step in enumerate(config.steps):
+        tally = Tally()
+        for survey in surveys:
+            if survey.stretch.source == source.name and str(place) in survey.tallies:
+                tally.add(Tally.from_dict(survey.tallies[str(place)]))
+        steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, place))})
+    return {"malformed": bad.to_dict(), "steps": steps}
+
+
+def _is_built(output: Path, identity: str) -> bool:
+    """Raises DataError when `output` holds something else."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return False
+    if (output / MIX).is_file():
+        mix = Mix.load(output)
+        found = mix.identity
+        for source in mix.sources:
+            if Manifest.load(output / source.name).identity != source.identity:
+                raise DataError(f"{output / source.name} is not the dataset that was built there; remove {output}.")
+    elif (output / MANIFEST).is_file():
+        found = Manifest.load(output).build.identity
+    else:
+        raise DataError(f"{output} exists and is not a dataset; choose another output.")
+    if identity != found:
+        raise DataError(
+            f"{output} was built from other input or with other settings; remove it, or choose another output."
+        )
+    return True
+
+
+def _publish(made: Path, output: Path) -> None:
+    """Make all of `made` durable, then give it its name."""
+    try:
+        for path in [*made.rglob("*"), made]:
+            sync(path)
+        made.rename(output)
+    except FileNotFoundError:
+        if not output.exists():
+            raise
+        return  # another command of this build was faster
+    sync(output.parent)

@@ -1,0 +1,124 @@
+"""The tokenizer of a build: a given one, or one trained on a sample of the training text.
+
+The sample takes documents in the order of their keys until it has the bytes that are wanted, from each source by its
+weight: an even choice over all of the input, the same one however the input is cut into files and units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.inputs import Source
+from data_pipeline.build.passes import KEY_BUCKETS, Survey
+from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
+from data_pipeline.build.units import Run
+from data_pipeline.common.work import Task, written
+from data_pipeline.errors import DataError
+from data_pipeline.reading.documents import HASH_BITS, Document
+from data_pipeline.tokenizers.base import Tokenizer
+
+
+def cutoffs(config: BuildConfig, sources: list[Source], surveys: list[Survey]) -> dict[str, int]:
+    """Of each source: a document is held out when its key is below, or when its file is. At least one document is.
+
+    Raises DataError for a source without text, or with none left to train on.
+    """
+    found = {}
+    for source in sources:
+        mine = [survey for survey in surveys if survey.stretch.source == source.name]
+        training = [survey for survey in mine if not survey.stretch.file.validation]
+        documents = sum(survey.documents for survey in training)
+        whose = f"source {source.name}" if source.name else "input"
+        after = " after its steps" if config.steps else ""
+        if not documents:
+            raise DataError(f"The {whose} holds no text{after}; give files with text.")
+        cutoff = 0
+        if source.has_validation_files:
+            if not any(survey.documents for survey in mine if survey.stretch.file.validation):
+                raise DataError(f"The validation_input of the {whose} holds no text{after}; give files with text.")
+        else:
+            least = min(survey.least_key for survey in training)
+            cutoff = max(int(config.validation_fraction * 2**HASH_BITS), least + 1)
+        if max(survey.most_key for survey in training) < cutoff:
+            raise DataError(
+                f"All of the {whose}'s {documents} documents fall into the validation split, none is left to train on; "
+                "give more text, a smaller validation_fraction, or smaller documents (txt_documents=paragraph)."
+            )
+        found[source.name] = cutoff
+    return found
+
+
+def make_tokenizer(
+    config: BuildConfig, sources: list[Source], surveys: list[Survey], cutoff: dict[str, int], folder: Path, run: Run
+) -> Path:
+    """Its file, in `folder`."""
+    settings = config.tokenizer
+    samples: dict[str, tuple[int, list[Path]]] = {}  # of each source: bytes that are wanted, and files of documents
+    if settings.trains:
+        whole = sum(source.weight for source in sources)
+        tasks = []
+        for source in sources:
+            mine = [s for s in surveys if s.stretch.source == source.name and not s.stretch.file.validation]
+            wanted = max(1, int(settings.training_bytes * source.weight / whole))
+            limit = _limit(mine, cutoff[source.name], wanted)
+            samples[source.name] = wanted, []
+            for survey in mine:
+                place = folder / "sample" / f"{survey.stretch.number:06d}{SUFFIX}"
+                work = partial(_sample, survey, cutoff[source.name], limit, place)
+                tasks.append(Task(place.name.removesuffix(SUFFIX), work, survey.bytes))
+                samples[source.name][1].append(place)
+        run("sample", tasks)
+    (name,) = run("tokenizer", [Task("tokenizer", partial(_make, config, samples, folder))])
+    return folder / str(name)
+
+
+def _limit(surveys: list[Survey], cutoff: int, wanted_bytes: int) -> int:
+    """A key below which lie at least the wanted bytes of training text, as far as there are any, and little more."""
+    by_key = np.zeros(KEY_BUCKETS, np.int64)
+    for survey in surveys:
+        buckets, sizes = np.load(survey.bytes_by_key)
+        by_key[buckets] += sizes
+    first = cutoff * KEY_BUCKETS >> HASH_BITS
+    by_key[: first + 1] = 0  # its bucket may be held out in part
+    enough = np.flatnonzero(np.cumsum(by_key) >= wanted_bytes)
+    buckets = int(enough[0]) + 1 if enough.size else KEY_BUCKETS
+    limit: int = buckets * (2**HASH_BITS // KEY_BUCKETS)
+    return limit
+
+
+def _sample(survey: Survey, least_key: int, limit: int, path: Path) -> None:
+    documents = read_piece(survey.path, survey.stretch.file.name)
+    write_piece(path, (document for document in documents if least_key <= document.key < limit))
+
+
+def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folder: Path) -> str:
+    settings = config.tokenizer
+    if settings.path is not None:
+        tokenizer = Tokenizer.load(settings.path)
+    else:
+        texts = [text for wanted_bytes, paths in samples.values() for text in _chosen(paths, wanted_bytes)]
+        tokenizer = Tokenizer.train(texts, settings.type, settings.vocabulary, settings.specials)
+    with written(folder / tokenizer.file_name) as path:
+        tokenizer.save(path)
+    return tokenizer.file_name
+
+
+def _chosen(paths: list[Path], wanted_bytes: int) -> Iterator[str]:
+    """Texts of the documents of smallest key, up to `wanted_bytes` of them."""
+    documents = [document for path in paths for document in read_piece(path, "")]
+    held_bytes = 0
+    for document in sorted(documents, key=_by_key):
+        held_bytes += len(document.utf8)
+        if held_bytes > wanted_bytes and held_bytes > len(document.utf8):
+            return
+        for text in document.texts:
+            yield text[:wanted_bytes]
+
+
+def _by_key(document: Document) -> tuple[int, bytes]:
+    return document.key, document.utf8

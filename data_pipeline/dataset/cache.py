@@ -1,0 +1,181 @@
+"""A folder of pieces of remote datasets, bounded in bytes, shared by all processes of a machine and kept between runs.
+
+A piece is named by the sha256 of its bytes, so it can be neither stale nor mistaken for another, and datasets that
+share members share them here. It appears whole, by a rename. One that goes while it is in use stays readable to whoever
+has it mapped, as POSIX keeps a file until its last user is done.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_pipeline.common.work import written
+from data_pipeline.errors import DataError
+
+DEFAULT_BYTES = 64 * 2**30
+_KEPT_FRACTION = 0.9  # of the bound, after pieces had to go: the next ones then come without a look at every file
+_TOTAL, _INCOMING = "total", "incoming"
+
+
+class Cache:
+    """Pieces by digest. Safe to share between threads, and the folder between processes."""
+
+    def __init__(self, folder: Path | None = None, limit_bytes: int = DEFAULT_BYTES) -> None:
+        """`folder` is made when it is first needed; without one, the user's cache directory has it.
+
+        `limit_bytes` bounds the pieces. The small files of `folder_of` are not counted.
+        """
+        self.folder = (folder or default_folder()).absolute()
+        self.limit_bytes = limit_bytes
+        self._checked: set[str] = set()
+        self._told = False
+
+    def expect(self, needed_bytes: int) -> None:
+        """Says, once, that pieces of so many bytes, which are needed together, don't fit."""
+        if needed_bytes > self.limit_bytes and not self._told:
+            self._told = True
+            if os.environ.get("LOCAL_RANK", "0") == "0":  # the others of a machine would only say the same
+                print(
+                    f"warning: one batch needs {needed_bytes:,} bytes of the dataset, and data.cache_bytes keeps "
+                    f"{self.limit_bytes:,}: most will be fetched again and again.",
+                    file=sys.stderr,
+                )
+
+    def find(self, sha256: str, size_bytes: int) -> mmap.mmap | None:
+        """The piece, mapped; None when it isn't there, or not whole. Its bytes are checked once per process: a crash of
+        the machine may have left a file whose bytes never reached the disk. Raises DataError as `get` does."""
+        path = self._path(sha256)
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size != size_bytes:
+                    return None
+                piece = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+            if sha256 not in self._checked:
+                if hashlib.sha256(piece).hexdigest() != sha256:
+                    return None
+                self._checked.add(sha256)
+            _use(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unusable(error) from error
+        return piece
+
+    def get(self, sha256: str, size_bytes: int, fetch: Callable[[], bytes]) -> mmap.mmap | bytes:
+        """The piece of that digest, from the folder or from `fetch`, which is called by one process at a time.
+
+        `fetch` checks what it returns. Raises what it raises, and DataError when the folder can't be used.
+        """
+        try:
+            if (found := self.find(sha256, size_bytes)) is not None:
+                return found
+            # Those that wait here for another process's piece, or for one that shares its first digits, find it after.
+            with _locked(self._made(self.folder / "fetching") / sha256[:2]):
+                if (found := self.find(sha256, size_bytes)) is not None:
+                    return found
+                data = fetch()
+                assert len(data) == size_bytes
+                self._store(sha256, data)
+                self._checked.add(sha256)
+                return data
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def folder_of(self, sha256: str, files: dict[str, Callable[[], bytes]]) -> Path:
+        """A folder for files that belong together and stay: `files` says what makes those that are not there yet."""
+        folder = self.folder / "datasets" / sha256
+        try:
+            with _locked(self._made(self.folder / "fetching") / sha256[:2]):
+                self._made(folder)
+                for name, fetch in files.items():
+                    if not (folder / name).exists():
+                        with written(folder / name) as path:
+                            path.write_bytes(fetch())
+        except OSError as error:
+            raise self._unusable(error) from error
+        return folder
+
+    def _store(self, sha256: str, data: bytes) -> None:
+        if len(data) > self.limit_bytes:
+            return
+        with _locked(self._made(self.folder) / _TOTAL) as lock:
+            try:
+                total = int(os.pread(lock, 32, 0))
+            except ValueError:  # the first piece
+                total = self._make_room(self.limit_bytes)
+            if total + len(data) > self.limit_bytes:
+                total = self._make_room(min(int(self.limit_bytes * _KEPT_FRACTION), self.limit_bytes - len(data)))
+            # Counted before it is there: a crash in between leaves a total that is too large, which does no harm.
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(total + len(data)).encode(), 0)
+            incoming = self.folder / _INCOMING  # whoever holds the lock is the only one to write it
+            incoming.write_bytes(data)
+            _use(incoming)
+            path = self._path(sha256)
+            self._made(path.parent)
+            incoming.replace(path)
+
+    def _make_room(self, kept_bytes: int) -> int:
+        """Removes the pieces that were not used for longest until the rest have at most `kept_bytes`; their bytes."""
+        found = []
+        for path in self.folder.glob("pieces/*/*"):
+            status = path.stat()
+            found.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= kept_bytes:
+                break
+            path.unlink()
+            self._checked.discard(path.name)
+            total -= size
+        return total
+
+    def _path(self, sha256: str) -> Path:
+        return self.folder / "pieces" / sha256[:2] / sha256
+
+    def _made(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _unusable(self, error: OSError) -> DataError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DataError(
+                f"The disk of the cache {self.folder} is full; make room there, or set data.cache_bytes below "
+                f"{self.limit_bytes:,} or data.cache_dir to another disk."
+            )
+        return DataError(
+            f"The cache {self.folder} can't be used ({error.strerror or error}); set data.cache_dir to a directory "
+            "that can be written."
+        )
+
+
+def default_folder() -> Path:
+    """Where the user's programs keep what they can fetch again, as the XDG base directory specification has it."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "pretrain"
+
+
+def _use(path: Path) -> None:
+    """Marks when it was last used, by the time of change: access times are off on many machines."""
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Holds the lock file; the process's end releases it too."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,250 @@
+"""A dataset, opened for reading: tokens in place in the tars' bytes, and the documents that they came from.
+
+`shards.py` writes what is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.common.limits import allow_open_files
+from data_pipeline.dataset.cache import Cache
+from data_pipeline.dataset.manifest import File, Manifest, Member, Shard, SplitName, TokenizerRecord, file_sha256
+from data_pipeline.dataset.member_headers import read_records, read_starts
+from data_pipeline.dataset.remote import RemoteTokens, fetch_directory
+from data_pipeline.dataset.shards import npy_vector
+from data_pipeline.dataset.storage import Storage, local_path
+from data_pipeline.dataset.token_stream import LocalTokens, TokenStream
+from data_pipeline.errors import DataError
+from data_pipeline.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True)
+class DocumentSpan:
+    """A document, and the part of the stream that it fills."""
+
+    record: dict[str, Any]
+    """What was recorded of it: source (its file), index, part, bytes, words."""
+    start: int
+    """Its first token in the split's stream."""
+    tokens: int
+    """Its tokens, the end of text included."""
+
+
+class Dataset:
+    """A dataset, opened for reading. Safe to share between threads.
+
+    `directory` holds the manifest, the tokenizer and the counts of tokens: the dataset's own, or copies in the cache.
+    """
+
+    def __init__(self, address: Path | str, cache: Cache | None = None) -> None:
+        """`address` is a directory or what fsspec reads, such as s3://bucket/dataset or https://host/dataset; `cache`
+        keeps what is fetched of the latter (default: one in the user's cache directory).
+
+        Checks that every file of a directory is there at its full size (`verify` reads them); what is fetched is
+        verified as it comes. Raises DataError naming a file.
+        """
+        self.address = str(address)
+        path = local_path(address)
+        self.remote = path is None
+        """Whether its shards lie elsewhere."""
+        if path is None:
+            self._storage = Storage(self.address)
+            cache = cache or Cache()
+            self.manifest, self.directory = fetch_directory(self._storage, cache)
+        else:
+            self.manifest, self.directory = Manifest.load(path), path
+            allow_open_files()  # each shard is mapped
+            for shard in self._all_shards():
+                _check_file(path / shard.file, shard.bytes)
+        _check_file(self.directory / self.manifest.unigram.file, self.manifest.unigram.bytes)
+        self._streams: dict[SplitName, TokenStream] = {}
+        for name, split in self.manifest.splits.items():
+            if self.remote:
+                assert cache is not None
+                self._streams[name] = RemoteTokens(self.manifest, split, self._storage, cache)
+            else:
+                self._streams[name] = LocalTokens(self.manifest, split, self.directory)
+
+    @property
+    def identity(self) -> str:
+        """Digest of tokenizer and tokens."""
+        return self.manifest.identity
+
+    def num_tokens(self, split: SplitName) -> int:
+        """Tokens in the split's stream, ends of text included."""
+        return self.manifest.splits[split].tokens
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made this dataset. Raises DataError when the file or the library isn't the same."""
+        record = self.manifest.tokenizer
+        path = self.directory / record.file
+        if path.exists():
+            _check_file(path)
+        same = not path.exists() or file_sha256(path) == record.sha256
+        tokenizer = Tokenizer.load(path) if same else None
+        if tokenizer is None or tokenizer.identity != record.identity:
+            raise DataError(
+                f"{path} isn't the tokenizer that made this dataset (with {record.library} {record.version}): put the "
+                "file or that version back, or build the dataset again."
+            )
+        return tokenizer
+
+    def unigram_counts(self) -> NDArray[np.int64]:
+        """[vocabulary] how often each token occurs in the training split. Raises DataError when the file is damaged."""
+        path = self.directory / self.manifest.unigram.file
+        try:
+            counts = npy_vector(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} can't be read ({error}); copy it again, or build the dataset again.") from error
+        if len(counts) != self.manifest.tokenizer.vocabulary or file_sha256(path) != self.manifest.unigram.sha256:
+            raise DataError(f"{path} isn't what the manifest says; copy it again, or build the dataset again.")
+        return counts
+
+    def report(self) -> dict[str, Any]:
+        """What the build's steps saw, kept and dropped; empty where none was written. Raises DataError when the file is
+        damaged."""
+        if self.manifest.report is None:
+            return {}
+        path = self.directory / self.manifest.report.file
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path} can't be read ({error}); copy it again, or build the dataset again.") from error
+        if hashlib.sha256(content).hexdigest() != self.manifest.report.sha256:
+            raise DataError(f"{path} isn't what the manifest says; copy it again, or build the dataset again.")
+        report: dict[str, Any] = json.loads(content)
+        return report
+
+    def read(self, split: SplitName, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """[rows, length] tokens of the split's stream from `starts` [rows] on. Raises ValueError beyond its end."""
+        return self._streams[split].read(starts, length)
+
+    def window(self, split: SplitName, start: int, count: int) -> NDArray[np.int64]:
+        """[count] tokens that begin at `start` in the split's stream. Raises ValueError beyond its end."""
+        tokens: NDArray[np.int64] = self.read(split, np.array([start]), count)[0]
+        return tokens
+
+    def starts(self, split: SplitName) -> NDArray[np.int64]:
+        """[documents] where each document begins in the split's stream, read from the shards. Raises DataError."""
+        found, begin = [np.empty(0, np.int64)], 0
+        for _, member, _, starts in self._members(split):
+            found.append(begin + starts)
+            begin += member.tokens
+        return np.concatenate(found)
+
+    def documents(self, split: SplitName) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
+        """(record, tokens without the end of text) of each document in order; record: source, index, bytes, words.
+
+        Raises DataError naming a damaged shard.
+        """
+        first = 0
+        for shard, member, head, starts in self._members(split):
+            records = self._records(head, shard, len(starts))
+            tokens = self.window(split, first, member.tokens)
+            for record, begin, end in zip(records, starts, [*starts[1:], member.tokens], strict=True):
+                yield record, tokens[begin : end - 1].copy()
+            first += member.tokens
+
+    def documents_at(self, split: SplitName, start: int, tokens: int) -> list[DocumentSpan]:
+        """The documents that have any of the `tokens` tokens from `start` on in the split's stream, in order. Reads of
+        the shards only what was recorded beside those tokens. Raises ValueError beyond the stream's end."""
+        if tokens <= 0 or start < 0 or start + tokens > self.num_tokens(split):
+            raise ValueError(
+                f"tokens {start}..{start + tokens} lie outside the stream of {self.num_tokens(split)}, or are none."
+            )
+        found: list[DocumentSpan] = []
+        end, begin = start + tokens, 0
+        for n, shard in enumerate(self.manifest.splits[split].shards):
+            if begin < end and start < begin + shard.tokens:
+                firsts = begin + np.cumsum([0, *(member.tokens for member in shard.members)])
+                chosen = np.flatnonzero((firsts[:-1] < end) & (start < firsts[1:])).tolist()
+                for number, head in zip(chosen, self._streams[split].heads(n, chosen), strict=True):
+                    starts = firsts[number] + read_starts(head, shard.members[number], self._where(shard))
+                    records = self._records(head, shard, len(starts))
+                    ends = np.append(starts[1:], firsts[number + 1])
+                    for place in np.flatnonzero((starts < end) & (start < ends)).tolist():
+                        found.append(DocumentSpan(records[place], int(starts[place]), int(ends[place] - starts[place])))
+            begin += shard.tokens
+        return found
+
+    def verify(self, share: int = 0, shares: int = 1) -> None:
+        """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.
+
+        Raises DataError naming the first file that differs.
+
+        Of several processes that verify together, each takes one of `shares` equal shares of the files.
+        """
+        files: list[Shard | TokenizerRecord | File] = [
+            *self._all_shards(),
+            *self.manifest.small_files,
+        ]
+        for file in files[share::shares]:
+            if self.remote and isinstance(file, Shard):
+                where, found = self._storage.name(file.file), self._storage.sha256(file.file, file.bytes)
+            else:
+                path = self.directory / file.file
+                _check_file(path)
+                where, found = str(path), file_sha256(path)
+            if found != file.sha256:
+                raise DataError(f"{where} is damaged: its checksum isn't the manifest's; build it again.")
+
+        mine = {file.file for file in files[share::shares] if isinstance(file, Shard)}
+        for name, stream in self._streams.items():
+            for number, shard in enumerate(self.manifest.splits[name].shards):
+                if isinstance(stream, LocalTokens) and shard.file in mine:
+                    stream.check_vocabulary(number)
+
+    def _members(self, split: SplitName) -> Iterator[tuple[Shard, Member, bytes, NDArray[np.int64]]]:
+        """(its shard, itself, what lies before its tokens, where its documents begin) of each member."""
+        for n, shard in enumerate(self.manifest.splits[split].shards):
+            documents = 0
+            heads = self._streams[split].heads(n, range(len(shard.members)))
+            for member, head in zip(shard.members, heads, strict=True):
+                starts = read_starts(head, member, self._where(shard))
+                documents += len(starts)
+                yield shard, member, head, starts
+            if documents != shard.documents:
+                raise DataError(
+                    f"{self._where(shard)} is damaged: it has {documents:,} documents, not {shard.documents:,}."
+                )
+
+    def _records(self, head: bytes, shard: Shard, documents: int) -> list[dict[str, Any]]:
+        records = read_records(head, self._where(shard))
+        if len(records) != documents:
+            raise DataError(
+                f"{self._where(shard)} is damaged: its documents and their records differ in number; build it again."
+            )
+        return records
+
+    def _where(self, shard: Shard) -> str:
+        """What errors call it."""
+        return self._storage.name(shard.file) if self.remote else str(self.directory / shard.file)
+
+    def _all_shards(self) -> list[Shard]:
+        return [shard for split in self.manifest.splits.values() for shard in split.shards]
+
+
+def _check_file(path: Path, expected_bytes: int | None = None) -> None:
+    """Raises DataError unless it is a file in its own directory, of that size."""
+    try:
+        if not path.is_file():
+            raise DataError(f"{path} is missing; put it back, or remove {path.parent} and build it again.")
+        size, inside = path.stat().st_size, path.resolve().parent == path.parent.resolve()
+    except OSError as error:
+        raise DataError(f"{path} can't be read ({error.strerror}); mend its permissions.") from error
+    if not inside:
+        raise DataError(f"{path} is a link out of the dataset's directory; put the file there, or link all of it.")
+    if expected_bytes is not None and size != expected_bytes:
+        raise DataError(
+            f"{path} has {size:,} bytes, but was written with {expected_bytes:,}; copy it again, "
+            f"or remove {path.parent} and build it again."
+        )

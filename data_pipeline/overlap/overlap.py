@@ -1,0 +1,248 @@
+"""The n-grams of evaluation examples, to find them in training text (Brown et al. 2020, appendix C).
+
+One index serves two ends. Decontamination removes from training text the grams of `ngram` words that any example holds.
+The overlap report says which examples occurred there, and looks for grams of as many words as fit each set: N is the
+5th percentile of its examples' lengths, at least 8 (less for synthetic tasks) and at most 13. An example is dirty when
+any of its N-grams is found. Examples of fewer words than that least are not looked for, as in the paper; about those
+between it and N words the paper says nothing: the whole example is their one gram here.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.errors import DataError
+from data_pipeline.overlap.examples import MOST_WORDS, EvaluationSet
+from data_pipeline.text.words import Words
+
+REPORT = "overlap.json"
+"""File of `overlap_report`, in the folder of the step that decontaminates."""
+_FORMAT = 2
+_ARRAYS = ("hashes", "removable", "firsts", "holders", "examples")
+_PERCENTILE = 5
+_BATCH = 1024  # examples
+_FILTER_BITS_PER_GRAM = 32  # at least; twice that at most
+_MOST_FILTER_BITS = 33  # logarithm: a GiB
+
+
+@dataclass(frozen=True)
+class SetFacts:
+    """What the report knows of an evaluation set before it looks at any training text."""
+
+    name: str
+    ngram: int
+    """N, the words of its grams."""
+    examples: int
+    short: int
+    """Examples of fewer words than a gram may have: never dirty."""
+
+
+@dataclass(frozen=True)
+class GramIndex:
+    """The grams of all sets. About 17 bytes of memory for each, 4 for each example that it makes dirty, and 4 to 8
+    of a filter."""
+
+    sets: tuple[SetFacts, ...]
+    ngram: int
+    """Words of the grams to be removed from training text."""
+    hashes: NDArray[np.uint64]
+    """[grams] of `Words.grams`, sorted; a gram's number is its place here."""
+    removable: NDArray[np.bool_]
+    """[grams] whether it has `ngram` words, all in one example."""
+    firsts: NDArray[np.int64]
+    """[grams + 1] where each gram's examples begin in `holders`."""
+    holders: NDArray[np.int32]
+    """Examples that a gram makes dirty; numbers go on from one set to the next."""
+    lengths: tuple[int, ...]
+    """Words that grams have, rising."""
+    examples: NDArray[np.uint64]
+    """[examples of all sets] `example_hashes` of each; 0 for the short ones."""
+
+    @classmethod
+    def of(cls, against: Sequence[EvaluationSet], ngram: int) -> Self:
+        """Reads the examples. Raises DataError for what can't be read, or two sets of one name."""
+        facts: list[SetFacts] = []
+        removable: list[NDArray[np.uint64]] = []
+        hashes, holders, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], {ngram}
+        examples = [np.zeros(0, np.uint64)]
+        total = 0
+        for given in against:
+            for name, texts in given.sets():
+                if any(name == other.name for other in facts):
+                    raise DataError(f"Two evaluation sets are called {name}; give each a name of its own.")
+                batches = [Words.of(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
+                words = np.concatenate([np.zeros(0, np.int64), *(np.diff(batch.firsts) for batch in batches)])
+                n = report_ngram(words, given.least_words)
+                facts.append(SetFacts(name, n, len(texts), int((words < given.least_words).sum())))
+                for batch in batches:
+                    examples.append(_looked_for(batch, given.least_words))
+                    removable.append(batch.grams(ngram)[0])
+                    for length, gram, example in _report_grams(batch, given.least_words, n):
+                        lengths.add(length)
+                        hashes.append(gram)
+                        holders.append(example + total)
+                    total += len(batch.firsts) - 1
+        held = np.concatenate(hashes), np.concatenate(holders)
+        return cls._sorted(tuple(facts), ngram, removable, *held, lengths, np.concatenate(examples))
+
+    @classmethod
+    def _sorted(
+        cls,
+        sets: tuple[SetFacts, ...],
+        ngram: int,
+        removable: list[NDArray[np.uint64]],
+        hashes: NDArray[np.uint64],
+        holders: NDArray[np.int64],
+        lengths: set[int],
+        texts: NDArray[np.uint64],
+    ) -> Self:
+        grams = np.unique(np.concatenate([hashes, *removable]))
+        removed = np.zeros(len(grams), np.bool_)
+        removed[np.searchsorted(grams, np.concatenate([hashes[:0], *removable]))] = True
+        examples = max(1, sum(one.examples for one in sets))
+        number, holder = np.divmod(np.unique(np.searchsorted(grams, hashes) * examples + holders), examples)
+        firsts = np.searchsorted(number, np.arange(len(grams) + 1))
+        return cls(sets, ngram, grams, removed, firsts, holder.astype(np.int32), tuple(sorted(lengths)), texts)
+
+    def lookup(self, words: Words, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(number of the gram [found], number of its first word [found]) of each of its grams of `length` words that
+        is here, in the order of the text.
+
+        Almost all grams of a text are foreign, and a bitmap that the caches hold tells that of all but one in thirty:
+        to search for each would take many times as long.
+        """
+        hashes, first = words.grams(length)
+        bitmap, shift = self._filter
+        byte, bit = _place(hashes, shift)
+        near = np.flatnonzero(bitmap[byte] & bit)
+        number = np.minimum(np.searchsorted(self.hashes, hashes[near]), len(self.hashes) - 1)
+        found = np.flatnonzero(self.hashes[number] == hashes[near])
+        return number[found], first[near[found]]
+
+    def report(self, found: NDArray[np.bool_]) -> list[dict[str, Any]]:
+        """What `overlap_report` says of each set when `found` ([grams]) tells which grams the training text holds."""
+        dirty = np.unique(self.holders[np.repeat(found, np.diff(self.firsts))])
+        report: list[dict[str, Any]] = []
+        first = 0
+        for one in self.sets:
+            its = dirty[(dirty >= first) & (dirty < first + one.examples)] - first
+            hashes = self.examples[first : first + one.examples].astype("<u8").tobytes()
+            first += one.examples
+            values = {"dirty": len(its), "dirty_fraction": len(its) / max(1, one.examples)}
+            names = {"dirty_examples": its.tolist(), "hashes": base64.b64encode(hashes).decode()}
+            report.append({**asdict(one), **values, **names})
+        return report
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the sets' facts and the grams."""
+        digest = hashlib.sha256(self._header().tobytes())
+        for array in self._arrays().values():
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Writes one .npz; equal indices give equal files."""
+        with path.open("wb") as file:
+            np.savez(file, header=self._header(), digest=np.array(self.digest), **self._arrays())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The inverse. Raises DataError when `path` is missing, of another format or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header, digest = json.loads(file["header"].tobytes()), str(file["digest"])
+                if header.pop("format") != _FORMAT:
+                    raise ValueError("another format")
+                arrays = {name: file[name] for name in _ARRAYS}
+            sets = tuple(SetFacts(**one) for one in header["sets"])
+            index = cls(sets=sets, ngram=header["ngram"], lengths=tuple(header["lengths"]), **arrays)
+        except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path} is no index of grams of format {_FORMAT} ({error}); make it again.") from error
+        if index.digest != digest:
+            raise DataError(f"{path} is not what was written; make the index of grams again.")
+        return index
+
+    def _arrays(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    def _header(self) -> NDArray[np.uint8]:
+        sets = [asdict(one) for one in self.sets]
+        values = {"format": _FORMAT, "ngram": self.ngram, "lengths": self.lengths, "sets": sets}
+        return np.frombuffer(json.dumps(values).encode(), np.uint8)
+
+    @functools.cached_property
+    def _filter(self) -> tuple[NDArray[np.uint8], np.uint64]:
+        """(a bit for each way in which a hash can begin, set where one here does so; what to shift a hash by)."""
+        bits = min(_MOST_FILTER_BITS, max(3, (_FILTER_BITS_PER_GRAM * len(self.hashes)).bit_length()))
+        bitmap, shift = np.zeros(2 ** (bits - 3), np.uint8), np.uint64(64 - bits)
+        np.bitwise_or.at(bitmap, *_place(self.hashes, shift))
+        return bitmap, shift
+
+
+def _place(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(byte, bit in it) that the first bits of each hash name."""
+    place = hashes >> shift
+    return (place >> np.uint64(3)).view(np.int64), np.uint8(1) << (place & np.uint64(7)).astype(np.uint8)
+
+
+def _looked_for(words: Words, least: int) -> NDArray[np.uint64]:
+    """[examples] hash of each that grams are made of; 0 for the shorter ones."""
+    return np.where(np.diff(words.firsts) < least, np.uint64(0), words.text_hashes())
+
+
+def _report_grams(words: Words, least: int, n: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.int64]]]:
+    """(words in a gram, hash [grams], example that holds it [grams]): N-grams, and shorter examples as a whole."""
+    counts = np.diff(words.firsts)
+    for length in range(least, n + 1):
+        gram, first = words.grams(length)
+        example = np.searchsorted(words.firsts, first, side="right") - 1
+        chosen = (counts[example] == length) | (length == n)
+        if chosen.any():
+            yield length, gram[chosen], example[chosen]
+
+
+def example_hashes(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """[texts] 64 bits of each one's words, which are all that overlap goes by: two examples of equal words are both
+    dirty or both clean, however their spaces, cases and punctuation differ."""
+    batches = (Words.of(texts[first : first + _BATCH]) for first in range(0, len(texts), _BATCH))
+    return np.concatenate([np.zeros(0, np.uint64), *(batch.text_hashes() for batch in batches)])
+
+
+def overlap_report(folder: Path) -> dict[str, Any]:
+    """How much of each evaluation set the training text held before decontamination, from the folder of that step.
+
+    index: digest of the index of grams. training_documents: how many were searched. removed: what the step then did, as
+    its settings, with `grams`, the distinct ones that were removed from training files, and `ignored_grams`, those that
+    were not as too many documents hold them. sets: for each, `name`, `ngram` (N), `examples`, `short` (those of too few
+    words to be looked for: never dirty), `dirty` and `dirty_fraction` (of all examples), `dirty_examples`:
+    their numbers, from 0, in the order of the files and of their lines that are not blank, and `hashes`, by which an
+    evaluation finds its examples again (`contamination.py`): `example_hashes` of all of them, in that order, 0 for the
+    short ones, of which nothing is known; as 8 bytes each, lowest first, in base64.
+    Raises DataError when no such step ended there.
+    """
+    try:
+        report: dict[str, Any] = json.loads((folder / REPORT).read_bytes())
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{folder / REPORT} can't be read ({error}); run the build with decontaminate first."
+        ) from error
+    return report
+
+
+def report_ngram(words: NDArray[np.int64], least: int) -> int:
+    """N of a set whose examples have so many `words` ([examples])."""
+    if not len(words):
+        return least
+    return int(np.clip(np.percentile(words, _PERCENTILE, method="lower"), least, MOST_WORDS))

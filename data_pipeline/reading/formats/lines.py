@@ -1,0 +1,124 @@
+"""Lines of text, and the documents of a .txt file that are made of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from data_pipeline.config import Reading
+from data_pipeline.errors import DataError
+from data_pipeline.reading.bad_input import Records
+from data_pipeline.reading.formats.streams import blocks
+
+TOO_LONG = "raise max_document_bytes, or cut it"
+
+
+def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(index, text) of each document of a .txt file, by `txt_documents`. Raises DataError as `lines` does."""
+    limit = config.max_document_bytes
+    numbered = lines(path, limit, records)
+    documents: Iterator[tuple[int, str]]
+    if config.txt_documents == "line":
+        documents = ((index, line.strip("\r\n")) for index, line in numbered)
+    elif config.txt_documents == "passages":
+        documents = enumerate(_passages(numbered, config.txt_passage_characters))
+    else:
+        documents = _runs(numbered, config.txt_documents == "file", limit, records)
+    for index, document in documents:
+        yield index, (document,)
+
+
+def lines(path: Path, limit: int, records: Records) -> Iterator[tuple[int, str]]:
+    """(number from 0, line with its end as it is); malformed ones are told to `records` and left out.
+
+    A line is malformed when it is not UTF-8, or longer than `limit` bytes. A byte order mark at the start is dropped.
+    Raises DataError for an empty file, and for one that can't be read.
+    """
+    index = -1
+    for index, (offset, line) in enumerate(_raw_lines(blocks(path), limit)):
+        records.seen += 1
+        if line is None:
+            records.malformed(index, f"line {index + 1} (byte {offset})", f"longer than {limit} bytes", TOO_LONG)
+            continue
+        try:
+            text = line.decode("utf-8" if index else "utf-8-sig")
+        except UnicodeDecodeError as error:
+            place = f"line {index + 1} (byte {offset + error.start})"
+            records.malformed(index, place, f"not UTF-8 ({error.reason})", "convert the file to UTF-8")
+            continue
+        yield index, text
+    if index < 0:
+        raise DataError(f"{path} is empty; remove it from the input or fetch it again.")
+
+
+def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, bytes | None]]:
+    """(byte offset, line with its end) for each line; None, as soon as that is known, for one of more bytes than
+    `limit`."""
+    offset, size, parts, told = 0, 0, [b""], False  # of the line that is being read
+    for piece in pieces:
+        *ended, last = piece.split(b"\n")
+        for part in ended:
+            size += len(part) + 1
+            if size <= limit:
+                yield offset, b"".join([*parts, part, b"\n"])
+            elif not told:
+                yield offset, None
+            offset, size, parts, told = offset + size, 0, [], False
+        parts.append(last)
+        size += len(last)
+        if size > limit:
+            parts = []
+            if not told:
+                yield offset, None
+            told = True
+    if size and not told:
+        yield offset, b"".join(parts)
+
+
+def _runs(lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: Records) -> Iterator[tuple[int, str]]:
+    """(number, paragraph) for runs of lines that blank ones end, or all lines as they are (`whole`).
+
+    One of more bytes than `limit` is told to `records` and left out.
+    """
+    held = io.StringIO(newline="")  # not a list: a file of nothing but line ends would be eight times as large in it
+    index, size, blank = 0, 0, False
+    for _, line in lines:
+        was_blank, blank = blank, not line.strip()
+        if was_blank and not blank and not whole:
+            if size <= limit:
+                yield index, held.getvalue().strip("\r\n")
+            held, index, size = io.StringIO(newline=""), index + 1, 0
+        was, size = size, size + len(line.encode())
+        if size <= limit:
+            held.write(line)
+        elif was <= limit:
+            what = "the file" if whole else f"paragraph {index + 1}"
+            records.malformed(index, what, f"longer than {limit} bytes", f"{TOO_LONG}, or set txt_documents=passages")
+            held = io.StringIO(newline="")
+    if size <= limit:
+        yield index, held.getvalue() if whole else held.getvalue().strip("\r\n")
+
+
+def _passages(lines: Iterable[tuple[int, str]], least: int) -> Iterator[str]:
+    """Runs of lines, each ended by the first blank lines after `least` characters.
+
+    Text without blank lines is cut at a line end after 2 * `least` instead, and within a line or among blank lines
+    after 8 * `least`. Put together, the passages are the text.
+    """
+    held: list[str] = []
+    size, blank = 0, False
+    for _, line in lines:
+        was_blank, blank = blank, not line.strip()
+        if held and (size >= 8 * least or (not blank and (size >= 2 * least or (size >= least and was_blank)))):
+            yield "".join(held)
+            held, size = [], 0
+        start = 0
+        while len(line) - start > 8 * least:
+            yield "".join(held) + line[start : start + 8 * least]
+            held, size, start = [], 0, start + 8 * least
+        line = line[start:]
+        held.append(line)
+        size += len(line)
+    if held:
+        yield "".join(held)

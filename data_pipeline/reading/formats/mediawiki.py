@@ -1,0 +1,77 @@
+"""MediaWiki exports, as Wikipedia publishes them: each article's title and prose."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+from xml.etree.ElementTree import Element, ParseError, XMLPullParser
+
+from data_pipeline.config import Reading
+from data_pipeline.errors import DataError
+from data_pipeline.reading.bad_input import Records
+from data_pipeline.reading.formats.streams import BLOCK_BYTES, blocks
+from data_pipeline.reading.wikitext import plain
+
+_MAX_ELEMENTS = 2**17  # of one page: a page's history has some ten for each of its revisions
+_log = logging.getLogger(__name__)
+
+
+def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(page from 0, its title, blank line and prose) of an export, which may be cut off after its first page.
+
+    Broken XML loses the rest of the file, so it is a DataError, never a malformed record. So is a page that is larger
+    than `max_document_bytes`, give or take a block; and entities that grow without measure, which expat refuses.
+    """
+    parser: XMLPullParser[Any] = XMLPullParser(events=("start", "end"))
+    root: Element | None = None
+    spaces: set[str] = set()  # names of the namespaces that hold no articles
+    in_page, count, nothing = False, 0, True
+    size = elements = 0  # since the last page's end
+    for block in blocks(path):
+        for event, element in _events(path, parser, block):
+            root = element if root is None else root
+            tag = element.tag.rpartition("}")[2]
+            nothing = False
+            if event == "start":
+                in_page = in_page or tag == "page"
+                elements += 1
+            elif tag == "namespace" and element.get("key") != "0":
+                spaces.add(element.text or "")
+            elif tag == "page":
+                records.seen += 1
+                yield count, (_article(element, spaces),)
+                root.clear()
+                in_page, count, size, elements = False, count + 1, 0, 0
+        size += len(block)
+        if size > config.max_document_bytes + BLOCK_BYTES or elements > _MAX_ELEMENTS:
+            raise DataError(
+                f"{path}: what follows page {count} is no page of at most {config.max_document_bytes} bytes and "
+                f"{_MAX_ELEMENTS} elements; fetch the dump again, or raise max_document_bytes."
+            )
+    if count == 0:
+        what = "empty" if nothing else "not a MediaWiki export, or was cut off within its first page"
+        raise DataError(f"{path} is {what}; input of kind .xml must be a dump as Wikipedia publishes them.")
+    if in_page:
+        _log.warning("%s ends inside an article: that one is left out, %d pages were read.", path, count)
+
+
+def _events(path: Path, parser: XMLPullParser[Any], block: bytes) -> Iterator[tuple[str, Element]]:
+    try:
+        parser.feed(block)
+        events = list(cast(Iterator[tuple[str, Element]], parser.read_events()))
+    except (ParseError, ValueError, LookupError) as error:  # the last two: encodings that Python or expat lack
+        raise DataError(f"{path}: not XML ({error}); fetch the dump again.") from error
+    return iter(events)
+
+
+def _article(page: Element, spaces: set[str]) -> str:
+    """One page as title, blank line, prose; "" for redirects and for pages that are not articles."""
+    fields = {element.tag.rpartition("}")[2]: element.text or "" for element in page.iter()}
+    title, markup = fields.get("title", ""), fields.get("text", "")
+    other = fields.get("ns", "0") != "0" or (":" in title and title.partition(":")[0] in spaces)
+    if other or "redirect" in fields or markup.lstrip()[:9].upper() == "#REDIRECT":
+        return ""
+    prose = plain(markup)
+    return f"{title}\n\n{prose}\n" if prose else ""

@@ -1,0 +1,126 @@
+"""WARC files of extracted text (.wet), as Common Crawl publishes them: one document in each `conversion` record.
+
+Read here, not by a library: a record that was cut off, or that runs into the next, must be an error and not a shorter
+text. Nothing is extracted, so what a record's address says is never the name of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_pipeline.config import Reading
+from data_pipeline.errors import DataError
+from data_pipeline.reading.bad_input import Records
+from data_pipeline.reading.formats.lines import TOO_LONG
+from data_pipeline.reading.formats.streams import blocks
+
+_HEADER_BYTES = 2**20  # of one record; longer is none
+_LENGTH_DIGITS = 18
+
+
+class _Damage(Exception):
+    """What breaks the sequence of records."""
+
+
+def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(record from 0, text) of each `conversion` record (ISO 28500).
+
+    A text that is not UTF-8 or too long is told to `records` and left out. Where no record begins as it should, the
+    rest is lost: DataError.
+    """
+    stream = _Stream(blocks(path))
+    limit, index = config.max_document_bytes, 0
+    while stream.more():
+        place = f"record {index} (byte {stream.position})"
+        try:
+            fields = _header(stream)
+            length = _length(fields)
+            wanted = fields.get("warc-type", "").lower() == "conversion"
+            body = stream.take(length, keep=wanted and length <= limit)
+            if stream.take(4) != b"\r\n\r\n":
+                raise _Damage("does not end where its Content-Length says")
+        except _Damage as error:
+            raise DataError(f"{path}, {place}: {error}; fetch the file again.") from error
+        if wanted:
+            records.seen += 1
+            if length > limit:
+                records.malformed(index, place, f"longer than {limit} bytes", TOO_LONG)
+            else:
+                try:
+                    text = body.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    records.malformed(index, place, f"not UTF-8 ({error.reason})", "convert it to UTF-8 or remove it")
+                else:
+                    yield index, (text,)
+        index += 1
+    if index == 0:
+        raise DataError(f"{path} is empty; remove it from the input or fetch it again.")
+
+
+def _header(stream: _Stream) -> dict[str, str]:
+    """The named fields of a record, their names in lower case."""
+    lines = stream.until(b"\r\n\r\n", _HEADER_BYTES).decode("utf-8", "replace").split("\r\n")
+    if not lines[0].startswith("WARC/"):
+        raise _Damage("no WARC record begins here")
+    pairs = (line.partition(":") for line in lines[1:])
+    return {name.strip().lower(): value.strip() for name, _, value in pairs}
+
+
+def _length(fields: dict[str, str]) -> int:
+    digits = fields.get("content-length", "")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _LENGTH_DIGITS):
+        raise _Damage("has no Content-Length")
+    return int(digits)
+
+
+class _Stream:
+    """Bytes that come in blocks, taken in other portions."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._held, self._start = b"", 0  # what was taken of `_held` lies before `_start`
+        self.position = 0
+        """Bytes taken so far."""
+
+    def more(self) -> bool:
+        """Whether any bytes are left."""
+        return self._start < len(self._held) or self._fill()
+
+    def until(self, mark: bytes, limit: int) -> bytes:
+        """What comes before `mark`, which is taken too. Raises _Damage when that is more than about `limit` bytes."""
+        searched = 0
+        while (end := self._held.find(mark, self._start + searched)) < 0:
+            searched = max(len(self._held) - self._start - len(mark) + 1, 0)
+            if searched > limit:
+                raise _Damage("no WARC record begins here")
+            if not self._fill():
+                raise _Damage("was cut off")
+        found = self._take(end - self._start)
+        self._take(len(mark))
+        return found
+
+    def take(self, size: int, keep: bool = True) -> bytes:
+        """The next `size` bytes, or nothing when they aren't kept. Raises _Damage when there are less."""
+        parts, left = [], size
+        while left:
+            if not self.more():
+                raise _Damage("was cut off")
+            part = self._take(left)
+            left -= len(part)
+            if keep:
+                parts.append(part)
+        return b"".join(parts)
+
+    def _take(self, size: int) -> bytes:
+        part = self._held[self._start : self._start + size]
+        self._start += len(part)
+        self.position += len(part)
+        return part
+
+    def _fill(self) -> bool:
+        for piece in self._pieces:
+            if piece:
+                self._held, self._start = self._held[self._start :] + piece, 0
+                return True
+        return False

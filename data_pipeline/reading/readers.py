@@ -1,0 +1,97 @@
+"""Files -> documents: which format reads a file, and what reads a file that is compressed.
+
+A new format is one file in `formats/` and one row here. Whatever can't be read as it should be is an error that names
+the file and the place, unless `max_bad_fraction` lets a few malformed records be left out; only a wiki dump may end
+early. Nothing is ever extracted to disk, so names inside a file lead nowhere.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from data_pipeline.config import Reading
+from data_pipeline.errors import DataError
+from data_pipeline.reading.bad_input import BadInput, Records
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.formats import jsonl, lines, mediawiki, parquet, warc
+from data_pipeline.reading.formats.streams import DECOMPRESSORS
+
+_Read = Callable[[Path, Reading, Records], Iterator[tuple[int, tuple[str, ...]]]]
+_FORMATS: dict[str, _Read] = {
+    ".txt": lines.read,
+    ".jsonl": jsonl.read,
+    ".xml": mediawiki.read,
+    ".parquet": parquet.read,
+    ".wet": warc.read,
+}
+_log = logging.getLogger(__name__)
+_COMPRESSES_ITSELF = (".parquet",)
+_HAS_FIELDS = (".jsonl", ".parquet")
+_KINDS = ".txt, .jsonl, .xml, .parquet or .wet"
+
+
+def find_inputs(patterns: str | list[str]) -> list[Path]:
+    """Files that `patterns` name, sorted and without repeats; a directory stands for the readable files below it.
+
+    Raises DataError when one names nothing, or a file of an unknown kind.
+    """
+    found: set[Path] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        path = Path(pattern).expanduser()
+        if path.is_dir():
+            files = [p for p in path.rglob("*") if p.is_file()]
+            matches = [p for p in files if _kind(p)]
+            if others := sorted(str(p) for p in files if not _kind(p)):
+                _log.warning(
+                    "%d files in %s are of no known kind and left out, such as %s.", len(others), path, others[0]
+                )
+        else:
+            # A file whose name holds [ or * is itself before it is a pattern.
+            names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)
+            matches = [Path(name) for name in names if os.path.isfile(name)]
+        if not matches:
+            raise DataError(f"No file matches input {pattern!r}; give a {_KINDS} file, directory or glob.")
+        found.update(matches)
+    for path in found:
+        if not _kind(path):
+            raise DataError(
+                f"{path} is of no known kind; input is {_KINDS}, all but .parquet also as {', '.join(DECOMPRESSORS)}."
+            )
+    return sorted(found)
+
+
+def read_documents(
+    path: Path, config: Reading, name: str | None = None, bad: BadInput | None = None
+) -> Iterator[Document]:
+    """The documents of one file, in order, which say that they come from `name` (by itself the path).
+
+    `bad` takes in what was malformed and left out. Raises DataError, naming the file and the line, record, row or byte,
+    for what can't be read and for the malformed beyond `config.max_bad_fraction`.
+    """
+    kind = _kind(path)
+    assert kind, path
+    if config.pair_fields and kind not in _HAS_FIELDS:
+        raise DataError(f"{path} holds no pairs; with pair_fields, give {' and '.join(_HAS_FIELDS)} files only.")
+    name = name or str(path)
+    records = Records(path, name, config.max_bad_fraction, BadInput() if bad is None else bad)
+    for index, texts in _FORMATS[kind](path, config, records):
+        if all(text.strip() for text in texts):
+            yield Document(texts, name, index)
+    records.end()
+
+
+def packed(path: Path) -> bool:
+    """Whether a file's size does not tell how much is in it."""
+    return path.suffix.lower() in (*DECOMPRESSORS, *_COMPRESSES_ITSELF)
+
+
+def _kind(path: Path) -> str | None:
+    """The suffix that says what is in a file, whatever compresses it; None when it is something else."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = bool(suffixes) and suffixes[-1] in DECOMPRESSORS
+    kind = suffixes[-1 - packed] if len(suffixes) > packed else None
+    return None if kind not in _FORMATS or (packed and kind in _COMPRESSES_ITSELF) else kind

@@ -1,0 +1,143 @@
+"""A classifier of text quality: how likely a text is from good sources, not from raw crawl (Brown et al. 2020, app. A).
+
+Logistic regression on hashed word counts, trained on documents of both kinds. `train` and `save` make a model that
+builds can share; the step `quality` makes its own from files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.common.hashing import mix
+from data_pipeline.errors import DataError
+from data_pipeline.reading.documents import Document
+from data_pipeline.text.features import Rows
+
+FEATURES = 2**18
+"""Buckets of the word counts; as many as Spark's HashingTF has by itself."""
+_FORMAT = 1
+_LEAST_DOCUMENTS = 20
+_HELD_OUT = 10  # one document in so many
+_INVERSE_PENALTY = 10.0  # of the squared weights; rows of length 1 need larger weights than plain counts do
+_TEXTS = 256  # that are made into rows together
+
+
+@dataclass(frozen=True)
+class QualityModel:
+    """A trained classifier."""
+
+    weights: NDArray[np.float64]
+    """[features]"""
+    bias: float
+    facts: dict[str, Any]
+    """Documents of each kind, and how held-out ones were judged: `accuracy` at a score of 1/2, `roc_auc`."""
+    digest: str
+    """Of all that the model depends on: its settings, the texts that it learned from, scikit-learn's version."""
+
+    def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """[texts] from 0 to 1, the probability that a text is good; it doesn't depend on the other texts."""
+        odds = Rows.of(texts, len(self.weights)).dot(self.weights) + self.bias
+        return (1 + np.tanh(odds / 2)) / 2  # the logistic function, that can't overflow so
+
+    def save(self, path: Path) -> None:
+        """Writes one .npz; equal models give equal files."""
+        header = json.dumps({"format": _FORMAT, "bias": self.bias, "facts": self.facts, "digest": self.digest})
+        with path.open("wb") as file:
+            np.savez(file, header=np.frombuffer(header.encode(), np.uint8), weights=self.weights)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The inverse. Raises DataError when `path` is missing, of another format or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header, weights = json.loads(file["header"].tobytes()), file["weights"]
+            if header.pop("format") != _FORMAT:
+                raise ValueError("another format")
+            return cls(weights, **header)
+        except (OSError, EOFError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path} is no quality model of format {_FORMAT} ({error}); train it again.") from error
+
+
+def train(
+    good: Iterable[Document], raw: Iterable[Document], documents: int, features: int = FEATURES, seed: int = 0
+) -> QualityModel:
+    """Learns to tell `good` documents from `raw` ones, from up to `documents` different ones of each kind.
+
+    Which ones, and which tenth of them only judges, is up to the hash of their text: order and files don't matter. What
+    is in both kinds is good. Memory is bounded by the texts chosen. Raises DataError when a kind has too few.
+    """
+    import sklearn  # a second to import, and only the training needs it
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    chosen_good, chosen_raw = (_choose(kind, documents, seed) for kind in (good, raw))
+    kinds = [{key: text for key, text in chosen_raw.items() if key not in chosen_good}, chosen_good]
+    for name, kind in zip(("raw", "good"), kinds, strict=True):
+        if len(kind) < _LEAST_DOCUMENTS:
+            raise DataError(
+                f"There are {len(kind)} different {name} documents to learn quality from; give {_LEAST_DOCUMENTS}."
+            )
+    texts = [text for kind in kinds for text in kind.values()]
+    labels = np.repeat([0, 1], [len(kind) for kind in kinds])
+    held_out = np.concatenate([np.arange(len(kind)) % _HELD_OUT == 0 for kind in kinds])
+    matrix = _matrix(texts, features)
+    judge = LogisticRegression(C=_INVERSE_PENALTY, class_weight="balanced", max_iter=1000)
+    judge.fit(matrix[~held_out], labels[~held_out])
+    scores = judge.predict_proba(matrix[held_out])[:, 1]
+    facts = {
+        "good": len(kinds[1]),
+        "raw": len(kinds[0]),
+        "held_out": int(held_out.sum()),
+        "accuracy": float(np.mean((scores > 0.5) == labels[held_out])),
+        "roc_auc": float(roc_auc_score(labels[held_out], scores)),
+    }
+    identity = [_FORMAT, features, seed, _INVERSE_PENALTY, sklearn.__version__, *(sorted(kind) for kind in kinds)]
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    return QualityModel(judge.coef_[0].astype(np.float64), float(judge.intercept_[0]), facts, digest)
+
+
+def chance(keys: Sequence[int], purpose: str) -> NDArray[np.uint64]:
+    """[keys] 64 bits for each document key, of their own for every `purpose`."""
+    salt = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "big")
+    return mix(np.array(keys, np.uint64) ^ np.uint64(salt))
+
+
+def _choose(documents: Iterable[Document], most: int, seed: int) -> dict[int, str]:
+    """Key and text of the `most` different documents that chance puts first, in its order."""
+    worst_first: list[tuple[int, int]] = []
+    texts: dict[int, str] = {}
+    for document in documents:
+        key = document.key
+        if key in texts:
+            continue
+        place = (-int(chance([key], f"train/{seed}")[0]), key)
+        if len(texts) < most:
+            heapq.heappush(worst_first, place)
+        elif place > worst_first[0]:
+            del texts[heapq.heappushpop(worst_first, place)[1]]
+        else:
+            continue
+        texts[key] = document.text
+    return {key: texts[key] for _, key in sorted(worst_first, reverse=True)}
+
+
+def _matrix(texts: Sequence[str], features: int) -> Any:
+    """The rows as scipy keeps them."""
+    from scipy.sparse import csr_array, vstack
+
+    parts = [Rows.of(texts[first : first + _TEXTS], features) for first in range(0, len(texts), _TEXTS)]
+    shapes = [(len(part.firsts) - 1, features) for part in parts]
+    return vstack(
+        [csr_array((part.values, part.buckets, part.firsts), shape) for part, shape in zip(parts, shapes, strict=True)],
+        format="csr",
+    )

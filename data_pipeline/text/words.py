@@ -1,0 +1,128 @@
+"""Texts as arrays: words with their hashes and places, and n-grams of them, without a Python object per word.
+
+A word is what remains of a run of characters without white space when it is put in lower case and its punctuation is
+taken out (Brown et al. 2020, appendix C); characters of scripts that are written without spaces are a word each. The
+hash of a word is a polynomial in its characters, modulo 2^64, so those of all words come out of one running sum.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.common.hashing import mix
+
+_SPACE, _NOTHING, _LETTER, _ITSELF = 0, 1, 2, 3
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_ALONE = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Burmese
+    (0x1780, 0x17FF),  # Khmer
+    (0x3040, 0x30FF),  # Hiragana, Katakana
+    (0x3400, 0x9FFF),  # Han, and with the next two its additions
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
+)
+"""Codes of scripts without spaces between words."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of several texts, one after the other."""
+
+    hashes: NDArray[np.uint64]
+    """[words] equal for equal words, in any text and process."""
+    begins: NDArray[np.int64]
+    """[words] character of its text that the word begins with."""
+    ends: NDArray[np.int64]
+    """[words] the character after its last."""
+    firsts: NDArray[np.int64]
+    """[texts + 1] number of the first word of each text, and that of all words."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Words:
+        """Hand it many short texts at once: a call costs as much as some thousand characters."""
+        lengths = np.array([len(text) for text in texts], np.int64)
+        borders = np.concatenate([[0], np.cumsum(lengths + 1)])  # a newline after each text
+        joined = "\n".join([*texts, ""])
+        codes, kinds, values = _characters(joined)
+        kept = np.flatnonzero(kinds != _NOTHING)
+        kinds, codes = kinds[kept], codes[kept]
+        # A word begins at a letter after none, and at each character that is a word.
+        letter = kinds == _LETTER
+        alone = kinds == _ITSELF
+        before, after = np.empty_like(letter), np.empty_like(letter)
+        before[:1], before[1:] = False, letter[:-1]
+        after[-1:], after[:-1] = False, letter[1:]
+        first = np.flatnonzero((letter & ~before) | alone)
+        last = np.flatnonzero((letter & ~after) | alone)
+        powers, inverses = _powers(max(20, len(kept).bit_length()))
+        sums = np.zeros(len(kept) + 1, np.uint64)
+        np.cumsum(values[codes] * powers[: len(kept)], out=sums[1:])
+        hashes = mix((sums[last + 1] - sums[first]) * inverses[first])
+        starts = kept[first]
+        text = np.searchsorted(borders, starts, side="right") - 1
+        firsts = np.searchsorted(starts, borders)
+        return cls(hashes, starts - borders[text], kept[last] + 1 - borders[text], firsts)
+
+    def grams(self, n: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """(hash [grams], number of its first word [grams]) of every `n` words in a row within one text."""
+        count = max(0, len(self.hashes) - n + 1)
+        hashes = np.zeros(count, np.uint64)
+        for place in range(n):
+            hashes = hashes * np.uint64(_BASE) + self.hashes[place : place + count]
+        text = np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
+        first = np.flatnonzero(text[:count] == text[n - 1 :])
+        return mix(hashes[first]), first
+
+    def text_hashes(self) -> NDArray[np.uint64]:
+        """[texts] equal for texts of equal words in equal order, in any process and version."""
+        powers, inverses = _powers(max(20, len(self.hashes).bit_length()))
+        sums = np.zeros(len(self.hashes) + 1, np.uint64)
+        np.cumsum(self.hashes * powers[: len(self.hashes)], out=sums[1:])
+        return mix((sums[self.firsts[1:]] - sums[self.firsts[:-1]]) * inverses[self.firsts[:-1]])
+
+
+def _characters(text: str) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.uint64]]:
+    """(code of each character, its kind, what a code adds to a hash)."""
+    if text.isascii():
+        codes: NDArray[Any] = np.frombuffer(text.encode("ascii"), np.uint8)
+        kinds, values = _tables(128)
+    else:
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        kinds, values = _tables(sys.maxunicode + 1)
+    return codes, kinds[codes], values
+
+
+@functools.cache
+def _tables(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """(kind, value) of each code below `size`; upper and lower case have one value."""
+    kinds = np.full(size, _LETTER, np.uint8)
+    lower = np.arange(size, dtype=np.uint64)
+    for code, character in enumerate(map(chr, range(size))):
+        if character.isspace():
+            kinds[code] = _SPACE
+        elif unicodedata.category(character)[0] in "PC":  # punctuation; control and format characters, unassigned
+            kinds[code] = _NOTHING
+        elif len(small := character.lower()) == 1:
+            lower[code] = ord(small)
+    for first, last in _ALONE:
+        among = kinds[first : last + 1]
+        among[among == _LETTER] = _ITSELF
+    return kinds, mix(lower + np.uint64(1))
+
+
+@functools.lru_cache(maxsize=1)
+def _powers(bits: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The first 2**bits powers of the base, and of its inverse."""
+    factors = np.full((2, 2**bits), [[_BASE], [pow(_BASE, -1, 2**64)]], np.uint64)
+    factors[:, 0] = 1
+    powers = np.multiply.accumulate(factors, axis=1)
+    return powers[0], powers[1]

@@ -1,0 +1,64 @@
+"""Bytes as tokens, numbered as ByT5 does (Xue et al. 2022): nothing to train, and any text comes back.
+
+0 is <pad>, 1 </s> (the end of text), 2 <unk> (which nothing encodes to), and byte b is b + 3. ByT5 takes its last 100
+byte ids for sentinels too, although text holds them; here an objective appends its sentinels, so that none is text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.tokenizers.base import Tokenizer
+
+_SPECIALS = ("<pad>", "</s>", "<unk>")
+_FIRST = len(_SPECIALS)  # id of byte 0
+_CONTENT = {"type": "bytes", "version": 1}
+_FILE_BYTES = 256
+
+
+class ByteTokenizer(Tokenizer):
+    """Each byte of the UTF-8 text is a token."""
+
+    file_name, library, library_version = "bytes.json", "bytes", str(_CONTENT["version"])
+    vocabulary_size = _FIRST + 256
+    end_of_text = _SPECIALS.index("</s>")
+
+    def __init__(self) -> None:
+        self._content = json.dumps(_CONTENT).encode() + b"\n"
+        self.identity: str = hashlib.sha256(self._content).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the file that says no more than which tokenizer this is."""
+        path.write_bytes(self._content)
+
+    def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
+        """Token ids of each text, without an end of text; one thread does it, as fast as memory is written."""
+        return [np.add(np.frombuffer(text.encode(), np.uint8), _FIRST, dtype=np.int32) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
+        array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
+        of_text = (array >= _FIRST) & (array < self.vocabulary_size)
+        return (array[of_text] - _FIRST).astype(np.uint8).tobytes().decode("utf-8", "replace")
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a special piece; None when there is none of this name."""
+        return _SPECIALS.index(piece) if piece in _SPECIALS else None
+
+    def texts(self) -> list[str]:
+        """[259] the character of each byte; U+FFFD for one that is none by itself, "" of special pieces."""
+        return [""] * _FIRST + [chr(byte) if byte < 0x80 else "\ufffd" for byte in range(256)]
+
+
+def is_byte_tokenizer(content: bytes) -> bool:
+    """Whether a file's bytes are those that `save` wrote, give or take white space."""
+    try:
+        return len(content) <= _FILE_BYTES and bool(json.loads(content) == _CONTENT)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,199 @@
+"""Tokenizers of the `tokenizers` library, in Hugging Face's tokenizer.json: BERT's wordpiece, GPT-2's byte-level BPE.
+
+wordpiece loses case, accents and white space, as BERT's does; byte_bpe gives every text back. Special pieces are never
+found in text: "[SEP]" in a document is three or more ordinary pieces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from data_pipeline.errors import DataError
+from data_pipeline.tokenizers.base import END_OF_TEXT, Tokenizer
+
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+_ENDS = (END_OF_TEXT, "</s>", "[SEP]")  # what a document ends with: the first that there is
+_PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
+_MAX_IDS = 2**22  # four times the largest vocabulary in use
+_INSIDE = "##"  # before a wordpiece that goes on with a word
+_ALPHABET = 1000  # characters that a trained wordpiece vocabulary has at most; rarer ones make a word unknown
+_WORD_STARTS = str.maketrans({"Ġ": " ", "Ċ": "\n", "\u2581": " "})  # in byte-level BPE, and in sentencepiece's ways
+
+
+class JsonTokenizer(Tokenizer):
+    """Whatever a tokenizer.json describes."""
+
+    file_name, library = "tokenizer.json", "tokenizers"
+
+    def __init__(self, content: bytes, origin: str) -> None:
+        """`content` is a file's bytes, `origin` what errors call it. Raises DataError when it can't be used."""
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+            self._tokenizer.encode(_PROBE)  # some of what a file lacks shows only then
+        except Exception as error:  # the library raises nothing narrower
+            raise DataError(
+                f"{origin} is not a tokenizer.json ({error}); give one of Hugging Face's format."
+            ) from error
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # as text, that is
+        self._content = content
+        self.library_version = tokenizers.__version__
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special = {token.content: index for index, token in added.items() if token.special}
+        self._pieces = {index: piece for piece, index in self._tokenizer.get_vocab().items()}
+        self.vocabulary_size: int = max(self._pieces) + 1
+        if self.vocabulary_size > _MAX_IDS:
+            raise DataError(f"{origin} has a token of id {self.vocabulary_size - 1}, above {_MAX_IDS - 1}; mend it.")
+        ends = [self._special[name] for name in _ENDS if name in self._special]
+        if not ends:
+            raise DataError(f"{origin} has none of the special tokens {', '.join(_ENDS)} to end documents with.")
+        self.end_of_text: int = ends[0]
+        self.identity: str = hashlib.sha256(content + tokenizers.__version__.encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer.json."""
+        path.write_bytes(self._content)
+
+    def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
+        """Token ids of each text, without an end of text; the library's own threads do it, unless `threads` is 1."""
+        encode = self._tokenizer.encode
+        if threads == 1:
+            found = [encode(text, add_special_tokens=False) for text in texts]
+        else:
+            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in found]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""
+        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=True))
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a special token; None when the tokenizer has none of this name."""
+        return self._special.get(piece)
+
+    def texts(self) -> list[str]:
+        """[vocabulary] the text of each piece, with a space before what begins a word; "" of special ones."""
+        return [self._text(self._pieces.get(index, "")) for index in range(self.vocabulary_size)]
+
+    def _text(self, piece: str) -> str:
+        if not piece or piece in self._special:
+            return ""
+        if isinstance(self._tokenizer.model, models.WordPiece):
+            inside: str = self._tokenizer.model.continuing_subword_prefix
+            return piece.removeprefix(inside) if piece.startswith(inside) else f" {piece}"
+        return piece.translate(_WORD_STARTS)
+
+
+def train_wordpiece(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
+    """BERT's uncased kind (Devlin et al. 2019), with its specials first. Raises DataError as Tokenizer.train says.
+
+    The library numbers the pieces that go on with a word as its hash table happens to lie, and breaks ties by number;
+    given to it as if they were special, in an order of ours, they are the same in every run.
+    """
+    tokenizer = _wordpiece({"[UNK]": 0}, lowercase=True)
+    kept = list(texts)
+    alphabet = _alphabet(tokenizer, kept)
+    inside = [f"{_INSIDE}{c}" for c in alphabet if len(_words(tokenizer, f"a{c}")) == 1]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[*BERT_SPECIALS, *inside],
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+        continuing_subword_prefix=_INSIDE,
+        show_progress=False,
+    )
+    known = _known(tokenizer, kept, set(alphabet))  # a list: the trainer would wait for a tokenizer that is in use
+    tokenizer.train_from_iterator(known, trainer)
+    _check_size(tokenizer, vocabulary, least=len(BERT_SPECIALS) + len(inside) + len(alphabet))
+    return _with_specials(_wordpiece(tokenizer.get_vocab(), lowercase=True), BERT_SPECIALS)
+
+
+def train_byte_bpe(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
+    """GPT-2's byte-level BPE with RoBERTa's specials first. Raises DataError as Tokenizer.train says."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=ROBERTA_SPECIALS, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    _check_size(tokenizer, vocabulary, least=len(ROBERTA_SPECIALS) + len(alphabet))
+    return _with_specials(tokenizer, ROBERTA_SPECIALS)
+
+
+def is_bert_vocabulary(content: bytes) -> bool:
+    """Whether a file's bytes are a BERT vocab.txt: a piece in each line, its specials among them."""
+    try:
+        lines = set(content.decode("utf-8").splitlines())
+    except UnicodeDecodeError:
+        return False
+    return {"[UNK]", "[CLS]", "[SEP]"} <= lines
+
+
+def from_bert_vocabulary(content: bytes, origin: str) -> JsonTokenizer:
+    """A BERT vocab.txt; cased when any of its pieces has a capital letter. Raises DataError on a repeated piece."""
+    pieces = content.decode("utf-8").removesuffix("\n").split("\n")
+    vocabulary = {piece.rstrip("\r"): index for index, piece in enumerate(pieces)}
+    if len(vocabulary) < len(pieces):
+        raise DataError(f"{origin} holds a piece twice; give the vocab.txt as it was published.")
+    specials = [piece for piece in BERT_SPECIALS if piece in vocabulary]
+    cased = any(piece != piece.lower() for piece in vocabulary if not (piece[:1] == "[" and piece[-1:] == "]"))
+    return _with_specials(_wordpiece(vocabulary, lowercase=not cased), specials)
+
+
+def _wordpiece(vocabulary: dict[str, int], lowercase: bool) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", continuing_subword_prefix=_INSIDE))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=_INSIDE)
+    return tokenizer
+
+
+def _with_specials(tokenizer: tokenizers.Tokenizer, specials: list[str]) -> JsonTokenizer:
+    tokenizer.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in specials])
+    return JsonTokenizer(tokenizer.to_str().encode(), "the trained tokenizer")
+
+
+def _words(tokenizer: tokenizers.Tokenizer, text: str) -> list[str]:
+    normal = tokenizer.normalizer.normalize_str(text)
+    return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
+
+
+def _alphabet(tokenizer: tokenizers.Tokenizer, texts: list[str]) -> list[str]:
+    """The most frequent characters of the texts as the tokenizer sees them, in the order of their code points."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    seen = sorted((character for character in counts if not character.isspace()), key=lambda c: (-counts[c], c))
+    return sorted(seen[:_ALPHABET])
+
+
+def _known(tokenizer: tokenizers.Tokenizer, texts: list[str], alphabet: set[str]) -> list[str]:
+    """The texts without words that hold a rarer character: no piece can spell those."""
+    rare = {c for text in texts for c in set(tokenizer.normalizer.normalize_str(text)) - alphabet if not c.isspace()}
+    if not rare:
+        return texts
+    return [" ".join(word for word in _words(tokenizer, text) if rare.isdisjoint(word)) for text in texts]
+
+
+def _check_size(tokenizer: tokenizers.Tokenizer, vocabulary: int, least: int) -> None:
+    if vocabulary < least:
+        raise DataError(
+            f"tokenizer.vocabulary={vocabulary} can't hold the text's characters; the smallest possible is {least}."
+        )
+    if tokenizer.get_vocab_size() < vocabulary:
+        raise DataError(
+            f"The text is too small for tokenizer.vocabulary={vocabulary}; the largest possible is "
+            f"{tokenizer.get_vocab_size()}."
+        )

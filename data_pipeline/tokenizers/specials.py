@@ -1,0 +1,106 @@
+"""The ids that an objective needs beside text: a tokenizer's own where it has them, else ids after its vocabulary.
+
+So any dataset can be trained on with any objective, also one whose tokenizer knows nothing but an end of text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.config import Objective
+from data_pipeline.tokenizers.base import Tokenizer
+
+_NAMES = {
+    "pad": ("[PAD]", "<pad>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+"""What a special is called in BERT's and in other vocabularies. Those that lack are appended in this order."""
+_NEEDS = {
+    "causal": (),
+    "masked": ("pad", "cls", "sep", "mask"),
+    "bert_style": ("pad", "mask"),
+    "mass_style": ("pad", "mask"),
+    "denoising": ("pad", "cls", "mask"),
+}
+_PAD_ONLY = ("pad",)  # the other objectives
+_ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Specials:
+    """Ids by their role. A role that the objective has no use for is -1."""
+
+    pad: int
+    cls: int
+    """First in an encoder's input (BERT, RoBERTa, BART)."""
+    sep: int
+    """After each segment."""
+    mask: int
+    start: int
+    """First that a decoder reads."""
+    end: int
+    """Last of an input or target: </s> where the tokenizer has it, else its end of text, as of documents (causal)."""
+    sentinels: tuple[int, ...]
+    """Sentinel 0 first; where they are appended, it is the very last id, as in T5."""
+    vocabulary: int
+    """Ids in all: the tokenizer's and those that are appended."""
+
+
+def specials(tokenizer: Tokenizer, objective: Objective) -> Specials:
+    """The ids that `objective` needs with `tokenizer`; `causal` needs none beyond its vocabulary."""
+    vocabulary = tokenizer.vocabulary_size
+    ids = dict.fromkeys(_NAMES, _ABSENT)
+    for role in _NEEDS.get(objective.name, _PAD_ONLY):
+        found = next((i for i in map(tokenizer.id_of, _NAMES[role]) if i is not None), None)
+        ids[role], vocabulary = (vocabulary, vocabulary + 1) if found is None else (found, vocabulary)
+    count = objective.sentinels if objective.name == "span_corruption" else 0
+    sentinels = {number: tokenizer.id_of(f"<extra_id_{number}>") for number in range(count)}
+    for number in reversed(range(count)):
+        if sentinels[number] is None:
+            sentinels[number], vocabulary = vocabulary, vocabulary + 1
+    own = tokenizer.id_of("</s>")
+    end = tokenizer.end_of_text if own is None or objective.name == "causal" else own
+    return Specials(
+        **ids,
+        start=end if objective.name == "denoising" else ids["pad"],
+        end=end,
+        sentinels=tuple(index for index in sentinels.values() if index is not None),
+        vocabulary=vocabulary,
+    )
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What recipes know about ids."""
+
+    specials: Specials
+    tokenizer: str
+    """The tokenizer's identity."""
+    end_of_text: int
+    is_special: NDArray[np.bool_]
+    """[vocabulary] these, and the next two, by id; those that were appended included."""
+    starts_word: NDArray[np.bool_]
+    ends_sentence: NDArray[np.bool_]
+    ordinary: NDArray[np.int64]
+    """The ids that stand for text, ascending."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, objective: Objective) -> Vocabulary:
+        """What `objective` sees of `tokenizer`."""
+        ids = specials(tokenizer, objective)
+        appended = (0, ids.vocabulary - tokenizer.vocabulary_size)
+        is_special = np.pad(tokenizer.is_special(), appended, constant_values=True)
+        return cls(
+            ids,
+            tokenizer.identity,
+            tokenizer.end_of_text,
+            is_special,
+            np.pad(tokenizer.starts_word(), appended, constant_values=True),
+            np.pad(tokenizer.ends_sentence(), appended, constant_values=False),
+            np.flatnonzero(~is_special),
+        )

@@ -1,0 +1,67 @@
+"""What a config leaves open and the data decides: the sources of a mix, the vocabulary."""
+
+from pathlib import Path
+
+from data_pipeline.dataset.cache import Cache
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import Manifest
+from data_pipeline.dataset.mix import MIX, Mix
+from data_pipeline.errors import DataError
+from data_pipeline.recipes.base import Recipe
+from data_pipeline.recipes.make import make
+from data_pipeline.tokenizers.base import Tokenizer
+from pretrain.config.schema import Data, RunConfig, Source
+from pretrain.errors import ConfigError
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """The config with the sources that `data.path` stands for if it is a mix, and with `model.vocabulary` set: the ids
+    of its data's tokenizer and of what its objective adds. Raises ConfigError where there is no data, or a given
+    vocabulary is too small; DataError where the data cannot be read, or lengths do not suit the objective."""
+    config = _of_mix(config)
+    sources = config.data.resolved_sources
+    if not sources:
+        raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
+    dataset = open_dataset(config, sources[0])
+    causal = config.objective.name == "causal"
+    needed = dataset.manifest.tokenizer.vocabulary if causal else recipe_of(config, dataset.tokenizer()).vocabulary
+    vocabulary = config.model.vocabulary or needed
+    if vocabulary < needed:
+        raise ConfigError(
+            f"model.vocabulary={vocabulary} is smaller than the {needed} ids of the tokenizer of {sources[0].path}"
+            f"{'' if causal else ' and of what the objective adds'}: leave model.vocabulary "
+            "out to follow them"
+        )
+    model = config.model.model_copy(update={"vocabulary": vocabulary})
+    return config.model_copy(update={"model": model})
+
+
+def _of_mix(config: RunConfig) -> RunConfig:
+    path = config.data.path
+    if path is None or not (Path(path) / MIX).is_file():
+        return config
+    sources = []
+    for source in Mix.load(Path(path)).sources:
+        folder = Path(path) / source.name
+        if Manifest.load(folder).identity != source.identity:
+            raise DataError(
+                f"{folder} is not the dataset that was built with the others of {path}: build the mix again."
+            )
+        sources.append({"path": str(folder), "name": source.name, "weight": source.weight})
+    data = Data.model_validate(config.data.model_dump() | {"path": None, "sources": sources})
+    return config.model_copy(update={"data": data})
+
+
+def open_dataset(config: RunConfig, source: Source) -> Dataset:
+    """One of the config's datasets, wherever it lies. Raises DataError where it cannot be read."""
+    folder = config.data.cache_dir
+    return Dataset(source.path, Cache(Path(folder) if folder else None, config.data.cache_bytes))
+
+
+def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | None = None) -> Recipe:
+    """What the config's objective makes of data that `tokenizer` made; in sequences of the model's length unless
+    another is given. Raises DataError for lengths that do not suit the objective."""
+    model = config.model
+    length = sequence_length or model.sequence_length
+    encodes = model.stacks[0] > 0
+    return make(config.objective, tokenizer, length, model.target_length, decoder_only=not encodes)

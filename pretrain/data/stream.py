@@ -1,0 +1,55 @@
+"""RunConfig -> the samples of the run. Without torch, so that what looks at a run's data starts at once."""
+
+from bisect import bisect_right
+
+from data_pipeline.loader import Phases, Stream
+from data_pipeline.order.mixture import mixing_weights
+from data_pipeline.recipes.base import Recipe
+from pretrain.config.schema import RunConfig
+from pretrain.data.resolve import open_dataset, recipe_of
+from pretrain.errors import ConfigError
+from pretrain.plan.estimate import run_length
+from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
+
+
+def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
+    """The samples of a run, and what they are made by (of the model's whole length)."""
+    datasets = [open_dataset(config, source) for source in config.data.resolved_sources]
+    weights = [source.weight for source in config.data.resolved_sources]
+    tokenizer = datasets[0].tokenizer()
+    recipe = recipe_of(config, tokenizer)
+    mixing = config.data.mixing
+    if mixing is not None:
+        examples = [recipe.samples(dataset, "train").count for dataset in datasets]
+        weights = mixing_weights(examples, mixing.name, mixing.cap, mixing.temperature)
+    sources = list(zip(datasets, weights, strict=True))
+    names = [source.called for source in config.data.resolved_sources]
+    phases = [
+        (first_batch_at(config, phase.tokens), [phase.weights[name] for name in names]) for phase in config.data.phases
+    ]
+    stream = Stream(sources, recipe, config.run.seed, phases=phases)
+    if config.batch.short is None:
+        return stream, recipe
+    first = Stream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
+    return Phases(first, short_samples(config), stream), recipe
+
+
+def planned_samples(config: RunConfig) -> int:
+    """Samples that the run has consumed at its end."""
+    _, tokens = run_length(config)
+    return samples_of(config, tokens)
+
+
+def check_repeats(config: RunConfig, stream: Stream | Phases) -> None:
+    """Raises ConfigError if the run would read a source more often than its `max_epochs`."""
+    samples = planned_samples(config)
+    planned = stream.epochs(samples)
+    for number, source in enumerate(config.data.resolved_sources):
+        most = source.max_epochs
+        if most is not None and planned[number] > most:
+            place = bisect_right(range(samples + 1), most, key=lambda n: float(stream.epochs(n)[number]))
+            raise ConfigError(
+                f"this run would read {source.called} {planned[number]:.2f} times, more than max_epochs={most:g}, "
+                f"which it exceeds at {tokens_of(config, place):,} tokens: train for less, lower its weight, or raise "
+                "max_epochs"
+            )

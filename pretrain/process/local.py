@@ -1,0 +1,98 @@
+"""`--nproc N`: the same command as N local ranks: torchrun for one machine, but with the ranks' own exit status.
+
+Ranks find each other through the environment that torchrun sets too (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
+MASTER_PORT). Signals go to every rank once; a rank that fails ends the others.
+"""
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from pretrain.process.signals import SIGNALS, StopRequest, unblock
+
+STOPPED = 75
+_GRACE_S = 15.0  # for ranks to end by themselves after one has failed
+_PR_SET_PDEATHSIG = 1
+
+
+def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
+    """Runs `pretrain ARGUMENTS` as `ranks` local ranks. Returns their common exit status, or the first failing one's
+    (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them."""
+    port = str(free_port())
+    threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    libc = ctypes.CDLL(None)
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, frame: object) -> None:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which the ranks inherit, until they let them through
+    if stop is not None and stop.requested:
+        return STOPPED
+    for number in SIGNALS:
+        signal.signal(number, forward)
+    for rank in range(ranks):
+        environment = {
+            "OMP_NUM_THREADS": threads,
+            **os.environ,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "pretrain", *arguments],
+                env=environment,
+                process_group=0,  # so that a terminal's Ctrl-C reaches each rank once, through `forward`
+                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # no orphans if we are killed
+            )
+        )
+    unblock()
+    return _wait(processes)
+
+
+def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
+    failed: int | None = None
+    deadline = float("inf")
+    while None in [process.poll() for process in processes]:  # each is asked, or the status of a later one stays unseen
+        for process in processes:
+            if failed is None and process.returncode not in (None, 0, STOPPED):
+                failed = process.returncode
+                if failed < 0:  # it could not say anything itself
+                    number = processes.index(process)
+                    print(f"pretrain: rank {number} was ended by {signal.Signals(-failed).name}", file=sys.stderr)
+                deadline = time.monotonic() + _GRACE_S
+        if time.monotonic() > deadline:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+        time.sleep(0.05)
+    codes = [process.returncode for process in processes]
+    if failed is None:
+        failed = next((code for code in codes if code not in (0, STOPPED)), None)
+    if failed is None:
+        return max(codes)
+    return failed if failed > 0 else 1
+
+
+def free_port() -> int:
+    """A port that nothing listens on, below those that Linux gives to connections: seconds pass until rank 0 listens on
+    it, and any connection on the machine could have taken one of those by then."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

@@ -1,0 +1,30 @@
+"""Being asked to stop: Ctrl-C, SIGTERM (Slurm, torchrun) and SIGUSR1 (Slurm's warning) set a flag that the loop reads.
+
+Installed before the slow imports, and held back by the launcher (`local.py`) until then, so that a signal at start-up
+is not lost. A second Ctrl-C ends the process at once.
+"""
+
+import signal
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+class StopRequest:
+    """`requested` turns true when one of SIGNALS arrives."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        for number in SIGNALS:
+            signal.signal(number, self._receive)
+        unblock()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        if number == signal.SIGINT:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def unblock() -> None:
+    """Lets through what the launcher held back."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
