@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from data_pipeline.errors import DataError
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import ranks
 from pretrain.process.signals import StopRequest, unblock

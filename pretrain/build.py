@@ -21,7 +21,7 @@ from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.ledger import Entry, planned
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device

@@ -13,7 +13,7 @@ from pretrain.build import build_scorer, versions
 from pretrain.checkpoint.files import RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_dataset, recipe_of
 from pretrain.data.stream import open_stream
 from pretrain.errors import ConfigError

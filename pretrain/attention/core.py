@@ -12,7 +12,7 @@ from torch import Tensor
 from pretrain.attention.exchange import own_positions, whole_sequences
 from pretrain.attention.patterns import PATTERNS, causal, masked
 from pretrain.attention.relative import bias_by_distance
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.random.dropout import Dropout
 
 Kind = Literal["causal", "full"]  # who a query sees: what comes before it; or all that is visible

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.load import validate
-from pretrain.config.schema import RunConfig, Train
+from pretrain.config.run_config import RunConfig
+from pretrain.config.train import Train
 from pretrain.engine.schedule import decay_start
 from pretrain.errors import ConfigError, RunError
 from pretrain.plan.estimate import run_length

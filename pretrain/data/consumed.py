@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from data_pipeline.batch import data_hash
 from data_pipeline.loader import Phases, Stream
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import RunError
 from pretrain.observe.metrics import read_metrics
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.loader import Phases, Stream
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.consumed import Consumed, config_of
 from pretrain.data.stream import open_stream, planned_samples
 from pretrain.plan.estimate import run_length

@@ -10,7 +10,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.make import make
 from data_pipeline.tokenizers.base import Tokenizer
-from pretrain.config.schema import Data, RunConfig, Source
+from pretrain.config.data import Data, Source
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
 

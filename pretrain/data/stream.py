@@ -5,7 +5,7 @@ from bisect import bisect_right
 from data_pipeline.loader import Phases, Stream
 from data_pipeline.order.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_dataset, recipe_of
 from pretrain.errors import ConfigError
 from pretrain.plan.estimate import run_length

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Batch, Cursor, Rows
-from pretrain.config.schema import ENCODERS, RunConfig
+from pretrain.config.model import ENCODERS
+from pretrain.config.run_config import RunConfig
 
 _SHORTEST = 0.5  # part of a row that is no padding
 

@@ -1,6 +1,6 @@
 """Dynamic loss scaling, for fp16: gradients of a mean loss are mostly smaller than what fp16 can hold."""
 
-from pretrain.config.schema import LossScale
+from pretrain.config.loss_scale import LossScale
 
 FACTOR = 2.0  # by which the scale grows and shrinks
 

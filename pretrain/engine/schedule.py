@@ -2,7 +2,7 @@
 
 import math
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 
 
 def learning_rate(config: RunConfig, at: tuple[int, int], end: tuple[int, int]) -> float:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.models.blocks import ACTIVATIONS, Config, LayerNorm
 from pretrain.models.network import Network
 

@@ -26,7 +26,8 @@ from megatron.core.transformer.transformer_layer import TransformerLayer, Transf
 from torch import Tensor, nn
 
 from pretrain.attention.core import CoreAttention, Kind
-from pretrain.config.schema import Model, RunConfig
+from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
 from pretrain.plan.split import split_layers
 from pretrain.random.dropout import Dropout
 

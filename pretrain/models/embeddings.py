@@ -12,7 +12,7 @@ from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.identity_op import IdentityOp
 from torch import Tensor, nn
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.models.blocks import Config, HiddenDropout, norm_of
 
 

@@ -7,7 +7,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from pretrain.attention.patterns import within_documents
-from pretrain.config.schema import Attention, Model
+from pretrain.config.attention import Attention
+from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout, decoder_spec
 from pretrain.models.inputs import MicroBatch
 

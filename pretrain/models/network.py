@@ -24,7 +24,7 @@ from megatron.core.transformer.transformer_block import (
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules, get_transformer_layer_offset
 from torch import Tensor, nn
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.models.blocks import Config, HiddenDropout, PlainLayer, layer_parts, norm_of
 from pretrain.models.embeddings import Embedding, table_of, table_positions
 from pretrain.models.inputs import MicroBatch

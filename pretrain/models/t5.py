@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.models.blocks import Config
 from pretrain.models.network import Network, PlainHead
 

@@ -12,7 +12,7 @@ import torch
 
 from data_pipeline.batch import Batch
 from pretrain.config.load import dump
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.observe.files import unwritable, write_whole
 from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
 from pretrain.observe.progress import Progress

@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from pretrain.config.schema import ENCODERS, Model, Optimizer, RunConfig
+from pretrain.config.model import ENCODERS, Model
+from pretrain.config.optimizer import Optimizer
+from pretrain.config.run_config import RunConfig
 from pretrain.plan.layout import Layout
 from pretrain.plan.ramp import batch_sequences
 

@@ -6,7 +6,9 @@ Rank order is megatron-core's: tensor ranks are neighbours, then context, then d
 from dataclasses import dataclass
 from typing import Literal
 
-from pretrain.config.schema import BatchSize, Parallel, RunConfig
+from pretrain.config.batch import BatchSize
+from pretrain.config.parallel import Parallel
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.ramp import batch_sizes
 

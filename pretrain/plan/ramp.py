@@ -1,7 +1,8 @@
 """How many sequences the next global batch has, and of what length: pure functions of what was seen, never of the
 layout."""
 
-from pretrain.config.schema import BatchSize, RunConfig
+from pretrain.config.batch import BatchSize
+from pretrain.config.run_config import RunConfig
 
 
 def batch_sizes(batch: BatchSize) -> list[int]:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 
 
 def split_layers(model: Model, chunks: int) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 
 _PER_BLOCK = 4  # 64-bit words that one Philox counter value gives
 _CHUNK = 1 << 22  # values made at a time: bounds the double-precision scratch to 32 MiB

@@ -16,7 +16,7 @@ from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.metrics import read_events, read_metrics
 from pretrain.random.init import initial_values

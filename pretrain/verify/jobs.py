@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from pretrain.config.load import validate
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.layout_names import short

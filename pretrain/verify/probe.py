@@ -9,7 +9,7 @@ import numpy as np
 import torch.distributed as dist
 
 from data_pipeline.batch import Batch, Rows
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart
 
 _MASKED = 0.5  # largest part of a row's labels that bear no loss

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import open_stream
 from pretrain.data.synthetic import MadeUp
 from pretrain.engine import device

@@ -35,7 +35,7 @@ from transformers import GPT2LMHeadModel
 
 from pretrain.checkpoint.hf.gpt2 import hf_config, hf_tensors
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.estimate import num_parameters, training_flops_per_token

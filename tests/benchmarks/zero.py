@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.estimate import num_parameters, state_bytes

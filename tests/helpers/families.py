@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import MadeUp
 from pretrain.engine.megatron.engine import MegatronEngine
 from tests.helpers.tiny import ROWS, tiny_config

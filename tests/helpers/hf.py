@@ -11,7 +11,7 @@ import torch
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron.engine import MegatronEngine
 
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from data_pipeline.batch import Rows
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.base import GlobalPart
 from pretrain.engine.megatron.engine import MegatronEngine

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers.optimization import Adafactor
 
 from pretrain.checkpoint import store
-from pretrain.config.schema import Optimizer, RunConfig
+from pretrain.config.optimizer import Optimizer
+from pretrain.config.run_config import RunConfig
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, save, tiny_config, train, whole, whole_state
 

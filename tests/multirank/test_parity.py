@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from data_pipeline.batch import Rows
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from tests.helpers.hf import randomise, save
 from tests.helpers.ranks import run_ranks

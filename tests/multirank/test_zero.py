@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pretrain.checkpoint import store
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, save, tiny_config, train, whole_state
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.select import creating

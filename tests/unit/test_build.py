@@ -10,7 +10,7 @@ import pytest
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.recipes.best_fit import PackedRows
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 
 SIZES = {"large": 60, "small": 20}
 
@@ -70,7 +70,7 @@ def test_sources_are_mixed_at_the_rates_of_the_study(
 def test_weights_and_mixing_do_not_go_together() -> None:
     from pydantic import ValidationError
 
-    from pretrain.config.schema import Data
+    from pretrain.config.data import Data
 
     with pytest.raises(ValidationError, match="leave out weight"):
         Data.model_validate({"sources": [{"path": "a", "weight": 2}, {"path": "b"}], "mixing": {"name": "equal"}})

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.ramp import tokens_of

@@ -19,7 +19,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import load
 from pretrain.__main__ import main
 from pretrain.config.load import dump
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.ledger import Entry, summary
 from pretrain.data.stream import check_repeats, open_stream, planned_samples
 from pretrain.errors import ConfigError, RunError

@@ -10,7 +10,7 @@ from transformers import BartConfig, BartForConditionalGeneration
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 
 CLASS, MODEL_TYPE, OBJECTIVE = BartForConditionalGeneration, "bart", "denoising"
 _OFFSET = 2

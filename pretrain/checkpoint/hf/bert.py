@@ -8,7 +8,7 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = BertForPreTraining, "bert", "masked"

@@ -1,7 +1,7 @@
 """The model card of an export: what the run says of itself, and what was measured."""
 
 from pretrain.checkpoint.state import Record
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.plan.estimate import num_parameters
 
 

@@ -26,7 +26,7 @@ from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, row
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import FAMILIES, load
 from pretrain.checkpoint.state import Record
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import ConfigError, RunError
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}

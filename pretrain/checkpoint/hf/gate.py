@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import MadeUp
 from pretrain.errors import RunError
 

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = GPT2LMHeadModel, "gpt2", "causal"

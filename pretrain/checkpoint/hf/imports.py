@@ -15,7 +15,7 @@ from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES, load
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import ConfigError, RunError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 
 Out = Callable[[Tensor], Sequence[Tensor]]
 Back = Callable[..., Tensor]

@@ -8,7 +8,7 @@ from transformers import MarianConfig, MarianMTModel
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
 from pretrain.checkpoint.hf.links import Link, rows
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 
 CLASS, MODEL_TYPE, OBJECTIVE = MarianMTModel, "marian", "pairs"
 

@@ -8,7 +8,7 @@ import torch
 from transformers import logging
 
 from pretrain.checkpoint.hf import bart, bert, gpt2, marian, roberta, t5
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 
 FAMILIES: dict[str, ModuleType] = {
     "gpt": gpt2,

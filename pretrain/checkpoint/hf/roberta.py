@@ -10,7 +10,7 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = RobertaForMaskedLM, "roberta", "masked"

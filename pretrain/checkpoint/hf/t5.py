@@ -8,7 +8,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = T5ForConditionalGeneration, "t5", "span_corruption"

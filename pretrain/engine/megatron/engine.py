@@ -20,7 +20,7 @@ from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
 from data_pipeline.batch import Batch, Rows
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, Piece, Scores, StepResult
 from pretrain.engine.boxes import pieces

@@ -17,7 +17,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor
 
-from pretrain.config.schema import Optimizer
+from pretrain.config.optimizer import Optimizer
 from pretrain.engine.base import Piece
 from pretrain.engine.boxes import pieces
 from pretrain.engine.optimizer.base import Due, Rule, is_matrix

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretrain.config.schema import Optimizer
+from pretrain.config.optimizer import Optimizer
 from pretrain.engine.optimizer.base import is_matrix
 from pretrain.models.placement import Parameter
 

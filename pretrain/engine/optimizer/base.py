@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pretrain.config.schema import Optimizer
+from pretrain.config.optimizer import Optimizer
 from pretrain.engine.optimizer.totals import Holders, sum_of_squares
 from pretrain.models.placement import Parameter
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.base import Rule

@@ -14,7 +14,7 @@ from megatron.core.optimizer.optimizer import FP32Optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned

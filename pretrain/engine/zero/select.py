@@ -8,7 +8,7 @@ import torch
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero import deepspeed_setup as joining
 from pretrain.engine.zero.base import Sharding

@@ -20,7 +20,7 @@ from deepspeed.utils import groups as deepspeed_groups
 from deepspeed.utils.timer import NoopTimer
 from torch import Tensor, nn
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import plan_layout
 

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from pretrain.config.load import dump, load, read
-from pretrain.config.schema import Parallel, RunConfig
+from pretrain.config.parallel import Parallel
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
 MINIMAL = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.random import init
 from pretrain.random.init import initial_values, normal
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_pipeline.batch import Batch, Cursor
 from pretrain.config.load import load
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import StepResult
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import HeldOut

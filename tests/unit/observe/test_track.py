@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.track import Tracker
 from tests.unit.plan.configs import config

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 
 
 def config(**sections: Any) -> RunConfig:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pretrain.config.schema import Model, Optimizer
+from pretrain.config.model import Model
+from pretrain.config.optimizer import Optimizer
 from pretrain.plan.estimate import (
     mean_visible_keys,
     num_moments,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 from tests.unit.plan.configs import config

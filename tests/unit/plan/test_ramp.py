@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from pretrain.config.schema import BatchSize, Ramp, RunConfig
+from pretrain.config.batch import BatchSize, Ramp
+from pretrain.config.run_config import RunConfig
 from pretrain.plan.ramp import batch_sequences, batch_sizes, first_batch_at, samples_of, tokens_of
 
 RAMP = BatchSize(sequences=64, ramp=Ramp(start_sequences=16, increment_sequences=16, tokens=4000))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.state import Record, check_same_run
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.schedule import learning_rate
 from pretrain.errors import ConfigError
 from pretrain.plan.estimate import run_length

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from pretrain.config.schema import Model
+from pretrain.config.model import Model
 from pretrain.plan.split import layer_work, split_layers
 
 

@@ -1,0 +1,36 @@
+"""`batch`: sequences per step, and how they grow."""
+
+from pydantic import Field, model_validator
+
+from pretrain.config.section import Section
+
+
+class Ramp(Section):
+    start_sequences: int = Field(gt=0, description="sequences per global batch at the first token")
+    increment_sequences: int = Field(gt=0, description="the batch grows by this many sequences at a time")
+    tokens: int = Field(gt=0, description="tokens over which the batch grows linearly to batch.sequences")
+
+
+class Short(Section):
+    sequence_length: int = Field(gt=0, description="tokens per sequence at first, fewer than model.sequence_length")
+    steps: int = Field(gt=0, description="optimizer steps with such sequences")
+
+
+class BatchSize(Section):
+    sequences: int = Field(gt=0, description="sequences per global batch (one optimizer step)")
+    micro_sequences: int = Field(1, gt=0, description="sequences per forward pass on one data rank")
+    ramp: Ramp | None = Field(None, description="batch-size ramp; absent: full batch from the start")
+    short: Short | None = Field(None, description="shorter sequences at first (BERT); absent: all of one length")
+
+    @model_validator(mode="after")
+    def _ramp_reaches_full_batch(self) -> "BatchSize":
+        if self.ramp is not None:
+            if self.short is not None:
+                raise ValueError("batch.ramp and batch.short both change the size of batches: set one of them")
+            gap = self.sequences - self.ramp.start_sequences
+            if gap < 0 or gap % self.ramp.increment_sequences:
+                raise ValueError(
+                    f"batch.ramp cannot reach batch.sequences={self.sequences} from {self.ramp.start_sequences} "
+                    f"in steps of {self.ramp.increment_sequences}"
+                )
+        return self

@@ -1,0 +1,16 @@
+"""`checkpoint`: when to save, and what to keep."""
+
+from pydantic import Field
+
+from pretrain.config.section import Section
+
+
+class Checkpoint(Section):
+    every_steps: int = Field(0, ge=0, description="save every so many steps; 0: only when stopping and at the end")
+    keep: int = Field(2, gt=0, description="newest checkpoints kept")
+    in_flight: int = Field(
+        1,
+        ge=0,
+        description="saves that may be being written while training goes on, each with a copy of a rank's part in host "
+        "memory; 0: training waits for the disk",
+    )

@@ -1,0 +1,122 @@
+"""`data`: datasets, their weights, and how they are read."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from data_pipeline.dataset.cache import DEFAULT_BYTES
+from pretrain.config.section import Section
+
+
+class Source(Section):
+    path: str = Field(
+        description="directory that `pretrain data build` wrote, or where a copy lies: s3://, gs://, https://"
+    )
+    name: str | None = Field(None, description="what phases and the ledger call it; absent: the path's last component")
+    weight: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="share of samples, relative to the other sources (0: see phases)"
+    )
+    max_epochs: float | None = Field(
+        None, gt=0, description="a run that would read it more often is refused; absent: any number"
+    )
+
+    @property
+    def called(self) -> str:
+        return self.name or Path(self.path).name
+
+
+class WeightPhase(Section):
+    """Other weights, from some point of the run on."""
+
+    tokens: int = Field(gt=0, description="trained tokens, after which the first whole batch has these weights")
+    weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        description="weight of each source by its name; 0: it is not read"
+    )
+
+
+class Mixing(Section):
+    """Weights of sources that follow from how many examples they have (T5's study, section 3.5.2)."""
+
+    name: Literal["proportional", "temperature", "equal"]
+    cap: int | None = Field(None, gt=0, description="examples that a source counts at most (not with equal)")
+    temperature: float = Field(1.0, ge=1, description="rates are taken to the power of 1 / temperature (temperature)")
+
+    @model_validator(mode="after")
+    def _fields_do_something(self) -> "Mixing":
+        if self.name == "equal" and self.cap is not None:
+            raise ValueError("data.mixing.cap does nothing with data.mixing.name=equal: leave it out")
+        if (self.name == "temperature") != (self.temperature != 1):
+            raise ValueError("data.mixing.temperature goes with data.mixing.name=temperature, and is above 1")
+        return self
+
+
+class Data(Section):
+    path: str | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
+    sources: list[Source] = Field([], description="datasets and their weights")
+    mixing: Mixing | None = Field(None, description="instead of weights: rates by the sources' numbers of examples")
+    phases: list[WeightPhase] = Field([], description="weights that change in mid-run, in order; each source goes on")
+    verify: bool = Field(
+        True,
+        description="check every shard on this machine against its checksum before the first step (1 s per GB); "
+        "what is fetched from elsewhere is always checked as it comes",
+    )
+    cache_dir: str | None = Field(
+        None, description="keeps what is fetched of datasets elsewhere; absent: pretrain in the user's cache directory"
+    )
+    cache_bytes: int = Field(
+        DEFAULT_BYTES, gt=0, description="what cache_dir may hold at most, for all ranks of a machine together"
+    )
+    workers: int = Field(1, ge=0, description="threads that prepare batches ahead of the step; 0: none")
+    prefetch: int = Field(2, gt=0, description="batches prepared ahead by the workers")
+
+    @model_validator(mode="after")
+    def _one_way_to_name_sources(self) -> "Data":
+        if self.path is not None and self.sources:
+            raise ValueError("set data.path or data.sources, not both")
+        if self.mixing is not None and len(self.sources) < 2:
+            raise ValueError("data.mixing is between data.sources: give several, or leave it out")
+        if self.mixing is not None and any(source.weight != 1 for source in self.sources):
+            raise ValueError("data.mixing makes the weights of sources: leave out weight, or data.mixing")
+        return self
+
+    @model_validator(mode="after")
+    def _each_source_has_a_name_of_its_own(self) -> "Data":
+        names = [source.called for source in self.resolved_sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice and (self.phases or any(source.name is not None for source in self.sources)):
+            raise ValueError(f"several data.sources are called {twice[0]}: set name, to another one for each")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_shares(self) -> "Data":
+        sources = self.resolved_sources
+        if self.phases and (len(sources) < 2 or self.mixing is not None):
+            raise ValueError("data.phases changes the weights of several data.sources: give them, and no data.mixing")
+        begins = [phase.tokens for phase in self.phases]
+        if any(later <= earlier for earlier, later in pairwise(begins)):
+            raise ValueError(f"data.phases begin at {begins} tokens: list them in order, no two at the same")
+        names = {source.called for source in sources}
+        for phase in self.phases:
+            where = f"data.phases from {phase.tokens} tokens on"
+            if unknown := sorted(phase.weights.keys() - names):
+                raise ValueError(
+                    f"{where} names {unknown[0]}, which is no source: known are {', '.join(sorted(names))}"
+                )
+            if missing := sorted(names - phase.weights.keys()):
+                raise ValueError(f"{where} leaves out {missing[0]}: give it a weight, 0 if it is not to be read")
+            if not any(phase.weights.values()):
+                raise ValueError(f"{where} gives no source a weight above 0: raise one")
+        if sources and not any(source.weight for source in sources):
+            raise ValueError("no source has a weight above 0: raise one")
+        for source in sources:
+            if not source.weight and not any(phase.weights[source.called] for phase in self.phases):
+                raise ValueError(
+                    f"the source {source.called} has weight 0 throughout: leave it out, or name it in phases"
+                )
+        return self
+
+    @property
+    def resolved_sources(self) -> list[Source]:
+        return [Source(path=self.path)] if self.path is not None else list(self.sources)

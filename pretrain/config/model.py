@@ -1,0 +1,153 @@
+"""`model`: the shape of the network."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from pretrain.config.attention import Attention
+from pretrain.config.section import Section, refuse_idle
+
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart"]
+
+
+ENCODERS: tuple[Family, ...] = ("bert", "roberta")
+
+
+ENCODER_DECODERS: tuple[Family, ...] = ("t5", "transformer", "bart")
+
+
+class Model(Section):
+    family: Family = "gpt"
+    layers: int = Field(gt=0, description="of the decoder; in a model without one, of the encoder")
+    encoder_layers: int | None = Field(
+        None, ge=0, description="encoder-decoders; absent: as many as layers; 0 (t5): a decoder alone"
+    )
+    hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
+    heads: int = Field(gt=0)
+    head_dim: int | None = Field(None, gt=0, description="width of one head; absent: hidden / heads")
+    ffn: int | None = Field(None, gt=0, description="width of the feed-forward layer; absent: 4 * hidden")
+    sequence_length: int = Field(gt=0, description="tokens per sequence; of an encoder-decoder, of its input")
+    target_length: int | None = Field(
+        None, gt=0, description="encoder-decoders: tokens the decoder predicts; absent: what the objective makes"
+    )
+    vocabulary: int | None = Field(None, gt=0, description="token ids; absent: the tokenizer's, and the objective's")
+    vocabulary_multiple: int = Field(
+        128, gt=0, description="embedding rows are padded up to a multiple of this, so that tensor ranks can share them"
+    )
+    norm: Literal["pre", "post"] = Field("pre", description="norm before each sublayer (GPT-2, 3, T5) or after (GPT)")
+    norm_type: Literal["layer", "rms"] = Field("layer", description="rms: without mean and bias (T5)")
+    norm_eps: float = Field(1e-5, gt=0)
+    bias: bool = Field(True, description="linear layers have one")
+    activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
+        "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"
+    )
+    positions: Literal["learned", "sinusoidal", "relative"] = Field(
+        "learned", description="added to the embeddings, or (relative) to attention scores, by distance (T5)"
+    )
+    position_offset: int = Field(0, ge=0, description="number of the first position (RoBERTa, BART: 2)")
+    relative_buckets: int = Field(32, gt=1, description="distances told apart (relative)")
+    relative_distance: int = Field(128, gt=0, description="from which on distances are one (relative)")
+    segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
+    pooled_head: bool = Field(
+        False, description="a head on the first position that says whether the second segment follows (BERT)"
+    )
+    embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
+    embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer)")
+    tied_head: bool = Field(True, description="the output projection is the token embedding")
+    dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
+    ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
+    init: Literal["normal", "t5", "xavier"] = Field(
+        "normal", description="of weights; t5 and xavier: their deviation follows from the width (init.py)"
+    )
+    init_std: float = Field(0.02, gt=0, description="standard deviation of initial weights (normal)")
+    scale_residual_init: bool = Field(True, description="divide the std of residual projections by sqrt(2 * layers)")
+    attention: Attention = Attention()
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> "Model":
+        if self.head_dim is None and self.hidden % self.heads:
+            raise ValueError(
+                f"model.hidden={self.hidden} is not a multiple of model.heads={self.heads}: set model.head_dim"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _family_has_these_parts(self) -> "Model":
+        if self.family not in ENCODER_DECODERS:
+            for key in ("encoder_layers", "target_length"):
+                if getattr(self, key) is not None:
+                    raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
+        if self.encoder_layers == 0 and self.family != "t5":
+            raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
+        if self.family != "gpt" and set(self.attention.pattern) != {"dense"}:
+            raise ValueError(f"model.attention.pattern is for the gpt family: the {self.family} family is dense")
+        if (self.segments or self.pooled_head) and self.family not in ENCODERS:
+            raise ValueError(f"model.segments and model.pooled_head are BERT's: leave them out for {self.family}")
+        if self.family == "gpt":
+            plain = {
+                "norm_type": "layer", "bias": True, "positions": "learned", "position_offset": 0,
+                "embedding_norm": False, "embedding_scale": False, "init": "normal",
+            }  # fmt: skip
+            for key, value in plain.items():
+                if getattr(self, key) != value:
+                    raise ValueError(f"model.{key}={getattr(self, key)} is not in the gpt family: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _fields_do_something(self) -> "Model":
+        if self.positions != "relative":
+            refuse_idle(self, "model", ("relative_buckets", "relative_distance"), "positions")
+        elif self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
+            raise ValueError(
+                f"model.relative_buckets={self.relative_buckets} are to be a multiple of 4, and "
+                f"model.relative_distance={self.relative_distance} more than half of them"
+            )
+        if self.positions != "learned":
+            refuse_idle(self, "model", ("position_offset",), "positions")
+        if self.init != "normal":
+            refuse_idle(self, "model", ("init_std",), "init")
+        if self.encoder_layers == 0:
+            refuse_idle(self, "model", ("target_length",), "encoder_layers")
+        if self.segments == 1 and self.family != "bert":
+            raise ValueError("model.segments=1 adds the same to every token: leave it out")
+        return self
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def ffn_width(self) -> int:
+        return self.ffn or 4 * self.hidden
+
+    @property
+    def gated(self) -> bool:
+        return self.activation == "gated_gelu"
+
+    @property
+    def stacks(self) -> tuple[int, int]:
+        """(encoder, decoder) layers."""
+        if self.family in ENCODERS:
+            return self.layers, 0
+        if self.family in ENCODER_DECODERS:
+            return self.layers if self.encoder_layers is None else self.encoder_layers, self.layers
+        return 0, self.layers
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return min(self.stacks) > 0
+
+    @property
+    def label_length(self) -> int:
+        """Positions with a label."""
+        if not self.is_encoder_decoder:
+            return self.sequence_length
+        assert self.target_length is not None, "a run's config has one"
+        return self.target_length
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
+        assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
+        return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple

@@ -1,0 +1,66 @@
+"""`parallel`: how the run is laid over ranks."""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from pretrain.config.section import Section
+
+
+class Parallel(Section):
+    tensor: int = Field(1, gt=0, description="ranks that share each layer")
+    context: int = Field(1, gt=0, description="ranks that share each sequence")
+    sequence: bool = Field(False, description="also split norms and dropout along the sequence over the tensor ranks")
+    pipeline: int = Field(1, gt=0, description="stages the layers are divided into")
+    virtual: int = Field(1, gt=0, description="model chunks per stage (interleaved schedule)")
+    zero: Literal[0, 1, 2, 3] = Field(
+        1, description="what data ranks share: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters"
+    )
+    zero_engine: Literal["megatron", "deepspeed"] = Field(
+        "megatron",
+        description="whose sharding: megatron-core's (0, 1) or DeepSpeed's (1, 2, 3); 0 is the same for both",
+    )
+    offload_optimizer: bool = Field(
+        False, description="keep optimizer states in host memory and update there (deepspeed, zero 1 to 3)"
+    )
+    offload_parameters: bool = Field(
+        False, description="keep parameters in host memory between uses (deepspeed, zero 3)"
+    )
+    hpz: int = Field(
+        1,
+        gt=0,
+        description="neighbouring data ranks (with their tensor ranks on one machine) that keep a second copy of the "
+        "weights between them, to gather from in the backward pass without the network; 1: none (deepspeed, zero 3: "
+        "hierarchical partitioning of ZeRO++)",
+    )
+    overlap: bool | None = Field(
+        None, description="exchange gradients during the backward pass; absent: on GPUs, where the layout gains by it"
+    )
+    bucket_parameters: int | None = Field(
+        None,
+        gt=0,
+        description="parameters whose gradients are exchanged at once (megatron: where it overlaps); absent: a layer's",
+    )
+    recompute: Literal["none", "selective", "full"] = Field(
+        "none", description="activations recomputed in backward: none, attention, whole layers"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_nvme(cls, values: Any) -> Any:
+        for key in ("offload_optimizer", "offload_parameters"):
+            if isinstance(values, dict) and values.get(key) == "nvme":
+                raise ValueError(
+                    f"parallel.{key}=nvme: with DeepSpeed 0.19.8, training with states on NVMe departs from the same "
+                    "training in memory (by 0.05 to 0.11 of the loss): use true, which is host memory"
+                )
+        return values
+
+    @property
+    def shards_by_deepspeed(self) -> bool:
+        return self.zero_engine == "deepspeed" and self.zero > 0
+
+    @property
+    def model_ranks(self) -> int:
+        """Ranks that work on the same rows together: fewer run no step."""
+        return self.tensor * self.context * self.pipeline

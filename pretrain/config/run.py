@@ -1,0 +1,15 @@
+"""`run`: name, place on disk, seed."""
+
+from pydantic import Field
+
+from pretrain.config.section import Section
+
+
+class Run(Section):
+    name: str = Field("run", description="name shown in reports and in MLflow")
+    dir: str = Field(description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/")
+    start_from: str | None = Field(
+        None, description="run or checkpoint whose weights this run begins with; absent: drawn from the seed"
+    )
+    seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
+    deterministic: bool = Field(False, description="ask torch for deterministic kernels (always so on a CPU)")

@@ -1,0 +1,95 @@
+"""What a run can be told: every section of a training config, and what they ask of each other.
+
+Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
+(`data/resolve.py` fills it in before anything is built)."""
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from data_pipeline.recipes.lengths import target_length
+from pretrain.config.batch import BatchSize
+from pretrain.config.checkpoint import Checkpoint
+from pretrain.config.data import Data
+from pretrain.config.evaluate import Evaluate
+from pretrain.config.health import Health
+from pretrain.config.loss_scale import LossScale
+from pretrain.config.model import ENCODERS, Model
+from pretrain.config.objective import Objective
+from pretrain.config.optimizer import Optimizer
+from pretrain.config.parallel import Parallel
+from pretrain.config.run import Run
+from pretrain.config.schedule import Schedule
+from pretrain.config.section import Section
+from pretrain.config.track import Track
+from pretrain.config.train import Train
+
+
+class RunConfig(Section):
+    run: Run
+    train: Train
+    batch: BatchSize
+    model: Model
+    objective: Objective = Objective()
+    data: Data = Data()
+    optimizer: Optimizer
+    schedule: Schedule = Schedule()
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    loss_scale: LossScale = LossScale()
+    parallel: Parallel = Parallel()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+    track: Track = Track()
+    health: Health = Health()
+
+    @model_validator(mode="after")
+    def _targets_have_a_length(self) -> "RunConfig":
+        model = self.model
+        if not model.is_encoder_decoder or model.target_length is not None:
+            return self
+        length = target_length(self.objective, model.sequence_length)
+        return self.model_copy(update={"model": model.model_copy(update={"target_length": length})})
+
+    @model_validator(mode="after")
+    def _objective_and_batch_suit_family(self) -> "RunConfig":
+        family, name = self.model.family, self.objective.name
+        if family == "gpt":
+            fitting: tuple[str, ...] = ("causal",)
+        elif family in ENCODERS:
+            fitting = ("masked",)
+        else:
+            targets = ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm", "deshuffling", "denoising")
+            fitting = (*targets, "pairs", *(() if self.model.is_encoder_decoder else ("causal",)))
+        short = self.batch.short
+        if short is not None:
+            if self.model.is_encoder_decoder:
+                raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
+            length = self.batch.sequences * short.sequence_length
+            if short.steps >= (self.train.steps or -(-(self.train.tokens or 0) // length)):
+                raise ValueError(
+                    f"training ends within batch.short.steps={short.steps}, so that no sequence would be longer: train "
+                    "for more, or shorten batch.short"
+                )
+            if self.data.phases:
+                raise ValueError(
+                    "batch.short begins the data again with its longer sequences, so that sources can't go on where "
+                    "they stood: leave out batch.short, or data.phases"
+                )
+            if short.sequence_length >= self.model.sequence_length:
+                raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
+        if name not in fitting:
+            raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
+        if self.objective.packing == "best_fit" and family != "gpt":
+            raise ValueError(f"objective.packing=best_fit is for the gpt family: leave it out for {family}")
+        if self.objective.next_sentence and not (self.model.segments > 1 and self.model.pooled_head):
+            raise ValueError(
+                "objective.next_sentence makes samples of two segments and asks whether the second follows: set "
+                "model.segments=2 and model.pooled_head=true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _loss_scale_is_for_fp16(self) -> "RunConfig":
+        if self.precision != "fp16" and self.loss_scale != LossScale():
+            raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
+        return self
