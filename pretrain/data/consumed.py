@@ -1,6 +1,8 @@
 """What a run has really consumed: its record of each step, against the samples that its data gives today."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,6 @@ from data_pipeline.loader import Phases, Stream
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import RunError
-from pretrain.observe.metrics import read_metrics
 
 
 def config_of(run: Path) -> RunConfig:
@@ -22,11 +23,11 @@ def config_of(run: Path) -> RunConfig:
 
 
 class Consumed:
-    """The steps of a run's metrics.jsonl and their samples."""
+    """The steps of a run and their samples. `lines` are those of its metrics.jsonl."""
 
-    def __init__(self, run: Path, stream: Stream | Phases) -> None:
+    def __init__(self, run: Path, lines: Iterable[dict[str, Any]], stream: Stream | Phases) -> None:
         self._run, self._stream = run, stream
-        self._lines = {line["step"]: line for line in read_metrics(run)}
+        self._lines = {line["step"]: line for line in lines}
         self.steps = max(self._lines, default=0)
         """The newest step; 0 before the first."""
 

@@ -73,10 +73,12 @@ class Engine(Protocol):
     """set to have `gradients`, which costs memory"""
     is_reporter: bool
     """true on exactly one rank: the one that prints and writes"""
-    loss_scale: "LossScale | None"
-    """None but in fp16"""
     updates: int
     """optimizer updates made so far: steps that were not skipped"""
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """None but in fp16"""
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """One optimizer step on this data rank's rows of the global batch."""

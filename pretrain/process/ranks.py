@@ -1,4 +1,4 @@
-"""Joining ranks that srun started without torchrun."""
+"""Which rank this process is, also where srun started it without torchrun."""
 
 import os
 
@@ -23,3 +23,8 @@ def adopt_srun() -> None:
     for ours, theirs in _SRUN.items():
         os.environ[ours] = os.environ[theirs]
     os.environ["LOCAL_WORLD_SIZE"] = os.environ.get("SLURM_NTASKS_PER_NODE", "1")
+
+
+def global_rank() -> int:
+    """This process's, by what the launcher says; 0 without one."""
+    return int(os.environ.get("RANK", "0"))

@@ -14,20 +14,20 @@ LEVELS = {
     "process": 1,
     "config": 1,
     "plan": 2,
+    "data": 3,
     "random": 3,
     "attention": 4,
     "models": 5,
     "objectives": 6,
     "observe": 6,
-    "data": 7,
     "engine": 7,
     "checkpoint": 8,
     "evaluate": 8,
     "build": 9,
     "loop": 10,
-    "evaluation": 10,
     "verify": 10,
-    "__main__": 11,
+    "commands": 11,
+    "__main__": 12,
 }
 
 

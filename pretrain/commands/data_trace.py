@@ -1,0 +1,54 @@
+"""`pretrain data trace RUN --step N [--text] [--json]`: the documents of one step's global batch."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pretrain.commands.arguments import Parser
+from pretrain.data.consumed import Consumed, config_of
+from pretrain.data.stream import open_stream
+from pretrain.data.trace import samples
+from pretrain.observe.metrics import read_metrics
+
+
+def main(argv: list[str]) -> int:
+    """Prints the samples of a step and their documents. Raises RunError where the run has no such step, or its data is
+    not what the step was trained on; DataError where it can't be read."""
+    parser = Parser("data trace", "The documents of one step's global batch.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument("--step", type=int, required=True, help="optimizer step, from 1")
+    parser.add_argument("--text", action="store_true", help="show the first characters of each document in the sample")
+    parser.add_argument("--json", action="store_true", help="print JSON, a line for each sample")
+    options = parser.parse(argv)
+    config = config_of(options.run)
+    stream, _ = open_stream(config)
+    start, ids = Consumed(options.run, read_metrics(options.run), stream).ids(options.step)
+    part, _ = stream.part(start, len(ids))
+    names = [source.called for source in config.data.resolved_sources]
+    try:
+        for sample in samples(part, ids, names, options.text):
+            print(json.dumps(sample) if options.json else shown(sample))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def shown(sample: dict[str, Any]) -> str:
+    """A sample as lines."""
+    places = ", ".join(f"{s['start']:,}..{s['start'] + s['tokens'] - 1:,}" for s in sample["stretches"])
+    lines = [
+        f"row {sample['row']}  {sample['source']}  epoch {sample['epoch']}  sample {sample['sample']:,}  "
+        f"tokens {places}"
+    ]
+    for document in sample["documents"]:
+        lines.append(
+            f"    {document['file']}:{document['index']}{f' part {part}' if (part := document['part']) else ''}  "
+            f"{document['bytes']:,} bytes  "
+            f"{document['tokens']:,} of its {document['of_tokens']:,} tokens"
+        )
+        if "text" in document:
+            lines.append(f"        {document['text']!r}")
+    return "\n".join(lines)

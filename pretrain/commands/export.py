@@ -1,0 +1,25 @@
+"""`pretrain export CHECKPOINT_OR_RUN --to hf DIR`"""
+
+from pathlib import Path
+
+from pretrain.commands.arguments import Parser
+from pretrain.errors import ConfigError
+
+
+def main(argv: list[str]) -> int:
+    """Writes weights for another library, if they pass the gate."""
+    parser = Parser("export", "Weights for other libraries, after a gate.")
+    parser.add_checkpoint()
+    parser.add_argument("--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf DIR")
+    options = parser.parse(argv)
+    kind, directory = options.to
+    if kind != "hf":
+        raise ConfigError(f"--to {kind}: the one known format is hf")
+    from pretrain.build import build_scorer, open_checkpoint
+    from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.hf.export import export
+
+    config, checkpoint = open_checkpoint(locate(options.checkpoint), ["precision=fp32"], one_rank=True)
+    difference = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
+    print(f"{directory}: largest logit difference from transformers {difference:.2e}")
+    return 0

@@ -1,0 +1,34 @@
+"""Whether a command runs here, or starts itself again as several local ranks."""
+
+import os
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.layout import plan_layout
+from pretrain.process import local
+from pretrain.process.signals import StopRequest
+
+
+def starts_ranks(config: RunConfig, nproc: int | None, trains: bool) -> bool:
+    """Whether to start local ranks from here. Checks the layout first, so that a mistake is reported once."""
+    if under_launcher():
+        if nproc is not None:
+            raise ConfigError("--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out")
+        plan_layout(config, int(os.environ["WORLD_SIZE"]), trains)
+        return False
+    plan_layout(config, nproc or 1, trains)
+    return (nproc or 1) > 1
+
+
+def start_ranks(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
+    """Starts the same command, less its --nproc, as `ranks` local ranks. Returns their exit status."""
+    for at, argument in enumerate(arguments):
+        if argument.split("=")[0] == "--nproc":
+            arguments = arguments[:at] + arguments[at + (1 if "=" in argument else 2) :]
+            break
+    return local.start(ranks, arguments, stop)
+
+
+def under_launcher() -> bool:
+    """Whether torchrun, srun or `--nproc` started this process as a rank."""
+    return "WORLD_SIZE" in os.environ

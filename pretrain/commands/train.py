@@ -1,0 +1,33 @@
+"""`pretrain train CONFIG [key=value ...] [--nproc N]`"""
+
+from contextlib import nullcontext
+from pathlib import Path
+
+from pretrain.commands.arguments import Parser
+from pretrain.commands.local_ranks import start_ranks, starts_ranks
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.process.signals import StopRequest
+
+
+def main(argv: list[str]) -> int:
+    """Trains to the end, or until a signal asks to stop."""
+    stop = StopRequest()  # before the slow imports
+    parser = Parser("train", "Trains; resumes by itself from run.dir.")
+    parser.add_config("YAML file, such as configs/debug/gpt.yaml")
+    parser.add_nproc("start this many local ranks (under torchrun or srun: leave out)")
+    options = parser.parse(argv)
+    from pretrain.data.resolve import resolve
+
+    config = resolve(load(RunConfig, options.config, options.overrides))
+    if starts_ranks(config, options.nproc, trains=True):
+        return start_ranks(options.nproc, ["train", *argv], stop)
+    from pretrain.build import build_training
+    from pretrain.checkpoint.lock import claim
+    from pretrain.loop import train
+    from pretrain.observe.log import RunLog
+
+    run = build_training(config)
+    lock = claim(Path(config.run.dir), run.engine.is_reporter)
+    with RunLog(config, run.layout, run.engine.is_reporter) as log, lock or nullcontext():
+        return train(run, log, stop)

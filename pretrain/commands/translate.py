@@ -1,0 +1,39 @@
+"""`pretrain translate CHECKPOINT_OR_RUN FILE [--beam N] [--penalty X] [--longest N] [--out FILE] [--nproc N]
+[key=value ...]`"""
+
+from pathlib import Path
+
+from pretrain.commands.arguments import Parser, check_writable, count
+from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
+from pretrain.process.signals import unblock
+
+
+def main(argv: list[str]) -> int:
+    """Writes a target for each source of a file, and prints BLEU where the file has targets."""
+    unblock()
+    parser = Parser("translate", "Targets for sources, by beam search; BLEU.")
+    parser.add_checkpoint()
+    parser.add_argument("file", type=Path, help="JSON lines with source, and target if BLEU is wanted")
+    parser.add_overrides("such as parallel.tensor=2")
+    parser.add_argument("--beam", type=count, default=4, help="hypotheses kept (default 4; 1: greedy)")
+    parser.add_argument("--penalty", type=float, default=0.6, help="of length (default 0.6; 0: none)")
+    parser.add_argument("--longest", type=count, help="tokens of a target; absent: the model's target length")
+    parser.add_argument("--out", type=Path, help="file to write the hypotheses to, a line each; absent: printed")
+    parser.add_nproc("local ranks, which share the sources; without it: one rank")
+    options = parser.parse(argv)
+    from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.state import expected_config
+
+    if options.out is not None:
+        check_writable(options.out)
+    candidates = locate(options.checkpoint)
+    overrides = ["parallel.pipeline=1", *options.overrides]
+    one_rank = options.nproc is None and not under_launcher()
+    if starts_ranks(expected_config(candidates, overrides, one_rank), options.nproc, trains=False):
+        return start_ranks(options.nproc, ["translate", *argv], None)
+    from pretrain.build import open_checkpoint
+    from pretrain.commands.scoring import write_translation
+
+    config, checkpoint = open_checkpoint(candidates, overrides, one_rank)
+    write_translation(config, checkpoint, options.file, options.beam, options.penalty, options.longest, options.out)
+    return 0

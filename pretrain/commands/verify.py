@@ -1,0 +1,77 @@
+"""`pretrain verify CONFIG --layouts LIST|auto [--nproc N] [--steps N] [--full] [--out FILE] [key=value ...]`"""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from pretrain.commands.arguments import Parser, check_writable, count
+from pretrain.commands.local_ranks import start_ranks, under_launcher
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.layout import Layout
+from pretrain.plan.layout_names import every_kind, parse, short
+from pretrain.process.ranks import global_rank
+from pretrain.process.signals import unblock
+
+_AUTO_RANKS = 4  # that `--layouts auto` fills when nobody says how many
+
+
+def main(argv: list[str]) -> int:
+    """0 if every layout is the same run as one rank, 1 if not."""
+    unblock()
+    parser = Parser("verify", "The same few steps on one rank and on each layout.")
+    parser.add_config("YAML file; its data is used if it has some")
+    parser.add_argument("--layouts", required=True, help="tp2,pp2,tp2pp2dp2+sp+vp2+zero1,... or auto: every kind")
+    parser.add_nproc("local ranks: what auto fills; without it, what the layouts need")
+    parser.add_argument("--steps", type=count, default=4, help="optimizer steps (default 4)")
+    parser.add_argument("--full", action="store_true", help="keep the config's sizes, which must fit one rank in fp32")
+    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="default verify.json")
+    options = parser.parse(argv)
+    from pretrain.verify.jobs import plan, shrink
+
+    check_writable(options.out)
+    config = _config(options)
+    layouts = _layouts(options, config)
+    reference, jobs = plan(config if options.full else shrink(config, layouts), layouts)
+    needed, started = max(job.layout.world for job in jobs), int(os.environ.get("WORLD_SIZE", "0"))
+    if started and started < needed:
+        raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}")
+    if needed > 1 and not started:
+        return start_ranks(needed, ["verify", *argv], None)
+    from pretrain.engine import device
+    from pretrain.verify.report import Table
+    from pretrain.verify.run import Verification
+
+    store, rank = device.meet()
+    show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
+    return 0 if Verification(store, rank, max(1, started), options.steps).run(reference, jobs, show) else 1
+
+
+def _config(options: Namespace) -> RunConfig:
+    config = load(RunConfig, options.config, options.overrides)
+    if config.data.resolved_sources:
+        from pretrain.data.resolve import resolve
+
+        return resolve(config)
+    if options.full and config.model.vocabulary is None:
+        raise ConfigError("--full keeps the vocabulary, and the config has none: set data.path or model.vocabulary")
+    return config
+
+
+def _layouts(options: Namespace, config: RunConfig) -> list[Layout]:
+    from pretrain.verify.jobs import fits
+
+    if options.nproc is not None and (under_launcher() or options.layouts != "auto"):
+        raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
+    if options.layouts != "auto":
+        return [parse(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")]
+    every = every_kind(int(os.environ.get("WORLD_SIZE", "0")) or options.nproc or _AUTO_RANKS)
+    found = [layout for layout in every if not options.full or fits(config, layout)]
+    if not found:
+        raise ConfigError(f"this config runs on no layout of {every[0].world} ranks as it is: leave out --full")
+    # Said once: by rank 0, if ranks are there already, or need not be started.
+    if len(found) < len(every) and global_rank() == 0 and (under_launcher() or every[0].world == 1):
+        left_out = ", ".join(short(layout) for layout in every if layout not in found)
+        print(f"not run, as this config cannot: {left_out}")
+    return found
