@@ -46,12 +46,12 @@ class Rows:
     """[rows, L] 1 where the label counts, 0 where it does not."""
     decoder_tokens: NDArray[np.int64] | None = None
     """[rows, L] what an encoder-decoder's decoder reads: the labels one position later."""
-    visible: NDArray[np.bool_] | None = None
+    attention_mask: NDArray[np.bool_] | None = None
     """[rows, S] the positions that every other may attend to: an encoder's real tokens, not padding (None: all); a
     decoder's prefix, which it sees besides what lies before (None: nothing)."""
     segments: NDArray[np.int64] | None = None
     """[rows, S] which of the segments that a model tells apart each token belongs to."""
-    follows: NDArray[np.int64] | None = None
+    next_sentence: NDArray[np.int64] | None = None
     """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one; -1 in a
     row that only fills up a held-out batch."""
     documents: NDArray[np.int64] | None = None

@@ -53,8 +53,8 @@ def _heldout_samples(
         ids = np.stack([np.zeros_like(number), np.zeros_like(number), np.where(filler, 0, number)], axis=1)
         made = samples.rows(_HELDOUT_SEED, ids[mine])
         made.loss_mask[filler[mine]] = 0
-        if made.follows is not None:
-            made.follows[filler[mine]] = -1
+        if made.next_sentence is not None:
+            made.next_sentence[filler[mine]] = -1
         ids[filler, 2] = -1
         yield batch_of(made, ids, Cursor(samples=min(first + rows, count), fingerprint=dataset.identity))
 

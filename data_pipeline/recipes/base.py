@@ -153,7 +153,9 @@ class Shape:
         shifted = np.full_like(labels, self.start)
         shifted[:, 1:] = labels[:, :-1]
         assert not self.full_inputs or visible.all()
-        return Rows(tokens, labels, counted.astype(np.float32), shifted, visible=None if self.full_inputs else visible)
+        return Rows(
+            tokens, labels, counted.astype(np.float32), shifted, attention_mask=None if self.full_inputs else visible
+        )
 
     def _as_one(self, samples: Sequence[Sample]) -> Rows:
         whole = [np.concatenate([inputs, [self.start], target]) for inputs, target in samples]
@@ -162,7 +164,7 @@ class Shape:
         last = first + np.array([len(target) for _, target in samples], np.int64)[:, None]
         position = np.arange(self.sequence_length)
         counted = (position >= first) & (position < last)
-        return Rows(ids[:, :-1].copy(), ids[:, 1:].copy(), counted.astype(np.float32), visible=position < first)
+        return Rows(ids[:, :-1].copy(), ids[:, 1:].copy(), counted.astype(np.float32), attention_mask=position < first)
 
 
 @dataclass(frozen=True)

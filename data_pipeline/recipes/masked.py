@@ -160,9 +160,9 @@ class Segments:
             whole,
             padded(labels, length, specials.pad)[0],
             mask,
-            visible=visible,
+            attention_mask=visible,
             segments=padded(segments, length, 0)[0],
-            follows=np.array(follows, np.int64),
+            next_sentence=np.array(follows, np.int64),
         )
 
     def stretches(self, seed: int, ids: Ids) -> Ids:

@@ -14,7 +14,7 @@ from pretrain.config.run_config import RunConfig
 _SHORTEST = 0.5  # part of a row that is no padding
 
 
-class MadeUp:
+class SyntheticStream:
     """In place of data_pipeline's Stream."""
 
     def __init__(self, config: RunConfig) -> None:
@@ -27,7 +27,7 @@ class MadeUp:
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
         rows = self._rows([np.random.default_rng([self._seed, sample]) for sample in mine])
         ids = np.stack([np.zeros(count), np.zeros(count), np.arange(start, start + count)], axis=1).astype(np.int64)
-        return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "made up"))
+        return Batch(**vars(rows), sample_ids=ids, cursor=Cursor(start + count, "synthetic"))
 
     def _rows(self, randoms: list[np.random.Generator]) -> Rows:
         model, length = self._model, self._model.sequence_length
@@ -44,14 +44,14 @@ class MadeUp:
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
             asked = self._objective.next_sentence
             follows = np.array([random.integers(2) for random in randoms]) if asked else None
-            return Rows(tokens, labels, mask, visible=seen, segments=segments, follows=follows)
+            return Rows(tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows)
         if not model.is_encoder_decoder:
             if self._objective.name == "causal":
                 return Rows.of(tokens, labels)
-            return Rows(tokens, labels, 1 - seen.astype(np.float32), visible=seen)
+            return Rows(tokens, labels, 1 - seen.astype(np.float32), attention_mask=seen)
         targets = np.stack([self._stretch(random, model.label_length) for random in randoms])
         labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)
-        return Rows(tokens, labels, mask, decoder_tokens=targets[:, :-1].copy(), visible=seen)
+        return Rows(tokens, labels, mask, decoder_tokens=targets[:, :-1].copy(), attention_mask=seen)
 
     def _packed(self, randoms: list[np.random.Generator], length: int) -> Rows:
         """Three documents in each row, and padding."""

@@ -92,9 +92,10 @@ class Engine(Protocol):
         """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token. Collective as
         `score` is."""
 
-    def encode(self, tokens: np.ndarray, visible: np.ndarray) -> Any:
+    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Any:
         """Of an encoder-decoder: what its encoder makes of `tokens` [rows, length] (int64), those that are not padding
-        being `visible` (bool); for `next_tokens`. Collective within one replica of the model, of one pipeline stage."""
+        being true in `attention_mask` [rows, length]; for `next_tokens`. Collective within one replica of the model,
+        of one pipeline stage."""
 
     def next_tokens(self, encoded: Any, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """[hypotheses, vocabulary] float32: log probabilities, in nats, of what follows each of `targets` [hypotheses,

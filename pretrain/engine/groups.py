@@ -28,7 +28,7 @@ class Groups:
         self.pipeline_rank = parallel_state.get_pipeline_model_parallel_rank()
         here = (self.tensor_rank, self.context_rank, self.data_rank, self.pipeline_rank)
         assert here == layout.coordinates(self.rank)
-        self.copy_rank = parallel_state.get_data_parallel_rank(with_context_parallel=True)
+        self.replica_rank = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         self.first_stage = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
         self.last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.pipeline_world = layout.pipeline
@@ -46,7 +46,7 @@ class Groups:
         return parallel_state.get_tensor_model_parallel_group()
 
     @property
-    def copies_group(self) -> dist.ProcessGroup:
+    def replica_group(self) -> dist.ProcessGroup:
         """Data and context ranks: those that hold the same part of the model."""
         return parallel_state.get_data_parallel_group(with_context_parallel=True)
 
@@ -56,10 +56,10 @@ class Groups:
         return parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
 
     @property
-    def all_copies(self) -> list[list[int]]:
-        """The global ranks of every `copies_group`."""
+    def all_replica_groups(self) -> list[list[int]]:
+        """The global ranks of every `replica_group`."""
         everyone: list[list[int]] = [[]] * dist.get_world_size()
-        dist.all_gather_object(everyone, dist.get_process_group_ranks(self.copies_group))
+        dist.all_gather_object(everyone, dist.get_process_group_ranks(self.replica_group))
         return [ranks for rank, ranks in enumerate(everyone) if rank == ranks[0]]
 
     @property
@@ -72,9 +72,9 @@ class Groups:
         dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
         return value
 
-    def sum_over_copies(self, value: Tensor) -> Tensor:
+    def sum_over_replicas(self, value: Tensor) -> Tensor:
         """Over data and context ranks: those that have tokens of their own."""
-        dist.all_reduce(value, group=self.copies_group)
+        dist.all_reduce(value, group=self.replica_group)
         return value
 
     def gather_over_context(self, value: Tensor) -> Tensor:

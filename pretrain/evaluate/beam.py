@@ -22,12 +22,12 @@ class _Search:
 
 
 def search(
-    engine: Engine, tokens: np.ndarray, visible: np.ndarray, start: int, end: int, longest: int, beam: int,
+    engine: Engine, tokens: np.ndarray, attention_mask: np.ndarray, start: int, end: int, longest: int, beam: int,
     penalty: float,
 ) -> list[list[int]]:  # fmt: skip
     """Targets of `tokens` [rows, length], without `start` and `end`, of at most `longest` tokens. A `beam` of 1 is
     greedy. Collective within one replica of the model."""
-    encoded = engine.encode(tokens, visible)
+    encoded = engine.encode(tokens, attention_mask)
     searches = [_Search([(0.0, [start])]) for _ in tokens]
     for length in range(1, longest + 1):
         going = [(row, hypothesis) for row, one in enumerate(searches) for hypothesis in one.open]

@@ -73,8 +73,8 @@ def translate(
     for first in range(0, len(order), _BATCH):
         places = order[first : first + _BATCH]
         rows = [np.array(ids[mine[place]]) for place in places]
-        tokens, visible = padded(rows, max(map(len, rows)), specials.pad)
-        targets = search(engine, tokens, visible, specials.start, specials.end, longest, beam, penalty)
+        tokens, attention_mask = padded(rows, max(map(len, rows)), specials.pad)
+        targets = search(engine, tokens, attention_mask, specials.start, specials.end, longest, beam, penalty)
         for place, target in zip(places, targets, strict=True):
             found[place, : len(target)] = target
         progress(f"{first + len(places)} of {len(order)}")

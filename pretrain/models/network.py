@@ -55,7 +55,7 @@ class Layer(PlainLayer):
         self.final = FinalNorm(model, config) if last and model.norm == "pre" else None
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> tuple[Tensor, None]:
-        """[P, B, H] -> [P, B, H]. `attention_mask`: MicroBatch's `visible_BS`."""
+        """[P, B, H] -> [P, B, H]. `attention_mask`: MicroBatch's `attention_mask_BS`."""
         own, memory = self._spans(hidden_states, attention_mask)
         encoded = hidden_states[memory] if memory else None
         x, _ = super().forward(
@@ -143,11 +143,11 @@ class Network(LanguageModule):
         return self._predict(stream, batch)
 
     def _visible(self, batch: MicroBatch) -> Tensor | None:
-        if batch.visible_BS is None and self.model.is_encoder_decoder:
+        if batch.attention_mask_BS is None and self.model.is_encoder_decoder:
             rows, length = batch.tokens_BS.shape
             length *= self.config.context_parallel_size
             return torch.ones(rows, length, dtype=torch.bool, device=batch.tokens_BS.device)
-        return batch.visible_BS
+        return batch.attention_mask_BS
 
     def _stream(self, batch: MicroBatch, memory_SBH: Tensor | None = None) -> Tensor:
         embedding, parts = self.embedding, []

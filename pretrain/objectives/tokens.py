@@ -40,19 +40,23 @@ class Tokens:
 
     def loss(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """(sum of losses in nats, number of loss-bearing tokens as int32). Overwrites the logits. Besides a token's,
-        there is the loss of each row's answer whether its second segment follows, times `follows_weight`."""
-        logits_LBV, follows_B2 = outputs if isinstance(outputs, tuple) else (outputs, None)
+        there is the loss of each row's answer whether its second segment follows, times `next_sentence_weight`."""
+        logits_LBV, next_sentence_B2 = outputs if isinstance(outputs, tuple) else (outputs, None)
         labels_LB = batch.labels_BL.T.contiguous()
         spread_LB: Tensor | float = 0.0
         if self.smoothing:  # before the logits are overwritten
             spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self.group)
         losses_LB = vocab_parallel_cross_entropy(self._real(logits_LBV), labels_LB) + self.smoothing * spread_LB
         total = (losses_LB * batch.loss_mask_BL.T).sum()
-        if follows_B2 is not None:  # at the first position, which one context rank has; the others' counts as nothing
-            asked = batch.follows_B is not None and self.holds_first
-            target = batch.follows_B if batch.follows_B is not None else torch.zeros_like(batch.tokens_BS[:, 0])
-            answers = F.cross_entropy(follows_B2.float(), target, reduction="sum")
-            total = total + answers * (batch.follows_weight if asked else 0.0)
+        if (
+            next_sentence_B2 is not None
+        ):  # at the first position, which one context rank has; the others' counts as nothing
+            asked = batch.next_sentence_B is not None and self.holds_first
+            target = (
+                batch.next_sentence_B if batch.next_sentence_B is not None else torch.zeros_like(batch.tokens_BS[:, 0])
+            )
+            answers = F.cross_entropy(next_sentence_B2.float(), target, reduction="sum")
+            total = total + answers * (batch.next_sentence_weight if asked else 0.0)
         return total, batch.loss_mask_BL.sum().int()
 
     def score(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:

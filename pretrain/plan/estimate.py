@@ -95,8 +95,8 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
     keeps everywhere, and Adafactor's moments of vectors, rows and columns (4 * (rows + columns) for rows * columns
     weights). Offloaded states are counted too."""
     width = 4 if precision == "fp32" else 2
-    shares = layout.zero > 0 and (layout.copies > 1 or layout.shards_by_deepspeed)
-    own = parameters / layout.copies if shares else parameters
+    shares = layout.zero > 0 and (layout.replicas > 1 or layout.shards_by_deepspeed)
+    own = parameters / layout.replicas if shares else parameters
     copies = precision != "fp32" or layout.shards_by_deepspeed
     return StateBytes(
         weights=width * (own if layout.zero == 3 else parameters),

@@ -35,7 +35,7 @@ class Layout:
         return self.world // (self.tensor * self.context * self.pipeline)
 
     @property
-    def copies(self) -> int:
+    def replicas(self) -> int:
         """Ranks that hold the same weights: they sum gradients, and ZeRO shares the optimizer's state over them."""
         return self.context * self.data
 

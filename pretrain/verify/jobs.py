@@ -110,7 +110,7 @@ def _place(config: RunConfig, layout: Layout, precision: str, micro_sequences: i
         "zero": layout.zero,
         "zero_engine": layout.zero_engine,
         "offload_optimizer": config.parallel.offload_optimizer and layout.shards_by_deepspeed,
-        "hpz": config.parallel.hpz if layout.zero == 3 and layout.copies % config.parallel.hpz == 0 else 1,
+        "hpz": config.parallel.hpz if layout.zero == 3 and layout.replicas % config.parallel.hpz == 0 else 1,
         "overlap": None if layout.zero == 1 and layout.shards_by_deepspeed else config.parallel.overlap,
         "offload_parameters": config.parallel.offload_parameters and layout.zero == 3,
     }

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import open_stream
-from pretrain.data.synthetic import MadeUp
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.errors import RunError
@@ -124,4 +124,4 @@ class Verification:
 
 
 def _source(config: RunConfig) -> Source:
-    return open_stream(config)[0] if config.data.resolved_sources else MadeUp(config)
+    return open_stream(config)[0] if config.data.resolved_sources else SyntheticStream(config)

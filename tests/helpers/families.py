@@ -3,7 +3,7 @@
 from typing import Any
 
 from pretrain.config.run_config import RunConfig
-from pretrain.data.synthetic import MadeUp
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
 from tests.helpers.tiny import ROWS, tiny_config
 
@@ -57,7 +57,7 @@ def family_config(family: str, **sections: Any) -> RunConfig:
 
 def train_family(engine: MegatronEngine, steps: range) -> list[tuple[float, float]]:
     """(mean loss, gradient norm) of each step, at the config's learning rate."""
-    source, rate, found = MadeUp(engine.config), engine.config.optimizer.learning_rate, []
+    source, rate, found = SyntheticStream(engine.config), engine.config.optimizer.learning_rate, []
     for step in steps:
         batch = source.batch((step - 1) * ROWS, ROWS, engine.data_rank, engine.data_world)
         result = engine.train_step(batch, rate, step)

@@ -112,7 +112,7 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     mask = from_numpy(batch.loss_mask)
     loss = (losses * mask).sum() / mask.sum()
     if answers:
-        loss = loss + F.cross_entropy(answers[0], from_numpy(batch.follows))
+        loss = loss + F.cross_entropy(answers[0], from_numpy(batch.next_sentence))
     loss.backward()
     named = dict(theirs.named_parameters(remove_duplicate=False))
     ours, expected = {}, {}

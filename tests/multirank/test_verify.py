@@ -18,7 +18,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 
 from pretrain.__main__ import main
 from pretrain.config.load import dump
-from pretrain.data.synthetic import MadeUp
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.optimizer.totals import Holders
 from pretrain.engine.zero.megatron import MegatronSharding
@@ -104,12 +104,12 @@ def _virtual_chunks_alike(patch: pytest.MonkeyPatch) -> None:
 
 def _rows_of_another_rank(patch: pytest.MonkeyPatch) -> None:
     """The loader gives data rank 1 the rows of data rank 0."""
-    batch = MadeUp.batch
+    batch = SyntheticStream.batch
 
-    def wrong(self: MadeUp, start: int, count: int, data_rank: int, data_world: int) -> Any:
+    def wrong(self: SyntheticStream, start: int, count: int, data_rank: int, data_world: int) -> Any:
         return batch(self, start, count, 0 if data_rank == 1 else data_rank, data_world)
 
-    patch.setattr(MadeUp, "batch", wrong)
+    patch.setattr(SyntheticStream, "batch", wrong)
 
 
 def _rows_cut_wrong(patch: pytest.MonkeyPatch) -> None:

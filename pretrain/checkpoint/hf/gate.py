@@ -8,7 +8,7 @@ from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
-from pretrain.data.synthetic import MadeUp
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import RunError
 
 GATE = 1e-4
@@ -19,7 +19,7 @@ _ROWS = 2
 def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
     one document each, which is what Hugging Face's models are for."""
-    return replace(MadeUp(config).batch(0, _ROWS, 0, 1), documents=None)
+    return replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
 
 
 def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
@@ -32,7 +32,7 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
     """The same, as `theirs` is and with its gradients."""
     inputs = {
         "input_ids": batch.tokens,
-        "attention_mask": batch.visible,
+        "attention_mask": batch.attention_mask,
         "token_type_ids": batch.segments,
         "decoder_input_ids": batch.decoder_tokens,
     }

@@ -92,12 +92,12 @@ class MegatronEngine:
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         micro = self.config.batch.micro_sequences
-        micro_batches = self._micro_batches(batch, micro, first_row, self._follows_weight(batch))
+        micro_batches = self._micro_batches(batch, micro, first_row, self._next_sentence_weight(batch))
         results = self._run(micro_batches, self.objective.forward, self._train_loss, forward_only=False)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for loss_sum, token_count in results:
             sums += torch.stack([loss_sum.double(), token_count.double()])
-        loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_copies(sums)).tolist()
+        loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_replicas(sums)).tolist()
         self.sharding.reduce(int(token_count))
         loss_scale, scale = self.loss_scale and self.loss_scale.value, self._backward_scale()
         grad_norm = self.sharding.norm() / scale
@@ -180,25 +180,25 @@ class MegatronEngine:
                     break
         return [_until(ids[row, len(p) : len(p) + new_tokens].tolist(), stop) for row, p in enumerate(prompts)]
 
-    def encode(self, tokens: np.ndarray, visible: np.ndarray) -> "Encoded":
+    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> "Encoded":
         """See `base.Engine`."""
         if self.layout.pipeline > 1 or self.layout.context > 1:
             raise ConfigError(
                 "translation runs with parallel.pipeline=1 and parallel.context=1, which change no number"
             )
-        there = self._micro_batches(Rows(tokens, tokens, tokens, visible=visible), len(tokens))[0]
+        there = self._micro_batches(Rows(tokens, tokens, tokens, attention_mask=attention_mask), len(tokens))[0]
         with self._evaluating(), self._without_sequence_parallel():
             return Encoded(self.bare[0].encode(there), there)
 
     def next_tokens(self, encoded: "Encoded", rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """See `base.Engine`."""
         there = torch.as_tensor(rows, device=self.device)
-        assert encoded.batch.visible_BS is not None
+        assert encoded.batch.attention_mask_BS is not None
         ids = torch.as_tensor(targets, device=self.device)
         batch = replace(
             encoded.batch,
             tokens_BS=encoded.batch.tokens_BS[there],
-            visible_BS=encoded.batch.visible_BS[there],
+            attention_mask_BS=encoded.batch.attention_mask_BS[there],
             labels_BL=ids[:, -1:],  # the head works on the last position
             decoder_tokens_BL=ids,
             decoder_positions_BL=torch.arange(ids.shape[1], device=self.device).expand_as(ids),
@@ -213,7 +213,7 @@ class MegatronEngine:
             return self._parts((p.value, 0, {"model": p.value.detach().view(-1)}) for p in self.parameters)
         parts = self._parts((o.parameter, o.start, {"model": o.main, **o.moments}) for o in self.sharding.owned())
         for parameter, factors in self.sharding.factors():  # every rank has them whole
-            saves = self.groups.tensor_rank == 0 and self.groups.copy_rank == 0 and not parameter.copy
+            saves = self.groups.tensor_rank == 0 and self.groups.replica_rank == 0 and not parameter.copy
             for kind, value in factors.items():
                 parts[f"{kind}/{parameter.name}"] = GlobalPart(tuple(value.shape), (Piece((0,), value),), saves)
         return parts
@@ -260,7 +260,7 @@ class MegatronEngine:
         parts = {}
         for value, start, tensors in held:
             parameter = self.by_value[value]
-            saves = not (replicated and self.groups.copy_rank) and not parameter.copy
+            saves = not (replicated and self.groups.replica_rank) and not parameter.copy
             saves = saves and (parameter.split_dim is not None or self.groups.tensor_rank == 0)
             shape = parameter.global_shape(self.layout.tensor)
             local, offset = parameter.local_shape, parameter.offset(self.groups.tensor_rank)
@@ -271,7 +271,7 @@ class MegatronEngine:
         return parts
 
     def _micro_batches(
-        self, batch: Rows, micro: int, first_row: int = 0, follows_weight: float = 0.0
+        self, batch: Rows, micro: int, first_row: int = 0, next_sentence_weight: float = 0.0
     ) -> list[MicroBatch]:
         """Cuts this rank's rows, which dropout numbers from `first_row`, into micro-batches on the device: of each row
         the positions that are this context rank's."""
@@ -290,11 +290,11 @@ class MegatronEngine:
                     loss_mask_BL=self._move(cut.loss_mask, labels),
                     decoder_tokens_BL=self._move(cut.decoder_tokens, labels),
                     decoder_positions_BL=None if cut.decoder_tokens is None else self._positions(labels, micro),
-                    visible_BS=self._move(cut.visible),
+                    attention_mask_BS=self._move(cut.attention_mask),
                     segments_BS=self._move(cut.segments, inputs),
-                    follows_B=self._move(cut.follows),
+                    next_sentence_B=self._move(cut.next_sentence),
                     documents_BS=documents,
-                    follows_weight=follows_weight,
+                    next_sentence_weight=next_sentence_weight,
                     first_row=first_row + start,
                 )
             )
@@ -315,12 +315,12 @@ class MegatronEngine:
             values = values.copy()
         return torch.as_tensor(values if columns is None else values[:, columns], device=self.device)
 
-    def _follows_weight(self, batch: Batch) -> float:
+    def _next_sentence_weight(self, batch: Batch) -> float:
         """What makes the sum of losses a sum of two means, of tokens' and of rows', when divided by the tokens: the
         loss-bearing tokens of the global batch for each of its rows."""
-        if batch.follows is None:
+        if batch.next_sentence is None:
             return 0.0
-        tokens, rows = self.sum_over_data(np.array([batch.loss_mask.sum(dtype=np.float64), len(batch.follows)]))
+        tokens, rows = self.sum_over_data(np.array([batch.loss_mask.sum(dtype=np.float64), len(batch.next_sentence)]))
         return float(tokens / rows)
 
     def _run(

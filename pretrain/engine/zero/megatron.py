@@ -32,7 +32,7 @@ class MegatronSharding:
         self, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig,
         chunks: Sequence[nn.Module], parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
-        shares = layout.zero == 1 and layout.copies > 1  # one rank would copy its weights twice for nothing
+        shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
         self._parameters, self._device = parameters, device
         self._rule = find_rule(config, parameters, groups, device, self.replicated)

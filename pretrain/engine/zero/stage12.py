@@ -48,7 +48,7 @@ class Stage12(DeepSpeedSharding):
             contiguous_gradients=True,
             reduce_bucket_size=bucket_parameters(config),
             allgather_bucket_size=2 * bucket_parameters(config),
-            dp_process_group=groups.copies_group,
+            dp_process_group=groups.replica_group,
             overlap_comm=overlaps(config, device),
             offload_optimizer_config=DeepSpeedZeroOffloadOptimizerConfig(device="cpu", pin_memory=pin)
             if self._offloads
@@ -81,7 +81,7 @@ class Stage12(DeepSpeedSharding):
         known = {parameter.value: parameter for parameter in self.parameters}
         for index, group in enumerate(self.optimizer.bit16_groups):
             size = self.optimizer.partition_size[index]
-            first = self.groups.copy_rank * size
+            first = self.groups.replica_rank * size
             for value, offset in zip(group, self.optimizer.round_robin_bit16_offsets[index], strict=True):
                 low, high = max(first, offset), min(first + size, offset + value.numel())
                 if low < high:

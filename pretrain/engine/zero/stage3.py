@@ -34,7 +34,7 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
     pin = remote is not None and torch.cuda.is_available()
     Init.param_id = 0  # or ranks whose earlier models were of other sizes would number this one's otherwise
     context = Init(
-        data_parallel_group=groups.copies_group,
+        data_parallel_group=groups.replica_group,
         mem_efficient_linear=False,
         remote_device=remote,
         pin_memory=pin,
@@ -53,7 +53,7 @@ class Stage3(DeepSpeedSharding):
     ) -> None:  # fmt: skip
         super().__init__(config, groups, chunks, parameters, device)
         parallel = config.parallel
-        self._summed = float(dist.get_world_size(groups.copies_group))  # DeepSpeed averages
+        self._summed = float(dist.get_world_size(groups.replica_group))  # DeepSpeed averages
         self._pipelined = parallel.pipeline > 1
         self._modules = {chunk: list(chunk.modules()) for chunk in chunks}
         self._remaining: dict[nn.Module, int] = {}
@@ -73,7 +73,7 @@ class Stage3(DeepSpeedSharding):
             max_live_parameters=2 * bucket_parameters(config),  # or every module would fetch one more bucket ahead
             max_reuse_distance=0,  # or what the backward pass needs again would stay
             param_persistence_threshold=10 * config.model.hidden,  # biases and norms: small, and gathered too often
-            dp_process_group=groups.copies_group,
+            dp_process_group=groups.replica_group,
             overlap_comm=overlaps(config, device),
             offload_optimizer_config=DeepSpeedZeroOffloadOptimizerConfig(device="cpu", pin_memory=pin)
             if self._offloads
@@ -123,7 +123,7 @@ class Stage3(DeepSpeedSharding):
             position = 0
             for value in group:
                 size = value.partition_numel()
-                start = self.groups.copy_rank * size
+                start = self.groups.replica_rank * size
                 count = min(size, value.ds_numel - start)  # the last ranks' may be padding in part or whole
                 if count > 0:
                     yield Flat(known[value], index, start, position, count)
@@ -170,7 +170,7 @@ def _share_second_copies(size: int, groups: Groups, timeout_s: int) -> dist.Proc
     neighbours in the world, which tensor ranks are, and looks for the group where it would have put it."""
     deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     if size > 1:
-        for ranks in groups.all_copies:
+        for ranks in groups.all_replica_groups:
             for first in range(0, len(ranks), size):
                 neighbours = ranks[first : first + size]
                 group = dist.new_group(neighbours, timeout=timedelta(seconds=timeout_s))

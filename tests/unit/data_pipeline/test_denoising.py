@@ -33,14 +33,14 @@ def test_the_target_is_the_whole_text_between_bart_s_specials(dataset: Dataset, 
     recipe = recipe_of(dataset, noise=noise)
     cls, end, pad = recipe.known.specials.cls, recipe.known.specials.end, recipe.known.specials.pad
     batch = Stream([(dataset.directory, 1.0)], recipe, 0).batch(0, 64)
-    assert batch.visible is not None
+    assert batch.attention_mask is not None
     assert batch.decoder_tokens is not None
     for row, (_, _, number) in enumerate(batch.sample_ids.tolist()):
         text = dataset.window("train", number * 62, 62)
         assert np.array_equal(batch.labels[row], [cls, *text, end])
         assert np.array_equal(batch.decoder_tokens[row], [end, cls, *text])
-        size = int(batch.visible[row].sum())
-        assert batch.visible[row, :size].all()
+        size = int(batch.attention_mask[row].sum())
+        assert batch.attention_mask[row, :size].all()
         assert (batch.tokens[row, 0], batch.tokens[row, size - 1]) == (cls, end)
         assert (batch.tokens[row, size:] == pad).all()
     assert (batch.loss_mask == 1).all()

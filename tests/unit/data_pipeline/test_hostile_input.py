@@ -56,7 +56,7 @@ def xml() -> bytes:
 def wet() -> bytes:
     out = io.BytesIO()
     writer = WARCWriter(out, gzip=False)
-    writer.write_record(writer.create_warcinfo_record("x.wet", {"software": "made up"}))
+    writer.write_record(writer.create_warcinfo_record("x.wet", {"software": "synthetic"}))
     for i, text in enumerate(TEXTS):
         payload = io.BytesIO(text.encode())
         record = writer.create_warc_record(f"http://x/../{i}", "conversion", payload, warc_content_type="text/plain")

@@ -42,7 +42,7 @@ def test_roberta_s_rows_are_the_stream_between_cls_and_sep(words: Dataset) -> No
     for labels, (_, _, number) in zip(rows.labels, stream.sample_ids(0, 256).tolist(), strict=True):
         window = text[number * (LENGTH - 2) :][: LENGTH - 2]
         assert np.array_equal(labels, [specials.cls, *window, specials.sep])
-    assert rows.visible is rows.segments is rows.follows is rows.decoder_tokens is None
+    assert rows.attention_mask is rows.segments is rows.next_sentence is rows.decoder_tokens is None
     assert (rows.labels[:, 1:-1] == specials.sep).any()
 
 
@@ -50,9 +50,11 @@ def test_roberta_s_rows_are_the_stream_between_cls_and_sep(words: Dataset) -> No
 def test_of_the_chosen_tokens_80_percent_are_masked_and_10_replaced(words: Dataset, objective: dict[str, Any]) -> None:
     recipe, rows = batch_of(words, 1024, **objective)
     special, chosen = recipe.known.is_special[rows.labels], rows.loss_mask > 0
-    if rows.visible is not None:
-        special = special | ~rows.visible
-        assert np.array_equal(rows.tokens[~rows.visible], np.full((~rows.visible).sum(), recipe.known.specials.pad))
+    if rows.attention_mask is not None:
+        special = special | ~rows.attention_mask
+        assert np.array_equal(
+            rows.tokens[~rows.attention_mask], np.full((~rows.attention_mask).sum(), recipe.known.specials.pad)
+        )
     assert not (special & chosen).any()
     assert np.array_equal(rows.tokens[~chosen], rows.labels[~chosen])
     density = recipe.objective.noise_density
@@ -101,12 +103,14 @@ def test_half_of_the_second_segments_follow_and_the_others_come_from_elsewhere(w
     recipe, rows = batch_of(words, 1000, next_sentence=True)
     specials = recipe.known.specials
     assert rows.segments is not None
-    assert rows.follows is not None
-    assert rows.visible is not None
+    assert rows.next_sentence is not None
+    assert rows.attention_mask is not None
     documents = [bytes(tokens.tobytes()) for _, tokens in words.documents("train")]
-    assert abs(rows.follows.mean() - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    assert abs(rows.next_sentence.mean() - 0.5) < 5 * 0.5 / np.sqrt(1000)
     elsewhere = 0
-    for labels, segments, visible, follows in zip(rows.labels, rows.segments, rows.visible, rows.follows, strict=True):
+    for labels, segments, visible, follows in zip(
+        rows.labels, rows.segments, rows.attention_mask, rows.next_sentence, strict=True
+    ):
         assert labels[0] == specials.cls
         middle, last = np.flatnonzero(labels == specials.sep)[:2]
         assert np.array_equal(np.flatnonzero(visible), np.arange(last + 1))
@@ -118,7 +122,7 @@ def test_half_of_the_second_segments_follow_and_the_others_come_from_elsewhere(w
         together = any(bytes(np.concatenate([first, second]).tobytes()) in document for document in documents)
         assert together or not follows
         elsewhere += not follows and not together
-    assert elsewhere > 0.95 * (rows.follows == 0).sum()  # a piece of a word may well follow by chance
+    assert elsewhere > 0.95 * (rows.next_sentence == 0).sum()  # a piece of a word may well follow by chance
     if words.manifest.tokenizer.file == "tokenizer.json":
         return
     cuts = [labels[np.flatnonzero(labels == specials.sep)[0] - 1] for labels in rows.labels]
@@ -133,7 +137,7 @@ def test_another_document_is_never_the_same_one(tmp_path: Path) -> None:
     dataset = build_dataset([low, high], tmp_path, validation_input=held, tokenizer={"vocabulary": 280})
     recipe, rows = batch_of(dataset, 200, next_sentence=True)
     tokenizer, whole = dataset.tokenizer(), []
-    for labels, segments, follows in zip(rows.labels, rows.segments, rows.follows, strict=True):
+    for labels, segments, follows in zip(rows.labels, rows.segments, rows.next_sentence, strict=True):
         texts = [labels[(segments == number) & ~recipe.known.is_special[labels]] for number in (0, 1)]
         letters = [{"a", "b"} & set(tokenizer.decode(text)) for text in texts]
         if all(letters):  # some are a number only
@@ -148,8 +152,8 @@ def test_short_fraction_cuts_samples_and_otherwise_pieces_are_whole(words: Datas
         recipe, _ = batch_of(words, 8, next_sentence=True, short_fraction=fraction)
         samples = recipe.samples(words, "train")
         rows = samples.rows(0, np.array([[0, 0, number] for number in range(samples.count)]))
-        assert rows.visible is not None
-        return np.where(rows.follows == 1, rows.visible.sum(axis=1), 0)
+        assert rows.attention_mask is not None
+        return np.where(rows.next_sentence == 1, rows.attention_mask.sum(axis=1), 0)
 
     whole, some, all_short = sizes(0.0), sizes(0.2), sizes(1.0)
     lengths = np.array([len(tokens) for _, tokens in words.documents("train")])

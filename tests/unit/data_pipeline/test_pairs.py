@@ -82,7 +82,7 @@ def test_a_row_holds_source_and_target_with_an_end_after_each(pairs: Dataset) ->
     stream, tokenizer = Stream([(pairs.directory, 1.0)], recipe, 0), pairs.tokenizer()
     texts, batch = texts_of(pairs, "train"), stream.batch(0, stream.num_samples[0])
     assert stream.samples[0].left_out == 0
-    assert batch.visible is not None
+    assert batch.attention_mask is not None
     assert batch.decoder_tokens is not None
     assert sorted(batch.sample_ids[:, 2]) == list(range(len(texts)))
     end, pad = tokenizer.end_of_text, tokenizer.vocabulary_size
@@ -92,7 +92,7 @@ def test_a_row_holds_source_and_target_with_an_end_after_each(pairs: Dataset) ->
         assert batch.labels[row].tolist() == [*target, end, *[pad] * (39 - len(target))]
         assert batch.decoder_tokens[row].tolist() == [pad, *target, end, *[pad] * (38 - len(target))]
         assert batch.loss_mask[row].sum() == len(target) + 1
-        assert batch.visible[row].sum() == len(source) + 1
+        assert batch.attention_mask[row].sum() == len(source) + 1
 
 
 @pytest.mark.parametrize("decoder_only", [False, True])

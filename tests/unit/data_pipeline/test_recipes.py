@@ -105,7 +105,10 @@ def test_rows_have_one_shape_and_ids_of_the_vocabulary(stream: Stream) -> None:
             assert ids.max() < recipe.vocabulary
     assert batch.loss_mask.dtype == np.float32
     assert (batch.loss_mask.sum(axis=1) >= 1).all()
-    assert batch.visible is None or (batch.visible.dtype, batch.visible.shape) == (np.bool_, batch.tokens.shape)
+    assert batch.attention_mask is None or (batch.attention_mask.dtype, batch.attention_mask.shape) == (
+        np.bool_,
+        batch.tokens.shape,
+    )
 
 
 def test_a_sample_changes_with_seed_source_epoch_and_number() -> None:
@@ -158,8 +161,8 @@ def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
             found = np.concatenate([getattr(batch, field) for batch in rows])
             assert np.array_equal(found[:count], getattr(expected, field))
     assert sum(batch.loss_mask.sum() for batch in rows) == expected.loss_mask.sum()
-    if expected.follows is not None:
-        assert (np.concatenate([batch.follows for batch in rows])[count:] == -1).all()
+    if expected.next_sentence is not None:
+        assert (np.concatenate([batch.next_sentence for batch in rows])[count:] == -1).all()
     assert ranks[0][-1].cursor.samples == count
 
 
@@ -192,7 +195,9 @@ def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset,
     assert batch.tokens.shape == batch.labels.shape == (32, LENGTH)
     assert batch.decoder_tokens is None
     start, end = recipe.shape.start, recipe.known.specials.end  # type: ignore[attr-defined]
-    for tokens, labels, mask, visible in zip(batch.tokens, batch.labels, batch.loss_mask, batch.visible, strict=True):
+    for tokens, labels, mask, visible in zip(
+        batch.tokens, batch.labels, batch.loss_mask, batch.attention_mask, strict=True
+    ):
         first, count = int(visible.sum()), int(mask.sum())
         assert visible[:first].all()
         assert mask[first : first + count].all()
@@ -206,8 +211,8 @@ def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> N
     samples = [(np.array([5, 6, 1]), np.array([7, 1])), (np.array([8, 1]), np.array([9, 10, 1]))]
     both = Shape(4, 3, pad=0, start=2).rows(samples)
     assert both.tokens.tolist() == [[5, 6, 1, 0], [8, 1, 0, 0]]
-    assert both.visible is not None
-    assert both.visible.tolist() == [[True, True, True, False], [True, True, False, False]]
+    assert both.attention_mask is not None
+    assert both.attention_mask.tolist() == [[True, True, True, False], [True, True, False, False]]
     assert both.labels.tolist() == [[7, 1, 0], [9, 10, 1]]
     assert both.decoder_tokens is not None
     assert both.decoder_tokens.tolist() == [[2, 7, 1], [2, 9, 10]]
@@ -216,8 +221,8 @@ def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> N
     assert alone.tokens.tolist() == [[5, 6, 1, 2, 7, 1], [8, 1, 2, 9, 10, 1]]
     assert alone.labels.tolist() == [[6, 1, 2, 7, 1, 0], [1, 2, 9, 10, 1, 0]]
     assert alone.loss_mask.tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]]
-    assert alone.visible is not None
-    assert alone.visible.sum(axis=1).tolist() == [3, 2]
+    assert alone.attention_mask is not None
+    assert alone.attention_mask.sum(axis=1).tolist() == [3, 2]
 
 
 def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_path: Path) -> None:
@@ -256,7 +261,7 @@ def objective_of(stream: Stream) -> str:
 
 def shown_text(stream: Stream, row: Rows) -> list[int]:
     """The tokens of text that a sample's input and labels show, without what its objective adds."""
-    tokens = row.tokens[row.visible] if row.visible is not None else row.tokens[0]
+    tokens = row.tokens[row.attention_mask] if row.attention_mask is not None else row.tokens[0]
     labels = row.labels[row.loss_mask == 1]
     known = stream.datasets[0].manifest.tokenizer
     name = objective_of(stream)
@@ -266,7 +271,7 @@ def shown_text(stream: Stream, row: Rows) -> list[int]:
     if name == "causal":
         return [*row.tokens[0].tolist(), int(row.labels[0, -1])]
     if name == "masked" and row.segments is not None:
-        labels = row.labels[row.visible]
+        labels = row.labels[row.attention_mask]
         return labels[labels < known.vocabulary].tolist()
     if name == "masked":
         text = row.labels[0, 1:-1]

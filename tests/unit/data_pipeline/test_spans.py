@@ -27,7 +27,7 @@ def samples(
     stream = Stream([(dataset.directory, 1.0)], recipe, 0)
     batch, size = stream.batch(0, COUNT), recipe.text_tokens
     texts = [dataset.window("train", number * size, size) for number in batch.sample_ids[:, 2].tolist()]
-    visible = np.ones(batch.tokens.shape, bool) if batch.visible is None else batch.visible
+    visible = np.ones(batch.tokens.shape, bool) if batch.attention_mask is None else batch.attention_mask
     start = recipe.known.specials.start
     assert batch.decoder_tokens is not None
     assert (batch.decoder_tokens[:, 0] == start).all()

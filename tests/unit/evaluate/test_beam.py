@@ -19,7 +19,7 @@ class Chain:
         logits[..., START] = -np.inf
         self.table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
-    def encode(self, tokens: np.ndarray, visible: np.ndarray) -> Any:
+    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Any:
         return tokens[:, 0]
 
     def next_tokens(self, encoded: Any, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:

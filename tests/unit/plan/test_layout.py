@@ -187,7 +187,7 @@ def test_states_on_nvme_are_refused_with_the_reason(key: str) -> None:
 def test_context_ranks_hold_copies_and_are_named_where_there_are_some() -> None:
     parallel = {"tensor": 2, "pipeline": 2, "context": 2, "zero": 0}
     layout = plan_layout(config(parallel=parallel), 24)
-    assert (layout.context, layout.data, layout.copies) == (2, 3, 6)
+    assert (layout.context, layout.data, layout.replicas) == (2, 3, 6)
     assert str(layout) == "tp2cp2pp2dp3"
 
 

@@ -25,11 +25,11 @@ def _rows(family: str) -> Rows:
     tokens, labels = random.integers(0, 200, (2, 1, LENGTH))
     seen = (np.arange(LENGTH) < PREFIX)[None]
     if family == "prefix-lm":
-        return Rows(tokens, labels, np.ones((1, LENGTH), np.float32), visible=seen)
+        return Rows(tokens, labels, np.ones((1, LENGTH), np.float32), attention_mask=seen)
     if family in ("bert", "roberta"):
-        return Rows(tokens, labels, np.ones((1, LENGTH), np.float32), visible=seen)
+        return Rows(tokens, labels, np.ones((1, LENGTH), np.float32), attention_mask=seen)
     decoder_tokens = random.integers(0, 200, (1, TARGETS))
-    return Rows(tokens, decoder_tokens, np.ones((1, TARGETS), np.float32), decoder_tokens, visible=seen)
+    return Rows(tokens, decoder_tokens, np.ones((1, TARGETS), np.float32), decoder_tokens, attention_mask=seen)
 
 
 def _changed(family: str, field: str, place: int) -> np.ndarray:
