@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import data_hash
-from data_pipeline.loader import Phases, Stream
+from data_pipeline.loader import ChainedStreams, Stream
 from pretrain.config.load import load
 from pretrain.config.schema import RunConfig
 from pretrain.errors import RunError
@@ -24,7 +24,7 @@ def config_of(run: Path) -> RunConfig:
 class Consumed:
     """The steps of a run's metrics.jsonl and their samples."""
 
-    def __init__(self, run: Path, stream: Stream | Phases) -> None:
+    def __init__(self, run: Path, stream: Stream | ChainedStreams) -> None:
         self._run, self._stream = run, stream
         self._lines = {line["step"]: line for line in read_metrics(run)}
         self.steps = max(self._lines, default=0)
