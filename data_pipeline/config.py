@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
-class Config(BaseModel):
+class StrictSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TokenizerConfig(Config):
+class TokenizerConfig(StrictSettings):
     """Which tokenizer: one trained on the input, or a given one."""
 
     type: Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"] = Field(
@@ -58,7 +58,7 @@ class TokenizerConfig(Config):
         return self
 
 
-class Objective(Config):
+class Objective(StrictSettings):
     """What samples are made of a dataset, and what is asked about them: `recipes/`. Part of a run's config."""
 
     name: Literal[
@@ -107,7 +107,7 @@ class Objective(Config):
         return self.model_dump(mode="json", exclude_defaults=True, include=set(Objective.model_fields))
 
 
-class Reading(Config):
+class Reading(StrictSettings):
     """How files become documents."""
 
     text_field: str = Field(

@@ -76,14 +76,14 @@ def _heldout_windows(
     for first in range(0, windows, rows):
         window = np.arange(first, first + rows)
         window[window >= windows] = -1
-        stretches = np.full((rows // data_world, sequence_length + 1), filler, np.int64)
+        spans = np.full((rows // data_world, sequence_length + 1), filler, np.int64)
         mask = np.zeros((rows // data_world, sequence_length), np.float32)
         for row, number in enumerate(window[mine].tolist()):
             if number >= 0:
                 start = number * sequence_length
                 count = min(sequence_length + 1, tokens - start)
-                stretches[row, :count] = dataset.window(split, start, count)
+                spans[row, :count] = dataset.window(split, start, count)
                 mask[row, : count - 1] = 1
         ids = np.stack([np.zeros_like(window), np.zeros_like(window), window], axis=1)
         cursor = Cursor(samples=min(first + rows, windows), fingerprint=dataset.identity)
-        yield Batch(*inputs_and_labels(stretches), mask, sample_ids=ids, cursor=cursor)
+        yield Batch(*inputs_and_labels(spans), mask, sample_ids=ids, cursor=cursor)

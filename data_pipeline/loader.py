@@ -112,22 +112,22 @@ class Stream:
         """Computes what `sample_ids` says."""
         source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
-        epoch, place = np.divmod(index, samples_of[source])
-        number = np.empty_like(place)
+        epoch, offset = np.divmod(index, samples_of[source])
+        number = np.empty_like(offset)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
         present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # which takes long for a block
         for e, s in (divmod(value, len(samples_of)) for value in present.tolist()):
             rows = np.flatnonzero(turn == e * len(samples_of) + s)
-            number[rows] = permute(place[rows], self.num_samples[s], round_keys(self._seed, s, e))
+            number[rows] = permute(offset[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
 
-    def stretches(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def token_spans(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Which tokens the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream, rows
         ascending, at least one a row."""
         parts = []
         for source in np.unique(ids[:, 0]).tolist():
             rows = np.flatnonzero(ids[:, 0] == source)
-            found = self.samples[source].stretches(self._seed, ids[rows])
+            found = self.samples[source].token_spans(self._seed, ids[rows])
             parts.append(np.concatenate([rows[found[:, :1]], found[:, 1:]], axis=1))
         whole = np.concatenate([*parts, np.empty((0, 3), np.int64)])
         return whole[np.argsort(whole[:, 0], kind="stable")]
@@ -142,18 +142,18 @@ class Stream:
         mine = ids[own]
         if len(self.samples) == 1:
             return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
-        places = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
+        positions = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
         rows = in_order(
             [
                 (at, samples.rows(self._seed, mine[at]))
-                for at, samples in zip(places, self.samples, strict=True)
+                for at, samples in zip(positions, self.samples, strict=True)
                 if len(at)
             ]
         )
         return batch_of(rows, ids, self.cursor(start + count))
 
 
-class Phases:
+class ChainedStreams:
     """One stream for the first `samples` samples of a run, another one after them."""
 
     def __init__(self, first: Stream, samples: int, then: Stream) -> None:
@@ -209,7 +209,7 @@ class Phases:
 
 
 def load(
-    stream: Stream | Phases,
+    stream: Stream | ChainedStreams,
     cursor: Cursor,
     batch_size: Callable[[int], int],
     data_rank: int = 0,

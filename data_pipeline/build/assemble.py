@@ -1,6 +1,6 @@
 """Encoded units -> shards: the documents of a split in the order of their keys, which shuffles them all over the input.
 
-A shard is a stretch of keys, so it takes a stretch of every unit, and any shard can be made by itself.
+A shard is a range of keys, so it takes a range of every unit, and any shard can be made by itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.encode import Encoded
-from data_pipeline.build.inputs import Source
+from data_pipeline.build.encode import EncodedUnit
+from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import Survey
-from data_pipeline.build.units import Run
-from data_pipeline.common.work import Task, written
+from data_pipeline.build.units import RunTasks
+from data_pipeline.common.work import BuildTask, written
 from data_pipeline.dataset.manifest import SPLITS, Shard, Split, SplitName
 from data_pipeline.dataset.shards import ShardWriter
 from data_pipeline.reading.documents import HASH_BITS
@@ -42,7 +42,7 @@ class _Plan:
     """One shard."""
 
     path: Path
-    units: list[Encoded]
+    units: list[EncodedUnit]
     least_key: int
     end_key: int
     tokens: int
@@ -51,13 +51,13 @@ class _Plan:
 
 def assemble(
     config: BuildConfig,
-    sources: list[Source],
+    sources: list[InputSource],
     surveys: list[Survey],
     tokens: Tokens,
     cutoff: dict[str, int],
     vocabulary: int,
     folder: Path,
-    run: Run,
+    run: RunTasks,
 ) -> dict[str, Assembled]:
     """The shards of every source, in `folder / "output" / its name`."""
     plans = {
@@ -66,7 +66,7 @@ def assemble(
         for split in SPLITS
     }
     tasks = [
-        Task(
+        BuildTask(
             f"{name}-{plan.path.stem}".lstrip("-"),
             partial(_shard, plan, vocabulary, config.member_tokens, folder / "unigram" / name / plan.path.stem),
             plan.tokens,
@@ -78,7 +78,7 @@ def assemble(
     made = {key: [next(results) for _ in those] for key, those in plans.items()}
     for survey in surveys:
         for split in SPLITS:
-            Encoded(folder, survey, split).remove()
+            EncodedUnit(folder, survey, split).remove()
     return {
         source.name: Assembled(
             {split: _split(made[source.name, split]) for split in SPLITS},
@@ -93,15 +93,15 @@ def assemble(
 
 def _plans(
     config: BuildConfig,
-    source: Source,
+    source: InputSource,
     split: SplitName,
     surveys: list[Survey],
     tokens: Tokens,
     cutoff: int,
     folder: Path,
 ) -> Iterator[_Plan]:
-    mine = [number for number, survey in enumerate(surveys) if survey.stretch.source == source.name]
-    units = [Encoded(folder, surveys[number], split) for number in mine]
+    mine = [number for number, survey in enumerate(surveys) if survey.chunk.source == source.name]
+    units = [EncodedUnit(folder, surveys[number], split) for number in mine]
     least, end = (0, cutoff) if split == "validation" and not source.has_validation_files else (cutoff, 2**HASH_BITS)
     whole = sum(tokens[number][split] for number in mine)
     count = -(-whole // config.shard_tokens)
@@ -126,7 +126,7 @@ def _shard(plan: _Plan, vocabulary: int, member_tokens: int, unigram: Path) -> d
         shard = writer.close()
     with written(unigram.with_suffix(".npy")) as scratch, scratch.open("wb") as file:
         np.save(file, writer.counts)
-    if shard is None:  # no key fell into its stretch
+    if shard is None:  # no key fell into its range
         plan.path.unlink()
     return {
         "shard": None if shard is None else shard.model_dump(),

@@ -21,7 +21,7 @@ import numpy as np
 from data_pipeline.build.assemble import Assembled, assemble
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.encode import encode
-from data_pipeline.build.inputs import Source, digests, files_of, find_sources, identity_of, keep_digests
+from data_pipeline.build.inputs import InputSource, digests, files_of, find_sources, identity_of, keep_digests
 from data_pipeline.build.passes import Survey, clean, step_folder
 from data_pipeline.build.units import cut, piece_bytes
 from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
@@ -29,12 +29,12 @@ from data_pipeline.common import scratch
 from data_pipeline.common.atomic import sync
 from data_pipeline.common.limits import allow_open_files
 from data_pipeline.common.progress import Progress
-from data_pipeline.common.work import Task, run_tasks
+from data_pipeline.common.work import BuildTask, run_tasks
 from data_pipeline.dataset.manifest import (
     MANIFEST,
     BuildRecord,
-    File,
-    Manifest,
+    DatasetManifest,
+    FileRecord,
     TokenizerRecord,
     digest_of,
     file_sha256,
@@ -78,13 +78,13 @@ def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -
             raise DataError(
                 f"The disk of {config.output} is full; make room there and start again: what is done is kept."
             ) from error
-        place = error.filename or config.output
-        raise DataError(f"{place} can't be read or written ({error.strerror or error}).") from error
+        path = error.filename or config.output
+        raise DataError(f"{path} can't be read or written ({error.strerror or error}).") from error
 
 
 def _build(
     config: BuildConfig,
-    sources: list[Source],
+    sources: list[InputSource],
     sha256: dict[Path, str],
     identity: str,
     folder: Path,
@@ -93,15 +93,15 @@ def _build(
     """Leaves in `folder / "output"` what is to be published."""
     workers = config.workers or len(os.sched_getaffinity(0))
 
-    def run(stage: str, tasks: list[Task]) -> list[Any]:
+    def run(stage: str, tasks: list[BuildTask]) -> list[Any]:
         shown = progress(stage)
         shown.expect(sum(task.size for task in tasks))
         results = run_tasks(tasks, folder / stage, workers, lambda task, new: shown.add(1, task.size, new))
         shown.done()
         return results
 
-    stretches = cut(config, sources, folder, run)
-    surveys = clean(config, stretches, folder, run)
+    chunks = cut(config, sources, folder, run)
+    surveys = clean(config, chunks, folder, run)
     cutoff = cutoffs(config, sources, surveys)
     path = make_tokenizer(config, sources, surveys, cutoff, folder, run)
     threads = max(1, workers // len(surveys))
@@ -109,12 +109,12 @@ def _build(
     tokenizer = Tokenizer.load(path)
     assembled = assemble(config, sources, surveys, tokens, cutoff, tokenizer.vocabulary_size, folder, run)
     finish = partial(_finish, config, sources, sha256, identity, surveys, assembled, tokenizer, path, folder)
-    run("finishing", [Task("finish", finish)])
+    run("finishing", [BuildTask("finish", finish)])
 
 
 def _finish(
     config: BuildConfig,
-    sources: list[Source],
+    sources: list[InputSource],
     sha256: dict[Path, str],
     identity: str,
     surveys: list[Survey],
@@ -127,16 +127,16 @@ def _finish(
     output = folder / "output"
     identities = {}
     for source in sources:
-        place = output / source.name
-        for half_written in place.glob(".*.tmp"):  # by a worker that was killed
+        directory = output / source.name
+        for half_written in directory.glob(".*.tmp"):  # by a worker that was killed
             half_written.unlink()
-        tokenizer.save(place / tokenizer.file_name)
+        tokenizer.save(directory / tokenizer.file_name)
         made = assembled[source.name]
-        np.save(place / _UNIGRAM, made.unigram)
-        (place / _REPORT).write_text(json.dumps(_report(config, source, surveys, folder), indent=1) + "\n")
+        np.save(directory / _UNIGRAM, made.unigram)
+        (directory / _REPORT).write_text(json.dumps(_report(config, source, surveys, folder), indent=1) + "\n")
         files, held_out = files_of(source, sha256), [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
-        manifest = Manifest(
+        manifest = DatasetManifest(
             identity=stream_identity(tokenizer.identity, dtype, made.splits),
             dtype=dtype,
             tokenizer=TokenizerRecord(
@@ -148,7 +148,7 @@ def _finish(
                 vocabulary=tokenizer.vocabulary_size,
                 end_of_text=tokenizer.end_of_text,
             ),
-            unigram=_file(place / _UNIGRAM),
+            unigram=_file(directory / _UNIGRAM),
             splits=made.splits,
             build=BuildRecord(
                 identity=identity,
@@ -157,10 +157,10 @@ def _finish(
                 inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
                 validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),
             ),
-            report=_file(place / _REPORT),
+            report=_file(directory / _REPORT),
             pairs=config.pair_fields is not None,
         )
-        manifest.save(place)
+        manifest.save(directory)
         identities[source.name] = manifest.identity
     if config.sources:
         Mix(
@@ -175,24 +175,24 @@ def _versions() -> list[str]:
     return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
 
 
-def _file(path: Path) -> File:
-    return File(file=path.name, bytes=path.stat().st_size, sha256=file_sha256(path))
+def _file(path: Path) -> FileRecord:
+    return FileRecord(file=path.name, bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
-def _report(config: BuildConfig, source: Source, surveys: list[Survey], folder: Path) -> dict[str, Any]:
+def _report(config: BuildConfig, source: InputSource, surveys: list[Survey], folder: Path) -> dict[str, Any]:
     """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
     a few of those that it dropped."""
     bad = BadInput()
     for survey in surveys:
-        if survey.stretch.source == source.name and survey.bad is not None:
+        if survey.chunk.source == source.name and survey.bad is not None:
             bad.add(BadInput.from_dict(survey.bad))
     steps = []
-    for place, step in enumerate(config.steps):
+    for index, step in enumerate(config.steps):
         tally = Tally()
         for survey in surveys:
-            if survey.stretch.source == source.name and str(place) in survey.tallies:
-                tally.add(Tally.from_dict(survey.tallies[str(place)]))
-        steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, place))})
+            if survey.chunk.source == source.name and str(index) in survey.tallies:
+                tally.add(Tally.from_dict(survey.tallies[str(index)]))
+        steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, index))})
     return {"malformed": bad.to_dict(), "steps": steps}
 
 
@@ -204,10 +204,10 @@ def _is_built(output: Path, identity: str) -> bool:
         mix = Mix.load(output)
         found = mix.identity
         for source in mix.sources:
-            if Manifest.load(output / source.name).identity != source.identity:
+            if DatasetManifest.load(output / source.name).identity != source.identity:
                 raise DataError(f"{output / source.name} is not the dataset that was built there; remove {output}.")
     elif (output / MANIFEST).is_file():
-        found = Manifest.load(output).build.identity
+        found = DatasetManifest.load(output).build.identity
     else:
         raise DataError(f"{output} exists and is not a dataset; choose another output.")
     if identity != found:

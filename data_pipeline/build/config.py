@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from data_pipeline.config import Config, Reading, TokenizerConfig
+from data_pipeline.config import Reading, StrictSettings, TokenizerConfig
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.registry import make_step
 
 
-class SourceConfig(Config):
+class SourceConfig(StrictSettings):
     """Input that becomes a dataset of its own among others."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="of the source, and of its dataset's folder")

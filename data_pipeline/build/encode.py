@@ -1,4 +1,4 @@
-"""Documents -> tokens: each unit's in the order of their keys, so that a shard can take a stretch of keys from it."""
+"""Documents -> tokens: each unit's in the order of their keys, so that a shard can take a range of keys from it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from data_pipeline.build.passes import Survey
 from data_pipeline.build.pieces import read_piece
-from data_pipeline.build.units import Run
-from data_pipeline.common.work import Task, written
+from data_pipeline.build.units import RunTasks
+from data_pipeline.common.work import BuildTask, written
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.shards import token_dtype
 from data_pipeline.reading.documents import HASH_BITS, batched
@@ -23,13 +23,13 @@ _BATCH_CHARACTERS = 2**22  # text that is in memory at once while encoding
 INDEX = np.dtype([("key", "<u8"), *((name, "<i8") for name in ("start", "tokens", "index", "part", "bytes", "words"))])
 
 
-class Encoded:
+class EncodedUnit:
     """What one unit gives to one split: an array of INDEX, sorted by key, and the documents' tokens in that order, each
     with its end of text."""
 
     def __init__(self, folder: Path, survey: Survey, split: SplitName) -> None:
-        stem = folder / "tokens" / f"{survey.stretch.number:06d}-{split}"
-        self.file = survey.stretch.file.name
+        stem = folder / "tokens" / f"{survey.chunk.number:06d}-{split}"
+        self.file = survey.chunk.file.name
         self.index_path, self.tokens_path = stem.with_suffix(".index.npy"), stem.with_suffix(".tokens.npy")
 
     def between(self, least_key: int, end_key: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -49,12 +49,14 @@ class Encoded:
         self.tokens_path.unlink(missing_ok=True)
 
 
-def encode(surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, run: Run, threads: int) -> Any:
+def encode(
+    surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, run: RunTasks, threads: int
+) -> Any:
     """{split: tokens} of each unit."""
     tasks = [
-        Task(
-            f"{survey.stretch.number:06d}",
-            partial(_encode, survey, cutoff[survey.stretch.source], tokenizer, folder, threads),
+        BuildTask(
+            f"{survey.chunk.number:06d}",
+            partial(_encode, survey, cutoff[survey.chunk.source], tokenizer, folder, threads),
             survey.bytes,
         )
         for survey in surveys
@@ -70,13 +72,13 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
     dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
     rows: dict[SplitName, list[tuple[int, ...]]] = {split: [] for split in SPLITS}
     pieces: dict[SplitName, list[NDArray[Any]]] = {split: [] for split in SPLITS}
-    for batch in batched(read_piece(survey.path, survey.stretch.file.name), _BATCH_CHARACTERS):
+    for batch in batched(read_piece(survey.path, survey.chunk.file.name), _BATCH_CHARACTERS):
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
         for document in batch:
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
             tokens = np.concatenate(ids).astype(dtype)
             key = document.key  # a digest of the text, each time
-            held_out = survey.stretch.file.validation or key < cutoff
+            held_out = survey.chunk.file.validation or key < cutoff
             split: SplitName = "validation" if held_out else "train"
             size = sum(len(text.encode()) for text in document.texts)
             words = sum(len(text.split()) for text in document.texts)
@@ -87,7 +89,7 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
         order = np.argsort(index["key"], kind="stable")
         index = index[order]
         index["start"] = np.cumsum(index["tokens"]) - index["tokens"]
-        files = Encoded(folder, survey, split)
+        files = EncodedUnit(folder, survey, split)
         files.index_path.parent.mkdir(exist_ok=True)
         _save(files.index_path, index)
         _save(files.tokens_path, np.concatenate([pieces[split][n] for n in order] or [np.empty(0, dtype)]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.work import written
-from data_pipeline.dataset.manifest import FORMAT, File, digest_of, file_sha256
+from data_pipeline.dataset.manifest import FORMAT, FileRecord, digest_of, file_sha256
 from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs
 from data_pipeline.tokenizers.base import Tokenizer
@@ -39,7 +39,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Source:
+class InputSource:
     """Files that become one dataset."""
 
     name: str
@@ -53,15 +53,15 @@ class Source:
         return any(file.validation for file in self.inputs)
 
 
-def find_sources(config: BuildConfig) -> list[Source]:
+def find_sources(config: BuildConfig) -> list[InputSource]:
     """The sources in the order of the config, their files sorted. Raises DataError where one has none."""
     return [
-        Source(given.name, given.weight, _inputs(given.input, given.validation_input))
+        InputSource(given.name, given.weight, _inputs(given.input, given.validation_input))
         for given in config.resolved_sources
     ]
 
 
-def digests(config: BuildConfig, sources: list[Source], folder: Path) -> dict[Path, str]:
+def digests(config: BuildConfig, sources: list[InputSource], folder: Path) -> dict[Path, str]:
     """sha256 of every file that the build depends on: the sources', and those that steps read.
 
     What a build that was stopped kept in `folder` is taken from there, for files whose size, time and inode are as they
@@ -83,12 +83,12 @@ def keep_digests(sha256: dict[Path, str], folder: Path) -> None:
         path.write_text(json.dumps(kept))
 
 
-def files_of(source: Source, sha256: dict[Path, str]) -> list[File]:
+def files_of(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
     """A source's files by their content."""
-    return [File(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
+    return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
 
 
-def identity_of(config: BuildConfig, sources: list[Source], sha256: dict[Path, str]) -> str:
+def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> str:
     """Digest of all that decides what the build makes: settings, files by content, the tokenizer if one is given."""
     settings = config.model_dump(
         mode="json",

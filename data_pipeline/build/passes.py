@@ -14,22 +14,22 @@ from numpy.typing import NDArray
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
-from data_pipeline.build.units import Run, Stretch
-from data_pipeline.common.work import Task, written
+from data_pipeline.build.units import InputChunk, RunTasks
+from data_pipeline.common.work import BuildTask, written
 from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import HASH_BITS, Document, Tally
 from data_pipeline.reading.readers import read_documents
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
 
 KEY_BUCKETS = 2**16
-"""Stretches of keys that the survey counts bytes of."""
+"""Ranges of keys that the survey counts bytes of."""
 
 
 @dataclass(frozen=True)
 class Survey:
     """What is known of one unit's documents when the last step is done with them."""
 
-    stretch: Stretch
+    chunk: InputChunk
     path: Path
     """The documents."""
     documents: int
@@ -40,65 +40,67 @@ class Survey:
     bytes_by_key: Path
     """int64 [2, buckets]: those of KEY_BUCKETS (the first bits of a document's key) that have text, its bytes."""
     tallies: dict[str, dict[str, Any]]
-    """Of each step, by its place among the steps."""
+    """Of each step, by its index among the steps."""
     bad: dict[str, Any] | None
     """What was malformed in its file; None when another unit of the file says so."""
 
 
-def clean(config: BuildConfig, stretches: list[Stretch], folder: Path, run: Run) -> list[Survey]:
+def clean(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[Survey]:
     """Runs all steps over all units."""
-    for place, step in enumerate(config.steps):
-        step_folder(folder, place).mkdir(parents=True, exist_ok=True)
-        if tasks := list(step.prepare(step_folder(folder, place))):
-            run(f"{_title(place, step)}-prepare", tasks)
+    for index, step in enumerate(config.steps):
+        step_folder(folder, index).mkdir(parents=True, exist_ok=True)
+        if tasks := list(step.prepare(step_folder(folder, index))):
+            run(f"{_title(index, step)}-prepare", tasks)
     segments = _segments(config.steps)
-    tallies: list[dict[str, Any]] = [{} for _ in stretches]
-    bad = [stretch.bad for stretch in stretches]
+    tallies: list[dict[str, Any]] = [{} for _ in chunks]
+    bad = [chunk.bad for chunk in chunks]
     results: list[Any] = []
     for number, segment in enumerate(segments):
         title = f"pass-{number + 1}-of-{len(segments)}"
         tasks = [
-            Task(f"{s.number:06d}", partial(_pass, config, s, number, folder), s.bytes if not number else r["bytes"])
-            for s, r in zip(stretches, results or [None] * len(stretches), strict=True)
+            BuildTask(
+                f"{s.number:06d}", partial(_pass, config, s, number, folder), s.bytes if not number else r["bytes"]
+            )
+            for s, r in zip(chunks, results or [None] * len(chunks), strict=True)
         ]
         results = run(title, tasks)
         for all_tallies, result in zip(tallies, results, strict=True):
             all_tallies.update(result["tallies"])
         if not number:
             bad = [result["bad"] or known for result, known in zip(results, bad, strict=True)]
-        for stretch in stretches:
-            if (path := _input(stretch, number, folder)) != stretch.file.path:
+        for chunk in chunks:
+            if (path := _input(chunk, number, folder)) != chunk.file.path:
                 path.unlink(missing_ok=True)  # read for the last time
         if segment.gathering is not None:
-            place = segment.gathering
+            index = segment.gathering
             units = [
-                Unit(s.number, s.source, s.file.validation, r["documents"], _facts(folder, place, s.number))
-                for s, r in zip(stretches, results, strict=True)
-                if _concerns(config.steps[place], s)
+                Unit(s.number, s.source, s.file.validation, r["documents"], _facts(folder, index, s.number))
+                for s, r in zip(chunks, results, strict=True)
+                if _concerns(config.steps[index], s)
             ]
-            decision = config.steps[place]
+            decision = config.steps[index]
             assert isinstance(decision, GlobalStep)
-            _decide(decision.decide(units, step_folder(folder, place)), _title(place, decision), run)
+            _decide(decision.decide(units, step_folder(folder, index)), _title(index, decision), run)
     last = len(segments) - 1
     return [
         Survey(
-            stretch,
-            _output(stretch, last, folder),
+            chunk,
+            _output(chunk, last, folder),
             result["documents"],
             result["bytes"],
             result["least_key"],
             result["most_key"],
-            _by_key(stretch, folder),
+            _by_key(chunk, folder),
             all_tallies,
             its_bad,
         )
-        for stretch, result, all_tallies, its_bad in zip(stretches, results, tallies, bad, strict=True)
+        for chunk, result, all_tallies, its_bad in zip(chunks, results, tallies, bad, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class _Segment:
-    """Places of the steps of one pass."""
+    """Indices of the steps of one pass."""
 
     acting: int | None
     """A global step that decided after the pass before."""
@@ -109,63 +111,63 @@ class _Segment:
 def _segments(steps: list[Step]) -> list[_Segment]:
     found: list[_Segment] = []
     acting, local = None, list[int]()
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if isinstance(step, GlobalStep):
-            found.append(_Segment(acting, tuple(local), place))
-            acting, local = place, []
+            found.append(_Segment(acting, tuple(local), index))
+            acting, local = index, []
         else:
-            local.append(place)
+            local.append(index)
     return [*found, _Segment(acting, tuple(local), None)]
 
 
-def _pass(config: BuildConfig, stretch: Stretch, number: int, folder: Path) -> dict[str, Any]:
+def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> dict[str, Any]:
     """Takes one unit through one pass; returns what is to be known of it."""
     segment = _segments(config.steps)[number]
-    path = _input(stretch, number, folder)
+    path = _input(chunk, number, folder)
     documents: Iterable[Document]
-    bad = BadInput() if path == stretch.file.path else None
+    bad = BadInput() if path == chunk.file.path else None
     if bad is not None:
-        documents = read_documents(path, config, stretch.file.name, bad)
+        documents = read_documents(path, config, chunk.file.name, bad)
     else:
-        documents = read_piece(path, stretch.file.name)
+        documents = read_piece(path, chunk.file.name)
     tallies: dict[int, Tally] = {}
 
-    def through(place: int | None, run: Callable[[Any, Iterable[Document], Tally], Iterator[Document]]) -> None:
+    def through(index: int | None, run: Callable[[Any, Iterable[Document], Tally], Iterator[Document]]) -> None:
         nonlocal documents
-        if place is not None and _concerns(config.steps[place], stretch):
-            tally = tallies[place] = Tally()
-            documents = _counted_out(run(config.steps[place], _counted_in(documents, tally), tally), tally)
+        if index is not None and _concerns(config.steps[index], chunk):
+            tally = tallies[index] = Tally()
+            documents = _counted_out(run(config.steps[index], _counted_in(documents, tally), tally), tally)
 
     def act(step: GlobalStep, seen: Iterable[Document], tally: Tally) -> Iterator[Document]:
         assert segment.acting is not None
-        return step.run(seen, tally, stretch.number, step_folder(folder, segment.acting))
+        return step.run(seen, tally, chunk.number, step_folder(folder, segment.acting))
 
     through(segment.acting, act)
-    for place in segment.local:
+    for index in segment.local:
 
-        def work(step: LocalStep, seen: Iterable[Document], tally: Tally, at: int = place) -> Iterator[Document]:
+        def work(step: LocalStep, seen: Iterable[Document], tally: Tally, at: int = index) -> Iterator[Document]:
             return step.run(seen, tally, step_folder(folder, at))
 
-        through(place, work)
-    if segment.gathering is not None and _concerns(config.steps[segment.gathering], stretch):
+        through(index, work)
+    if segment.gathering is not None and _concerns(config.steps[segment.gathering], chunk):
         gatherer = config.steps[segment.gathering]
         assert isinstance(gatherer, GlobalStep)
-        facts = _facts(folder, segment.gathering, stretch.number)
+        facts = _facts(folder, segment.gathering, chunk.number)
         documents = gatherer.gather(documents, facts, step_folder(folder, segment.gathering))
     found = _Found(keys=segment.gathering is None)
-    write_piece(_output(stretch, number, folder), found.watched(documents))
-    if path == stretch.file.path:
-        stretch.file.check_unchanged()
+    write_piece(_output(chunk, number, folder), found.watched(documents))
+    if path == chunk.file.path:
+        chunk.file.check_unchanged()
     if segment.gathering is None:
         buckets = np.flatnonzero(found.bytes_by_key)
-        with written(_by_key(stretch, folder)) as scratch, scratch.open("wb") as file:
+        with written(_by_key(chunk, folder)) as scratch, scratch.open("wb") as file:
             np.save(file, np.stack([buckets, found.bytes_by_key[buckets]]))
     return {
         "documents": found.documents,
         "bytes": found.bytes,
         "least_key": found.least_key,
         "most_key": found.most_key,
-        "tallies": {str(place): tally.to_dict() for place, tally in tallies.items()},
+        "tallies": {str(index): tally.to_dict() for index, tally in tallies.items()},
         "bad": None if bad is None else bad.to_dict(),
     }
 
@@ -191,7 +193,7 @@ class _Found:
             yield document
 
 
-def _decide(stages: Generator[list[Task], list[Any], None], title: str, run: Run) -> None:
+def _decide(stages: Generator[list[BuildTask], list[Any], None], title: str, run: RunTasks) -> None:
     results: Any = None  # what a generator is sent first
     for number in itertools.count(1):
         try:
@@ -213,30 +215,30 @@ def _counted_out(documents: Iterable[Document], tally: Tally) -> Iterator[Docume
         yield document
 
 
-def _concerns(step: Step, stretch: Stretch) -> bool:
-    return step.only is None or stretch.source in step.only
+def _concerns(step: Step, chunk: InputChunk) -> bool:
+    return step.only is None or chunk.source in step.only
 
 
-def _title(place: int, step: Step) -> str:
-    return f"step-{place + 1}-{step.title}"
+def _title(index: int, step: Step) -> str:
+    return f"step-{index + 1}-{step.title}"
 
 
-def step_folder(folder: Path, place: int) -> Path:
-    """Where the step at `place` keeps what it made."""
-    return folder / f"step-{place + 1}"
+def step_folder(folder: Path, index: int) -> Path:
+    """Where the step at `index` keeps what it made."""
+    return folder / f"step-{index + 1}"
 
 
-def _facts(folder: Path, place: int, unit: int) -> Path:
-    return step_folder(folder, place) / f"facts-{unit:06d}"
+def _facts(folder: Path, index: int, unit: int) -> Path:
+    return step_folder(folder, index) / f"facts-{unit:06d}"
 
 
-def _input(stretch: Stretch, number: int, folder: Path) -> Path:
-    return stretch.path if number == 0 else _output(stretch, number - 1, folder)
+def _input(chunk: InputChunk, number: int, folder: Path) -> Path:
+    return chunk.path if number == 0 else _output(chunk, number - 1, folder)
 
 
-def _output(stretch: Stretch, number: int, folder: Path) -> Path:
-    return folder / f"documents-{number + 1}" / f"{stretch.number:06d}{SUFFIX}"
+def _output(chunk: InputChunk, number: int, folder: Path) -> Path:
+    return folder / f"documents-{number + 1}" / f"{chunk.number:06d}{SUFFIX}"
 
 
-def _by_key(stretch: Stretch, folder: Path) -> Path:
-    return folder / "bytes-by-key" / f"{stretch.number:06d}.npy"
+def _by_key(chunk: InputChunk, folder: Path) -> Path:
+    return folder / "bytes-by-key" / f"{chunk.number:06d}.npy"

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import Input, Source
+from data_pipeline.build.inputs import Input, InputSource
 from data_pipeline.build.pieces import SUFFIX, write_piece
-from data_pipeline.common.work import Task
+from data_pipeline.common.work import BuildTask
 from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import Document
 from data_pipeline.reading.readers import packed, read_documents
 
 _PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**25
 _DOCUMENT_BYTES = 256  # that each counts besides its text, as it does in memory
-Run = Callable[[str, list[Task]], list[Any]]
+RunTasks = Callable[[str, list[BuildTask]], list[Any]]
 """Does a stage's tasks: (its name, which is that of its folder too; the tasks) -> their results."""
 
 
 @dataclass(frozen=True)
-class Stretch:
+class InputChunk:
     """A unit: documents that one task works on, all of one input file."""
 
     number: int
@@ -36,28 +36,30 @@ class Stretch:
     """Of the first piece of a file: what was malformed in all of it, as BadInput.to_dict."""
 
 
-def cut(config: BuildConfig, sources: list[Source], folder: Path, run: Run) -> list[Stretch]:
+def cut(config: BuildConfig, sources: list[InputSource], folder: Path, run: RunTasks) -> list[InputChunk]:
     """The units of all sources, in their order: files, or pieces of large ones."""
     files = [(source, file) for source in sources for file in source.inputs]
     limit = piece_bytes(config, sources)
     large = [(number, file) for number, (_, file) in enumerate(files) if file.state[0] > limit or packed(file.path)]
     tasks = [
-        Task(f"{number:06d}", partial(_cut, config, file, limit, folder / "reading" / f"{number:06d}"), file.state[0])
+        BuildTask(
+            f"{number:06d}", partial(_cut, config, file, limit, folder / "reading" / f"{number:06d}"), file.state[0]
+        )
         for number, file in large
     ]
     pieces = dict(zip((number for number, _ in large), run("reading", tasks), strict=True)) if tasks else {}
-    found: list[Stretch] = []
+    found: list[InputChunk] = []
     for number, (source, file) in enumerate(files):
         if number not in pieces:
-            found.append(Stretch(len(found), source.name, file, file.path, file.state[0], None))
+            found.append(InputChunk(len(found), source.name, file, file.path, file.state[0], None))
             continue
-        for place, (name, size) in enumerate(pieces[number]["pieces"]):
-            bad = None if place else pieces[number]["bad"]
-            found.append(Stretch(len(found), source.name, file, folder / "reading" / name, size, bad))
+        for index, (name, size) in enumerate(pieces[number]["pieces"]):
+            bad = None if index else pieces[number]["bad"]
+            found.append(InputChunk(len(found), source.name, file, folder / "reading" / name, size, bad))
     return found
 
 
-def piece_bytes(config: BuildConfig, sources: list[Source]) -> int:
+def piece_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
     """Larger files are cut into pieces of this size."""
     if config.piece_bytes is not None:
         return config.piece_bytes

@@ -13,25 +13,25 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import Source
+from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import KEY_BUCKETS, Survey
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
-from data_pipeline.build.units import Run
-from data_pipeline.common.work import Task, written
+from data_pipeline.build.units import RunTasks
+from data_pipeline.common.work import BuildTask, written
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
 from data_pipeline.tokenizers.base import Tokenizer
 
 
-def cutoffs(config: BuildConfig, sources: list[Source], surveys: list[Survey]) -> dict[str, int]:
+def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Survey]) -> dict[str, int]:
     """Of each source: a document is held out when its key is below, or when its file is. At least one document is.
 
     Raises DataError for a source without text, or with none left to train on.
     """
     found = {}
     for source in sources:
-        mine = [survey for survey in surveys if survey.stretch.source == source.name]
-        training = [survey for survey in mine if not survey.stretch.file.validation]
+        mine = [survey for survey in surveys if survey.chunk.source == source.name]
+        training = [survey for survey in mine if not survey.chunk.file.validation]
         documents = sum(survey.documents for survey in training)
         whose = f"source {source.name}" if source.name else "input"
         after = " after its steps" if config.steps else ""
@@ -39,7 +39,7 @@ def cutoffs(config: BuildConfig, sources: list[Source], surveys: list[Survey]) -
             raise DataError(f"The {whose} holds no text{after}; give files with text.")
         cutoff = 0
         if source.has_validation_files:
-            if not any(survey.documents for survey in mine if survey.stretch.file.validation):
+            if not any(survey.documents for survey in mine if survey.chunk.file.validation):
                 raise DataError(f"The validation_input of the {whose} holds no text{after}; give files with text.")
         else:
             least = min(survey.least_key for survey in training)
@@ -54,7 +54,12 @@ def cutoffs(config: BuildConfig, sources: list[Source], surveys: list[Survey]) -
 
 
 def make_tokenizer(
-    config: BuildConfig, sources: list[Source], surveys: list[Survey], cutoff: dict[str, int], folder: Path, run: Run
+    config: BuildConfig,
+    sources: list[InputSource],
+    surveys: list[Survey],
+    cutoff: dict[str, int],
+    folder: Path,
+    run: RunTasks,
 ) -> Path:
     """Its file, in `folder`."""
     settings = config.tokenizer
@@ -63,17 +68,17 @@ def make_tokenizer(
         whole = sum(source.weight for source in sources)
         tasks = []
         for source in sources:
-            mine = [s for s in surveys if s.stretch.source == source.name and not s.stretch.file.validation]
+            mine = [s for s in surveys if s.chunk.source == source.name and not s.chunk.file.validation]
             wanted = max(1, int(settings.training_bytes * source.weight / whole))
             limit = _limit(mine, cutoff[source.name], wanted)
             samples[source.name] = wanted, []
             for survey in mine:
-                place = folder / "sample" / f"{survey.stretch.number:06d}{SUFFIX}"
-                work = partial(_sample, survey, cutoff[source.name], limit, place)
-                tasks.append(Task(place.name.removesuffix(SUFFIX), work, survey.bytes))
-                samples[source.name][1].append(place)
+                path = folder / "sample" / f"{survey.chunk.number:06d}{SUFFIX}"
+                work = partial(_sample, survey, cutoff[source.name], limit, path)
+                tasks.append(BuildTask(path.name.removesuffix(SUFFIX), work, survey.bytes))
+                samples[source.name][1].append(path)
         run("sample", tasks)
-    (name,) = run("tokenizer", [Task("tokenizer", partial(_make, config, samples, folder))])
+    (name,) = run("tokenizer", [BuildTask("tokenizer", partial(_make, config, samples, folder))])
     return folder / str(name)
 
 
@@ -92,7 +97,7 @@ def _limit(surveys: list[Survey], cutoff: int, wanted_bytes: int) -> int:
 
 
 def _sample(survey: Survey, least_key: int, limit: int, path: Path) -> None:
-    documents = read_piece(survey.path, survey.stretch.file.name)
+    documents = read_piece(survey.path, survey.chunk.file.name)
     write_piece(path, (document for document in documents if least_key <= document.key < limit))
 
 

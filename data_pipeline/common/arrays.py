@@ -48,6 +48,6 @@ def unique_pairs(first: Positions, second: Positions) -> NDArray[np.int64]:
 
 
 def pieces(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
-    """Stretches of at most `size` along the last axis."""
+    """Slices of at most `size` along the last axis."""
     for begin in range(0, array.shape[-1], size):
         yield array[..., begin : begin + size]

@@ -30,7 +30,7 @@ _SMALL = 2**22  # work that is done sooner than processes start
 
 
 @dataclass(frozen=True)
-class Task:
+class BuildTask:
     """One piece of work. `run` is picklable, returns plain values, and gives equal files and values each time."""
 
     key: str
@@ -41,7 +41,10 @@ class Task:
 
 
 def run_tasks(
-    tasks: Sequence[Task], folder: Path, workers: int, done: Callable[[Task, bool], None] = lambda task, new: None
+    tasks: Sequence[BuildTask],
+    folder: Path,
+    workers: int,
+    done: Callable[[BuildTask, bool], None] = lambda task, new: None,
 ) -> list[Any]:
     """The results of `tasks`, in order, by up to `workers` processes; `done` is told of each as it ends, and whether it
     was done just now or by an earlier start.
@@ -89,11 +92,11 @@ def written(path: Path) -> Iterator[Path]:
         scratch.unlink(missing_ok=True)
 
 
-def _in_processes(folder: Path, tasks: list[Task], workers: int) -> Iterator[tuple[Task, Any]]:
+def _in_processes(folder: Path, tasks: list[BuildTask], workers: int) -> Iterator[tuple[BuildTask, Any]]:
     """Results as they come. Tasks that other commands have claimed are left out."""
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(min(workers, len(tasks)), context, _end_with_parent) as pool:
-        waiting: dict[Future[tuple[Any] | None], Task] = {pool.submit(_run, folder, task): task for task in tasks}
+        waiting: dict[Future[tuple[Any] | None], BuildTask] = {pool.submit(_run, folder, task): task for task in tasks}
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -104,7 +107,7 @@ def _in_processes(folder: Path, tasks: list[Task], workers: int) -> Iterator[tup
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _run(folder: Path, task: Task) -> tuple[Any] | None:
+def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
     """Does the task unless it is done; None when someone else is at it."""
     with (folder / f"{task.key}{_CLAIM}").open("a") as claim:
         try:
@@ -119,7 +122,7 @@ def _run(folder: Path, task: Task) -> tuple[Any] | None:
         return (json.loads(json.dumps(value)),)  # what another start would read
 
 
-def _is_free(folder: Path, task: Task) -> bool:
+def _is_free(folder: Path, task: BuildTask) -> bool:
     """Whether no one seems to be at it."""
     with (folder / f"{task.key}{_CLAIM}").open("a") as claim:
         try:
@@ -129,7 +132,7 @@ def _is_free(folder: Path, task: Task) -> bool:
     return True
 
 
-def _result(folder: Path, task: Task) -> tuple[Any] | None:
+def _result(folder: Path, task: BuildTask) -> tuple[Any] | None:
     try:
         return (json.loads((folder / f"{task.key}{_RESULT}").read_bytes()),)
     except FileNotFoundError:

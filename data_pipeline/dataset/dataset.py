@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from data_pipeline.common.limits import allow_open_files
 from data_pipeline.dataset.cache import Cache
-from data_pipeline.dataset.manifest import File, Manifest, Member, Shard, SplitName, TokenizerRecord, file_sha256
+from data_pipeline.dataset.manifest import (
+    DatasetManifest,
+    FileRecord,
+    Member,
+    Shard,
+    SplitName,
+    TokenizerRecord,
+    file_sha256,
+)
 from data_pipeline.dataset.member_headers import read_records, read_starts
 from data_pipeline.dataset.remote import RemoteTokens, fetch_directory
 from data_pipeline.dataset.shards import npy_vector
@@ -61,7 +69,7 @@ class Dataset:
             cache = cache or Cache()
             self.manifest, self.directory = fetch_directory(self._storage, cache)
         else:
-            self.manifest, self.directory = Manifest.load(path), path
+            self.manifest, self.directory = DatasetManifest.load(path), path
             allow_open_files()  # each shard is mapped
             for shard in self._all_shards():
                 _check_file(path / shard.file, shard.bytes)
@@ -171,8 +179,8 @@ class Dataset:
                     starts = firsts[number] + read_starts(head, shard.members[number], self._where(shard))
                     records = self._records(head, shard, len(starts))
                     ends = np.append(starts[1:], firsts[number + 1])
-                    for place in np.flatnonzero((starts < end) & (start < ends)).tolist():
-                        found.append(DocumentSpan(records[place], int(starts[place]), int(ends[place] - starts[place])))
+                    for index in np.flatnonzero((starts < end) & (start < ends)).tolist():
+                        found.append(DocumentSpan(records[index], int(starts[index]), int(ends[index] - starts[index])))
             begin += shard.tokens
         return found
 
@@ -183,7 +191,7 @@ class Dataset:
 
         Of several processes that verify together, each takes one of `shares` equal shares of the files.
         """
-        files: list[Shard | TokenizerRecord | File] = [
+        files: list[Shard | TokenizerRecord | FileRecord] = [
             *self._all_shards(),
             *self.manifest.small_files,
         ]

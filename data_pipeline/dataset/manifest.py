@@ -1,4 +1,4 @@
-"""manifest.json: what a dataset directory holds, where each stretch of tokens lies, and digests that prove it."""
+"""manifest.json: what a dataset directory holds, where each span of tokens lies, and digests that prove it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class Member(StrictRecord):
-    """One stretch of the token stream inside a shard."""
+    """One span of the token stream inside a shard."""
 
     offset: Bytes = Field(description="bytes from the start of the shard to the first token")
     tokens: int = Field(gt=0, le=2**31, description="read and fetched as a whole where it is needed")
@@ -115,7 +115,7 @@ class TokenizerRecord(StrictRecord):
     end_of_text: int = Field(ge=0)
 
 
-class File(StrictRecord):
+class FileRecord(StrictRecord):
     """A file by its content."""
 
     file: str
@@ -130,25 +130,27 @@ class BuildRecord(StrictRecord):
     config: dict[str, Any]
     source: str = ""
     """Which of the config's sources this is; empty when it has one input."""
-    inputs: tuple[File, ...]
-    validation_inputs: tuple[File, ...] = ()
+    inputs: tuple[FileRecord, ...]
+    validation_inputs: tuple[FileRecord, ...] = ()
 
 
-class Manifest(StrictRecord):
+class DatasetManifest(StrictRecord):
     """Everything about a dataset but its tokens."""
 
     format: Literal[1] = FORMAT
     identity: str = Field(description="digest of tokenizer and tokens: equal exactly when the streams are equal")
     dtype: Literal["uint16", "uint32"]
     tokenizer: TokenizerRecord
-    unigram: File = Field(description="int64 [vocabulary] counts of each token in the training split, as .npy")
+    unigram: FileRecord = Field(description="int64 [vocabulary] counts of each token in the training split, as .npy")
     splits: dict[SplitName, Split]
     build: BuildRecord
-    report: File | None = Field(default=None, description="what the steps of the build saw, kept and dropped, as .json")
+    report: FileRecord | None = Field(
+        default=None, description="what the steps of the build saw, kept and dropped, as .json"
+    )
     pairs: bool = Field(default=False, description="each document is two texts, both followed by an end of text")
 
     @property
-    def small_files(self) -> tuple[TokenizerRecord | File, ...]:
+    def small_files(self) -> tuple[TokenizerRecord | FileRecord, ...]:
         """All but the shards."""
         return (self.tokenizer, self.unigram, *((self.report,) if self.report is not None else ()))
 
@@ -162,23 +164,23 @@ class Manifest(StrictRecord):
         save_record(self, directory / MANIFEST)
 
     @classmethod
-    def load(cls, directory: Path) -> Manifest:
+    def load(cls, directory: Path) -> DatasetManifest:
         """Read and check manifest.json. Raises DataError when it is missing, damaged or of another format."""
         path = directory / MANIFEST
         return cls.parse(record_bytes(path), str(path))
 
     @classmethod
-    def parse(cls, content: bytes, path: str) -> Manifest:
+    def parse(cls, content: bytes, path: str) -> DatasetManifest:
         """Check the bytes of a manifest.json, which errors call `path`. Raises DataError as `load` does."""
         manifest, intact = parse_record(cls, content, path)
         if manifest.identity != stream_identity(manifest.tokenizer.identity, manifest.dtype, manifest.splits):
             raise DataError(f"{path} was changed by hand: its identity isn't that of its shards; build it again.")
-        manifest._check_places(path)
+        manifest._check_offsets(path)
         if not intact:
             raise DataError(f"{path} was changed by hand: its checksum isn't that of its content; build it again.")
         return manifest
 
-    def _check_places(self, path: str) -> None:
+    def _check_offsets(self, path: str) -> None:
         """Raises DataError unless every member's tokens lie in its shard, in order and apart."""
         for split in self.splits.values():
             for shard in split.shards:

@@ -58,14 +58,14 @@ def _files(head: bytes, shard: str) -> tuple[bytes, bytes]:
 
 
 def _walk(head: bytes) -> Iterator[tuple[str, bytes]]:
-    place = 0
+    offset = 0
     while True:
-        entry = tarfile.TarInfo.frombuf(head[place : place + _BLOCK_BYTES], "utf-8", "surrogateescape")
-        begin = place + _BLOCK_BYTES
+        entry = tarfile.TarInfo.frombuf(head[offset : offset + _BLOCK_BYTES], "utf-8", "surrogateescape")
+        begin = offset + _BLOCK_BYTES
         if not entry.isreg() or not 0 <= entry.size <= len(head) - begin:
             raise ValueError("an entry is no file or ends beyond its place")
         yield entry.name, head[begin : begin + entry.size]
-        place = begin - (-entry.size // _BLOCK_BYTES) * _BLOCK_BYTES
+        offset = begin - (-entry.size // _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _damaged(shard: str, what: str) -> DataError:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.dataset.cache import Cache
-from data_pipeline.dataset.manifest import LIMIT_BYTES, MANIFEST, Manifest, Member, Shard, Split
+from data_pipeline.dataset.manifest import LIMIT_BYTES, MANIFEST, DatasetManifest, Member, Shard, Split
 from data_pipeline.dataset.storage import Storage
 from data_pipeline.dataset.token_stream import TokenStream, not_of_vocabulary
 from data_pipeline.errors import DataError
@@ -24,14 +24,14 @@ _THREADS = 8  # that fetch at once, for each split of each process
 _SMALL_FILE_BYTES = 2**30  # a tokenizer or the counts of its tokens: more is a mistake
 
 
-def fetch_directory(storage: Storage, cache: Cache) -> tuple[Manifest, Path]:
+def fetch_directory(storage: Storage, cache: Cache) -> tuple[DatasetManifest, Path]:
     """The manifest, and a local folder that holds it, the tokenizer and the counts of tokens.
 
     The manifest is fetched each time, so that a dataset that was built anew is seen to be another one; the rest once.
     Raises DataError when one can't be had or is not what the manifest says.
     """
     content = storage.read_all(MANIFEST, LIMIT_BYTES)
-    manifest = Manifest.parse(content, storage.name(MANIFEST))
+    manifest = DatasetManifest.parse(content, storage.name(MANIFEST))
     for shard in (shard for split in manifest.splits.values() for shard in split.shards):
         if any(member.sha256 is None or member.head_sha256 is None for member in shard.members):
             raise DataError(
@@ -58,11 +58,11 @@ def fetch_directory(storage: Storage, cache: Cache) -> tuple[Manifest, Path]:
 class RemoteTokens(TokenStream):
     """Of shards elsewhere: the members that a batch needs are fetched side by side, through the cache."""
 
-    def __init__(self, manifest: Manifest, split: Split, storage: Storage, cache: Cache) -> None:
+    def __init__(self, manifest: DatasetManifest, split: Split, storage: Storage, cache: Cache) -> None:
         super().__init__(manifest, split)
         self._storage, self._cache = storage, cache
         self._number = np.concatenate([np.arange(len(shard.members)) for shard in split.shards])
-        """[members] place of each in its shard."""
+        """[members] index of each in its shard."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
@@ -74,14 +74,14 @@ class RemoteTokens(TokenStream):
         for row, (start, member) in enumerate(zip(starts.tolist(), first.tolist(), strict=True)):
             column = 0
             while column < length:
-                place = start + column - int(self._begins[member])
+                offset = start + column - int(self._begins[member])
                 count = min(length - column, int(self._ends[member]) - start - column)
-                wanted.setdefault(member, []).append((row, column, place, count))
+                wanted.setdefault(member, []).append((row, column, offset, count))
                 column, member = column + count, member + 1
 
         def copy(member: int, tokens: NDArray[np.uint16 | np.uint32]) -> None:
-            for row, column, place, count in wanted[member]:
-                out[row, column : column + count] = tokens[place : place + count]
+            for row, column, offset, count in wanted[member]:
+                out[row, column : column + count] = tokens[offset : offset + count]
 
         sizes = self._ends - self._begins
         self._cache.expect(sum(int(sizes[member]) for member in wanted) * self._itemsize)

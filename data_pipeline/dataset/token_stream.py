@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.manifest import Manifest, Split
+from data_pipeline.dataset.manifest import DatasetManifest, Split
 from data_pipeline.errors import DataError
 
 _LOOK_EVERY_S = 1.0
@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 1.0
 class TokenStream(ABC):
     """Where each token of a split lies. Safe to share between threads."""
 
-    def __init__(self, manifest: Manifest, split: Split) -> None:
+    def __init__(self, manifest: DatasetManifest, split: Split) -> None:
         self._split, self._itemsize = split, manifest.itemsize
         self._vocabulary = manifest.tokenizer.vocabulary
         self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
@@ -61,13 +61,13 @@ class LocalTokens(TokenStream):
     network file system what its attribute cache hides for some seconds.
     """
 
-    def __init__(self, manifest: Manifest, split: Split, directory: Path) -> None:
+    def __init__(self, manifest: DatasetManifest, split: Split, directory: Path) -> None:
         """Raises DataError when a shard can't be opened."""
         super().__init__(manifest, split)
         members = [member for shard in split.shards for member in shard.members]
         first = np.array([member.offset // self._itemsize for member in members], np.int64)
         self._shift = first - self._begins
-        """[members] place in its shard, in tokens, minus place in the stream."""
+        """[members] position in its shard, in tokens, minus position in the stream."""
         self._paths = [str(directory / shard.file) for shard in split.shards]
         self._files: list[mmap.mmap] = []
         self._maps: list[NDArray[Any]] = []
@@ -92,22 +92,22 @@ class LocalTokens(TokenStream):
             return np.empty((len(starts), length), np.int64)
         member = np.minimum(self._ends.searchsorted(starts, side="right"), len(self._ends) - 1)
         inside = (starts >= self._begins[member]) & (starts + length <= self._ends[member])
-        places, shard = starts + self._shift[member], self._shard_of[member]
+        offsets, shard = starts + self._shift[member], self._shard_of[member]
         mine = inside & (shard == shard[0])
         gathered = np.count_nonzero(mine)  # small batches feel each call: this one is many times faster than all()
         if gathered == len(starts):
-            return self._gathered(int(shard[0]), places, length)
+            return self._gathered(int(shard[0]), offsets, length)
         self._check_bounds(starts, length)
         if 2 * gathered > len(starts):
-            out = self._gathered(int(shard[0]), np.where(mine, places, places[mine.argmax()]), length)
+            out = self._gathered(int(shard[0]), np.where(mine, offsets, offsets[mine.argmax()]), length)
             left = np.flatnonzero(~mine)
         else:
             out, left = np.empty((len(starts), length), np.int64), np.arange(len(starts))
         for n in set(shard[left].tolist()):
             self._check(n)
-        rows = zip(left.tolist(), *(values[left].tolist() for values in (inside, shard, places)), strict=True)
-        for row, whole, n, place in rows:
-            out[row] = self._maps[n][place : place + length] if whole else self._across(int(starts[row]), length)
+        rows = zip(left.tolist(), *(values[left].tolist() for values in (inside, shard, offsets)), strict=True)
+        for row, whole, n, offset in rows:
+            out[row] = self._maps[n][offset : offset + length] if whole else self._across(int(starts[row]), length)
         return out
 
     def check_vocabulary(self, number: int) -> None:
@@ -130,25 +130,25 @@ class LocalTokens(TokenStream):
         except OSError as error:
             raise DataError(f"{self._paths[shard]} can't be read ({error.strerror}); put it back.") from error
 
-    def _gathered(self, shard: int, places: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """[rows, length] tokens of one shard from `places` [rows] on."""
+    def _gathered(self, shard: int, offsets: NDArray[np.int64], length: int) -> NDArray[np.int64]:
+        """[rows, length] tokens of one shard from `offsets` [rows] on."""
         self._check(shard)
         tokens = self._maps[shard]
         # Every window of the shard, as a view. sliding_window_view makes the same, in the time that ten rows take.
         windows: NDArray[Any] = np.ndarray(
             (len(tokens) - length + 1, length), self._dtype, tokens, 0, (self._itemsize, self._itemsize)
         )
-        return windows[places].astype(np.int64)
+        return windows[offsets].astype(np.int64)
 
     def _across(self, start: int, count: int) -> NDArray[Any]:
-        """A stretch that begins in one member and ends in another."""
+        """A span that begins in one member and ends in another."""
         pieces, member = [], int(np.searchsorted(self._ends, start, side="right"))
         while count:
             taken = min(count, int(self._ends[member]) - start)
-            place = start + int(self._shift[member])
+            offset = start + int(self._shift[member])
             shard = int(self._shard_of[member])
             self._check(shard)
-            pieces.append(self._maps[shard][place : place + taken])
+            pieces.append(self._maps[shard][offset : offset + taken])
             start, count, member = start + taken, count - taken, member + 1
         return np.concatenate(pieces)
 

@@ -41,7 +41,7 @@ class Part(BaseModel):
     held_out: bool
 
 
-class Rule(BaseModel):
+class RemovalRule(BaseModel):
     """Items of one kind go if they are alike to one of another: a kind is a source, held out or not."""
 
     model_config = ConfigDict(frozen=True)
@@ -66,7 +66,7 @@ class Plan(BaseModel):
     """Items that a task may hold at a time."""
     together: bool
     """Whether items of different sources are compared."""
-    rules: list[Rule]
+    rules: list[RemovalRule]
     reasons: list[str]
     """By code: 0 stays."""
     weak: list[int]
@@ -84,7 +84,7 @@ class _Items:
         """[2, links] those that were found in units, the share of this task."""
         for part in plan.parts:
             for run in runs_in(part.facts):  # one at a time is mapped: hence the copies
-                begin, end = (_border(run.keys[0], place, plan.ranges) for place in (number, number + 1))
+                begin, end = (_border(run.keys[0], border, plan.ranges) for border in (number, number + 1))
                 slices.append(np.array(run.keys[:-1, begin:end]))
                 positions.append(run.keys[-1, begin:end].astype(np.int64) + part.first)
                 sources.append(np.full(end - begin, part.source))

@@ -20,7 +20,7 @@ from data_pipeline.common.arrays import append, arrays_in, unique_pairs
 NO_SKETCH = 0
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     """One run of a facts file; items are numbered from 0 in their unit."""
 
     covers: NDArray[np.int64]
@@ -33,11 +33,11 @@ class Run(NamedTuple):
     """[items, bytes] to compare items by; [items, 0] where keys decide."""
 
 
-def runs_in(facts: Path) -> Iterator[Run]:
+def runs_in(facts: Path) -> Iterator[SortedRun]:
     """The runs of a facts file."""
     arrays = arrays_in(facts)
-    while fields := list(itertools.islice(arrays, len(Run._fields))):
-        yield Run(*fields)
+    while fields := list(itertools.islice(arrays, len(SortedRun._fields))):
+        yield SortedRun(*fields)
         del fields  # the map of one run at a time, unless the caller holds on to it
 
 

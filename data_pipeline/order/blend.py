@@ -2,10 +2,10 @@
 
 Weights are whole numbers of units, so after as many samples as there are units in all, every source has had exactly its
 share, and the same order can begin again. Within that period the order is an answer to the chairman assignment problem
-(Tijdeman 1980): the j-th sample of a source has a first and a last place at which it leaves the source's count within
-`bound` of its share, and each place goes to the sample that is due first of those that may come. Tijdeman shows that
-for k sources the bound 1 - 1 / (2k - 2) can always be kept, and that a smaller one cannot; of unit jobs with such
-windows, earliest deadline first finds an order wherever there is one.
+(Tijdeman 1980): the j-th sample of a source has a first and a last position at which it leaves the source's count
+within `bound` of its share, and each position goes to the sample that is due first of those that may come. Tijdeman
+shows that for k sources the bound 1 - 1 / (2k - 2) can always be kept, and that a smaller one cannot; of unit jobs with
+such windows, earliest deadline first finds an order wherever there is one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Blend:
 
     def assign(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Sample positions [n], each >= 0 -> (source [n], index within that source's own sequence [n])."""
-        periods, places = np.divmod(positions, self.period)
-        sources = self._sources[places].astype(np.int64)
-        return sources, periods * self._units[sources] + self._ranks[places]
+        periods, offsets = np.divmod(positions, self.period)
+        sources = self._sources[offsets].astype(np.int64)
+        return sources, periods * self._units[sources] + self._ranks[offsets]
 
     def counts(self, samples: int) -> NDArray[np.int64]:
         """[sources] how many of the first `samples` samples come from each."""
-        periods, place = divmod(samples, self.period)
-        return periods * self._units + np.bincount(self._sources[:place], minlength=len(self._units))
+        periods, offset = divmod(samples, self.period)
+        return periods * self._units + np.bincount(self._sources[:offset], minlength=len(self._units))
 
 
 def _units(weights: Sequence[float]) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ def _nearest(shares: NDArray[np.float64]) -> list[int]:
 
 @functools.lru_cache(maxsize=8)
 def _timetable(units: tuple[int, ...]) -> tuple[NDArray[np.int16], NDArray[np.int32]]:
-    """(source [period], samples that it gave before [period]) of each place."""
+    """(source [period], samples that it gave before [period]) of each position."""
     period, given = sum(units), [source for source, unit in enumerate(units) if unit]
     sources, ranks = np.zeros(period, np.int16), np.zeros(period, np.int32)
     if len(given) == 1:
@@ -103,10 +103,10 @@ def _timetable(units: tuple[int, ...]) -> tuple[NDArray[np.int16], NDArray[np.in
     released = np.searchsorted(begins[order], np.arange(period), side="right").tolist()
     waiting: list[int] = []
     chosen, known = [], 0
-    for place in range(period):
-        for key in keys[known : released[place]]:
+    for position in range(period):
+        for key in keys[known : released[position]]:
             heapq.heappush(waiting, key)
-        known = released[place]
+        known = released[position]
         chosen.append(heapq.heappop(waiting))
     late, table = np.divmod(np.array(chosen, np.int64), len(units))
     assert (late >= np.arange(period)).all(), "Tijdeman's bound can be kept"

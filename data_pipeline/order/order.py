@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.common.hashing import mix
 
-_ROUNDS = 6  # even, so that the two halves, which may differ by one bit, end in their own places
+_ROUNDS = 6  # even, so that the two halves, which may differ by one bit, end in their own positions
 _TABLE_BITS, _FEW = 28, 4  # tables of up to 2^14 answers, for at least a quarter as many questions
 _MIN_BITS = 6  # narrower halves hold too few round functions to shuffle a handful of windows
 

@@ -57,7 +57,7 @@ class GramIndex:
     ngram: int
     """Words of the grams to be removed from training text."""
     hashes: NDArray[np.uint64]
-    """[grams] of `Words.grams`, sorted; a gram's number is its place here."""
+    """[grams] of `Words.grams`, sorted; a gram's number is its index here."""
     removable: NDArray[np.bool_]
     """[grams] whether it has `ngram` words, all in one example."""
     firsts: NDArray[np.int64]
@@ -124,7 +124,7 @@ class GramIndex:
         """
         hashes, first = words.grams(length)
         bitmap, shift = self._filter
-        byte, bit = _place(hashes, shift)
+        byte, bit = _filter_bit(hashes, shift)
         near = np.flatnonzero(bitmap[byte] & bit)
         number = np.minimum(np.searchsorted(self.hashes, hashes[near]), len(self.hashes) - 1)
         found = np.flatnonzero(self.hashes[number] == hashes[near])
@@ -187,14 +187,14 @@ class GramIndex:
         """(a bit for each way in which a hash can begin, set where one here does so; what to shift a hash by)."""
         bits = min(_MOST_FILTER_BITS, max(3, (_FILTER_BITS_PER_GRAM * len(self.hashes)).bit_length()))
         bitmap, shift = np.zeros(2 ** (bits - 3), np.uint8), np.uint64(64 - bits)
-        np.bitwise_or.at(bitmap, *_place(self.hashes, shift))
+        np.bitwise_or.at(bitmap, *_filter_bit(self.hashes, shift))
         return bitmap, shift
 
 
-def _place(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def _filter_bit(hashes: NDArray[np.uint64], shift: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """(byte, bit in it) that the first bits of each hash name."""
-    place = hashes >> shift
-    return (place >> np.uint64(3)).view(np.int64), np.uint8(1) << (place & np.uint64(7)).astype(np.uint8)
+    prefix = hashes >> shift
+    return (prefix >> np.uint64(3)).view(np.int64), np.uint8(1) << (prefix & np.uint64(7)).astype(np.uint8)
 
 
 def _looked_for(words: Words, least: int) -> NDArray[np.uint64]:

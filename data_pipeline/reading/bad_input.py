@@ -25,10 +25,10 @@ class BadInput:
     examples: list[dict[str, Any]] = field(default_factory=list)
     """Of smallest (file, index): the same ones however the work was shared."""
 
-    def note(self, file: str, index: int, place: str, reason: str) -> None:
+    def note(self, file: str, index: int, where: str, reason: str) -> None:
         """Counts one that is left out; `file` is the input file as the dataset calls it."""
         self.count += 1
-        self._keep([{"file": file, "index": index, "place": place, "reason": reason}])
+        self._keep([{"file": file, "index": index, "place": where, "reason": reason}])  # keys of report.json
 
     def add(self, other: BadInput) -> None:
         """Takes in what was counted elsewhere, in other files."""
@@ -62,17 +62,17 @@ class Records:
         self._count = 0
         self._first: list[str] = []
 
-    def malformed(self, index: int, place: str, reason: str, advice: str) -> None:
+    def malformed(self, index: int, where: str, reason: str, advice: str) -> None:
         """Counts one that was seen and is left out.
 
         Raises DataError when none may be malformed, or too many are: `max_fraction` of what was seen in the file.
         """
         if not self._max_fraction:
-            raise DataError(f"{self._path}, {place}: {reason}; {advice}.")
-        self._bad.note(self._name, index, place, reason)
+            raise DataError(f"{self._path}, {where}: {reason}; {advice}.")
+        self._bad.note(self._name, index, where, reason)
         self._count += 1
         if len(self._first) < _EXAMPLES:
-            self._first.append(f"{place}: {reason}")
+            self._first.append(f"{where}: {reason}")
 
     def end(self) -> None:
         """To be called once all are read. Raises DataError when too many of them were malformed."""

@@ -21,7 +21,7 @@ class Document:
     file: str
     """The input file, as the dataset calls it."""
     index: int
-    """Place in the file, from 0: the line of a .jsonl file, the passage of a .txt file, the article of a dump."""
+    """Position in the file, from 0: the line of a .jsonl file, the passage of a .txt file, the article of a dump."""
     part: int = 0
     """Which of the pieces that a step cut it into, from 0."""
 
@@ -38,7 +38,7 @@ class Document:
 
     @property
     def key(self) -> int:
-        """64 bits of the sha256 of its text: decides what is chance about a document (its split, its place in the
+        """64 bits of the sha256 of its text: decides what is chance about a document (its split, its position in the
         stream), so that it depends neither on where the text lies nor on who works on it."""
         return int.from_bytes(hashlib.sha256(self.utf8).digest()[: HASH_BITS // 8], "big")
 

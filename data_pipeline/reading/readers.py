@@ -1,7 +1,7 @@
 """Files -> documents: which format reads a file, and what reads a file that is compressed.
 
 A new format is one file in `formats/` and one row here. Whatever can't be read as it should be is an error that names
-the file and the place, unless `max_bad_fraction` lets a few malformed records be left out; only a wiki dump may end
+the file and where in it, unless `max_bad_fraction` lets a few malformed records be left out; only a wiki dump may end
 early. Nothing is ever extracted to disk, so names inside a file lead nowhere.
 """
 

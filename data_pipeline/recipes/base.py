@@ -40,9 +40,9 @@ class Samples(Protocol):
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The samples `ids` [n, 3] (source, epoch, number), in that order; `number` is below `count`."""
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Which tokens of the split's stream `rows` of the same arguments is made of: [m, 3] (row, start, tokens),
-        rows ascending, one or more stretches a row in the order that it has them."""
+        rows ascending, one or more spans a row in the order that it has them."""
 
 
 class Recipe(Protocol):
@@ -101,7 +101,7 @@ def too_short(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError
 
 
 def each_alone(starts: Ids, lengths: Ids | int) -> Ids:
-    """The stretches [n, 3] of samples that are made of one each; a number as `lengths` is that of all."""
+    """The spans [n, 3] of samples that are made of one each; a number as `lengths` is that of all."""
     return np.stack([np.arange(len(starts)), starts, np.broadcast_to(lengths, starts.shape)], axis=1)
 
 
@@ -116,15 +116,15 @@ def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[
 
 
 def in_order(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
-    """Parts (places [n], their rows), whose places together are 0, 1, ..., as one."""
-    count = sum(len(places) for places, _ in parts)
+    """Parts (positions [n], their rows), whose positions together are 0, 1, ..., as one."""
+    count = sum(len(positions) for positions, _ in parts)
     columns: dict[str, Any] = {}
     for field in fields(Rows):
         first = getattr(parts[0][1], field.name)
         columns[field.name] = None if first is None else np.empty((count, *first.shape[1:]), first.dtype)
         if first is not None:
-            for places, rows in parts:
-                columns[field.name][places] = getattr(rows, field.name)
+            for positions, rows in parts:
+                columns[field.name][positions] = getattr(rows, field.name)
     return Rows(**columns)
 
 

@@ -92,13 +92,13 @@ class PackedRows:
         labels, documents = tokens.copy(), np.full_like(tokens, -1)
         for size in np.unique(length).tolist():
             chosen = np.flatnonzero(length == size)
-            stretches = self._dataset.read(self._split, begin[chosen], size + 1)
-            places = row[chosen, None], column[chosen, None] + np.arange(size)
-            tokens[places], labels[places] = inputs_and_labels(stretches)
-            documents[places] = (chosen - first[row[chosen]])[:, None]
+            spans = self._dataset.read(self._split, begin[chosen], size + 1)
+            cells = row[chosen, None], column[chosen, None] + np.arange(size)
+            tokens[cells], labels[cells] = inputs_and_labels(spans)
+            documents[cells] = (chosen - first[row[chosen]])[:, None]
         return Rows(tokens, labels, (documents >= 0).astype(np.float32), documents=documents)
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """[pieces, 3] (row, where its piece begins in the stream, tokens with its last label)."""
         row, length, begin = self._pieces(seed, ids)
         return np.stack([row, begin, length.astype(np.int64) + 1], axis=1)
@@ -109,8 +109,8 @@ class PackedRows:
         bins = permute(ids[:, 2], self.count, round_keys(_ROWS_SEED, 0, 0))
         row, length, number = self._bins.pieces(bins)
         keys = np.stack([round_keys(seed, source, epoch) for source, epoch in ids[:, :2].tolist()], axis=1)
-        place = permute_each(number, self._counts[length], keys[:, row] ^ mix(length.astype(np.uint64)))
-        return row, length, self._begins[self._first[length] + place]
+        index = permute_each(number, self._counts[length], keys[:, row] ^ mix(length.astype(np.uint64)))
+        return row, length, self._begins[self._first[length] + index]
 
 
 def _cut(starts: Ids, pairs: Ids, length: int) -> tuple[Ids, NDArray[np.unsignedinteger]]:

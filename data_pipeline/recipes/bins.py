@@ -48,13 +48,13 @@ def best_fit_decreasing(counts: Sequence[int], size: int) -> list[Bins]:
         open_bins.setdefault(room, []).append(bins)
 
     def tightest(length: int) -> tuple[int, Bins] | None:
-        place = bisect_left(rooms, length)
-        if place == len(rooms):
+        index = bisect_left(rooms, length)
+        if index == len(rooms):
             return None
-        room = rooms[place]
+        room = rooms[index]
         bins = open_bins[room].pop()
         if not open_bins[room]:
-            del open_bins[room], rooms[place]
+            del open_bins[room], rooms[index]
         return room, bins
 
     for length in range(len(counts) - 1, 0, -1):
@@ -94,7 +94,7 @@ class NumberedBins:
         self._length, self._pieces, self._first_piece = np.array(items, np.int64).reshape(-1, 3).T
 
     def pieces(self, bins: Ints) -> tuple[Ints, Ints, Ints]:
-        """Of each piece in `bins` [n], bin after bin: (its bin's place in 0..n-1, its length, its number among all
+        """Of each piece in `bins` [n], bin after bin: (its bin's index in 0..n-1, its length, its number among all
         pieces of that length)."""
         kind = np.searchsorted(self._ends, bins, side="right")
         row, turn = _runs(self._num_items[kind])
@@ -106,6 +106,6 @@ class NumberedBins:
 
 
 def _runs(sizes: Ints) -> tuple[Ints, Ints]:
-    """Runs of `sizes`, one after the other -> of each element (its run, its place in that)."""
+    """Runs of `sizes`, one after the other -> of each element (its run, its index in that)."""
     run = np.repeat(np.arange(len(sizes)), sizes)
     return run, np.arange(len(run)) - (np.cumsum(sizes) - sizes)[run]

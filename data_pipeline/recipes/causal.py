@@ -56,11 +56,11 @@ class Windows:
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The windows as they are: nothing about them is drawn."""
-        stretches = self.dataset.read(self.split, ids[:, 2] * self.length, self.length + 1)
-        tokens, labels = inputs_and_labels(stretches)
+        spans = self.dataset.read(self.split, ids[:, 2] * self.length, self.length + 1)
+        tokens, labels = inputs_and_labels(spans)
         return Rows(tokens, labels, _all_count(*labels.shape))
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window, and the token after it, which is its last label."""
         return each_alone(ids[:, 2] * self.length, self.length + 1)
 

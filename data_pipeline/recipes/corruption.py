@@ -51,6 +51,6 @@ class CorruptedWindows:
             [corrupt(text, generator(seed, sample), self.recipe) for text, sample in zip(texts, ids, strict=True)]
         )
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
         return each_alone(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)

@@ -54,8 +54,8 @@ def text_infilling(text: Ids, random: np.random.Generator, recipe: Corruption) -
     offsets = np.arange(covered) - np.repeat(np.cumsum(spans) - spans, spans)
     kept = np.delete(text, np.repeat(starts, spans) + offsets)
     inserted = min(int((drawn == 0).sum()), covered - spans.size)
-    places = np.concatenate([gaps, random.integers(0, len(kept) + 1, inserted)])
-    return np.insert(kept, places, recipe.known.specials.mask)
+    positions = np.concatenate([gaps, random.integers(0, len(kept) + 1, inserted)])
+    return np.insert(kept, positions, recipe.known.specials.mask)
 
 
 def sentence_permutation(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:

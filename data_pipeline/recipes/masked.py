@@ -76,16 +76,16 @@ class Masked:
         return tokens, counted
 
     def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
-        """Places of `noise_density` of the tokens that are not special, at least one where there is one."""
+        """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""
         special = self.known.is_special[labels]
-        places = np.flatnonzero(~special)
-        budget = min(len(places), max(1, round(self.objective.noise_density * len(places))))
+        positions = np.flatnonzero(~special)
+        budget = min(len(positions), max(1, round(self.objective.noise_density * len(positions))))
         if not self.objective.whole_words:
-            return random.choice(places, budget, replace=False)
+            return random.choice(positions, budget, replace=False)
         begins = self.known.starts_word[labels] | special
         begins[1:] |= special[:-1] | self.known.ends_sentence[labels[:-1]]
         begins[0] = True
-        words = np.split(places, np.flatnonzero(begins[places])[1:])
+        words = np.split(positions, np.flatnonzero(begins[positions])[1:])
         chosen: list[Ids] = []
         for index in random.permutation(len(words)):
             if not chosen or sum(map(len, chosen)) + len(words[index]) <= budget:
@@ -115,7 +115,7 @@ class FullSentences:
         made = [self.recipe.masked(row, generator(seed, sample)) for row, sample in zip(labels, ids, strict=True)]
         return Rows(np.stack([tokens for tokens, _ in made]), labels, np.stack([counted for _, counted in made]))
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
         return each_alone(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
 
@@ -165,7 +165,7 @@ class Segments:
             next_sentence=np.array(follows, np.int64),
         )
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Both segments of each sample, which `rows` draws in the same way."""
         found = []
         for row, sample in enumerate(ids):

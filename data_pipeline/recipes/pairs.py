@@ -31,7 +31,7 @@ class FittingPairs:
     def __init__(self, recipe: Pairs, dataset: Dataset, split: SplitName) -> None:
         """Raises DataError when none fits."""
         self._recipe, self._dataset, self._split = recipe, dataset, split
-        ends = _places(dataset, split, recipe.known.end_of_text)
+        ends = _positions(dataset, split, recipe.known.end_of_text)
         total = dataset.manifest.splits[split].documents
         if len(ends) != 2 * total:
             raise DataError(f"{dataset.address} has {len(ends)} ends of text in {total} pairs; build it again.")
@@ -55,7 +55,7 @@ class FittingPairs:
         """The pairs as they are: nothing about them is drawn."""
         return self._recipe.shape.rows([self._pair(number) for number in ids[:, 2].tolist()])
 
-    def stretches(self, seed: int, ids: Ids) -> Ids:
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each pair with its ends of text."""
         return each_alone(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
 
@@ -66,7 +66,7 @@ class FittingPairs:
         return tokens[:source], tokens[source:]
 
 
-def _places(dataset: Dataset, split: SplitName, token: int) -> Ids:
+def _positions(dataset: Dataset, split: SplitName, token: int) -> Ids:
     """Where a token is in the split's stream, ascending."""
     total = dataset.num_tokens(split)
     found = [

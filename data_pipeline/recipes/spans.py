@@ -53,7 +53,7 @@ def drop(text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
 
 
 def prefix_lm(text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-    """The text up to a random place, and from there on."""
+    """The text up to a random position, and from there on."""
     cut = random.integers(1, len(text))
     return _closed(text[:cut], recipe), _closed(text[cut:], recipe)
 

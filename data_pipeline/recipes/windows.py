@@ -15,10 +15,10 @@ def num_windows(tokens: int, length: int) -> int:
     return max(0, tokens - 1) // length
 
 
-def inputs_and_labels(stretches: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Stretches of the stream [rows, length + 1] -> (inputs, labels), each [rows, length].
+def inputs_and_labels(spans: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Spans of the stream [rows, length + 1] -> (inputs, labels), each [rows, length].
 
-    Both lie in the memory of `stretches`, where a token's label is the next token: copies would take most of the time
+    Both lie in the memory of `spans`, where a token's label is the next token: copies would take most of the time
     that reading takes, for fresh pages more than for the tokens. So whoever changes one changes the other.
     """
-    return stretches[:, :-1], stretches[:, 1:]
+    return spans[:, :-1], spans[:, 1:]

@@ -1,8 +1,8 @@
 """What a step of a build is: settings that know how to work on documents, one file per kind of step.
 
 A local step decides about each document by itself. A global step must have seen all documents first: it gathers facts
-in one pass over every unit (a stretch of the input that one task reads), decides on them, and acts in the next pass.
-Both get the same documents in the same order in every pass, so a document's place in its unit is a name for it.
+in one pass over every unit (a chunk of the input that one task reads), decides on them, and acts in the next pass.
+Both get the same documents in the same order in every pass, so a document's position in its unit is a name for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_pipeline.common.work import Task
+from data_pipeline.common.work import BuildTask
 from data_pipeline.reading.documents import Document, Tally
 
 
@@ -49,7 +49,7 @@ class Step(BaseModel):
         """Files besides the input that its work depends on, such as texts to train a model on."""
         return []
 
-    def prepare(self, folder: Path) -> Iterable[Task]:
+    def prepare(self, folder: Path) -> Iterable[BuildTask]:
         """What has to be done once before any document is seen, such as training a model into `folder`."""
         return ()
 
@@ -71,10 +71,10 @@ class LocalStep(Step):
 
 @dataclass(frozen=True)
 class Unit:
-    """A stretch of the input, as a global step knows it."""
+    """A chunk of the input, as a global step knows it."""
 
     number: int
-    """Its place among all units, from 0: sources in the order of the config, files by name."""
+    """Its index among all units, from 0: sources in the order of the config, files by name."""
     source: str
     """The name of the source that it belongs to."""
     validation: bool
@@ -93,7 +93,7 @@ class GlobalStep(Step):
         """Passes the documents of a unit on as they are, and writes what `decide` needs of them to the file `facts`."""
 
     @abstractmethod
-    def decide(self, units: list[Unit], folder: Path) -> Generator[list[Task], list[Any], None]:
+    def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
         """Yields tasks, is sent their results, and so on; in the end `folder` says what becomes of each document.
 
         Memory is bounded whatever the number of documents.

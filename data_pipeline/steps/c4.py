@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from data_pipeline.common.work import Task
+from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
@@ -76,7 +76,7 @@ class C4(LocalStep):
         """The list of bad words."""
         return [] if self.bad_words is None else [self.bad_words.expanduser()]
 
-    def prepare(self, folder: Path) -> Iterable[Task]:
+    def prepare(self, folder: Path) -> Iterable[BuildTask]:
         """Has nothing to do but see that the list can be read; raises DataError if it can't."""
         self._bad_words()
         return ()

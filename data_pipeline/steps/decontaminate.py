@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from data_pipeline.common.work import Task, written
+from data_pipeline.common.work import BuildTask, written
 from data_pipeline.overlap.examples import EvaluationSet
 from data_pipeline.overlap.overlap import REPORT, GramIndex
 from data_pipeline.reading.documents import Document, Tally, batched
@@ -66,9 +66,9 @@ class Decontaminate(GlobalStep):
         """The evaluation sets'."""
         return [path for one in self.against for path in find_inputs(one.files)]
 
-    def prepare(self, folder: Path) -> Iterable[Task]:
+    def prepare(self, folder: Path) -> Iterable[BuildTask]:
         """Reads the evaluation sets into an index of their grams."""
-        return [Task("grams", functools.partial(self._index, folder))]
+        return [BuildTask("grams", functools.partial(self._index, folder))]
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Writes which grams of the index occur, each with the number of documents that hold it."""
@@ -86,9 +86,9 @@ class Decontaminate(GlobalStep):
         with written(facts) as path, path.open("wb") as file:
             np.save(file, np.stack([found, holders[found]]))
 
-    def decide(self, units: list[Unit], folder: Path) -> Generator[list[Task], list[Any], None]:
+    def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
         """Adds up the units. Memory: 8 bytes for each gram of the index."""
-        yield [Task("overlap", functools.partial(self._decide, units, folder))]
+        yield [BuildTask("overlap", functools.partial(self._decide, units, folder))]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """The overlap report."""
@@ -112,16 +112,16 @@ class Decontaminate(GlobalStep):
                 its = first[borders[number] : borders[number + 1]]
                 runs = words.begins[its], words.ends[its + self.ngram - 1]
                 kept = self._pieces(document, runs, tally) if len(its) else [document.text]
-                for place, text in enumerate(kept):
+                for piece, text in enumerate(kept):
                     # Where an earlier step has cut the document too, what follows moves on.
-                    yield replace(document, texts=(text,), part=document.part + more + place)
+                    yield replace(document, texts=(text,), part=document.part + more + piece)
                 more += max(0, len(kept) - 1)
 
     def _pieces(self, document: Document, runs: tuple[NDArray[np.int64], NDArray[np.int64]], tally: Tally) -> list[str]:
         """What stays of a document that holds `runs` (where each begins and ends), rising."""
         text, margin = document.text, self.window_characters // 2
         pieces, reached = [], 0
-        for begin, end in zip(*(places.tolist() for places in runs), strict=True):
+        for begin, end in zip(*(bounds.tolist() for bounds in runs), strict=True):
             if begin - margin > reached:
                 pieces.append(text[reached : begin - margin])
             reached = max(reached, end + margin)

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_pipeline.common.work import Task, written
-from data_pipeline.dedup.duplicate_links import Part, Plan, Rule, link
+from data_pipeline.common.work import BuildTask, written
+from data_pipeline.dedup.duplicate_links import Part, Plan, RemovalRule, link
 from data_pipeline.dedup.sorted_runs import runs_in
 from data_pipeline.errors import DataError
 from data_pipeline.steps.base import GlobalStep, Unit
@@ -89,7 +89,7 @@ class Duplicates(GlobalStep):
     def _least_similarity(self) -> float | None:
         """What sketches of items with a common key must say; None: the key is enough."""
 
-    def decide(self, units: list[Unit], folder: Path) -> Generator[list[Task], list[Any], None]:
+    def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
         """Links, their components where links chain, and verdicts.
 
         Raises DataError for a source that no unit belongs to.
@@ -98,11 +98,13 @@ class Duplicates(GlobalStep):
         with written(folder / "plan.json") as path:
             path.write_text(plan.model_dump_json())
         ranges, blocks = range(plan.ranges), range(-(-plan.items // plan.block))
-        yield [Task(f"link-{number:05}", partial(link, folder, number), plan.block) for number in ranges]
+        yield [BuildTask(f"link-{number:05}", partial(link, folder, number), plan.block) for number in ranges]
         if self._chained:
-            yield [Task("components", partial(join, folder), plan.items)]
-            yield [Task(f"marks-{number:05}", partial(move_marks, folder, number), plan.block) for number in ranges]
-        yield [Task(f"verdicts-{block:05}", partial(judge, folder, block, self._chained), plan.block)
+            yield [BuildTask("components", partial(join, folder), plan.items)]
+            yield [
+                BuildTask(f"marks-{number:05}", partial(move_marks, folder, number), plan.block) for number in ranges
+            ]
+        yield [BuildTask(f"verdicts-{block:05}", partial(judge, folder, block, self._chained), plan.block)
                for block in blocks]  # fmt: skip
 
     def _plan(self, units: list[Unit]) -> Plan:
@@ -111,7 +113,7 @@ class Duplicates(GlobalStep):
             if name not in sources:
                 known = ", ".join(sources)
                 raise DataError(f"step {self.name} names a source {name!r}, but it works on {known}: correct the name")
-        better = {name: place for place, name in enumerate(self.prefer)}
+        better = {name: rank for rank, name in enumerate(self.prefer)}
         ordered = sorted(units, key=lambda u: (not u.validation, better.get(u.source, len(better)), u.number))
         parts, items, held_out, work = [], 0, 0, 0
         for unit in ordered:
@@ -136,20 +138,22 @@ class Duplicates(GlobalStep):
             least_similarity=self._least_similarity(),
         )
 
-    def _rules(self, sources: list[str], kinds: set[tuple[int, bool]]) -> list[Rule]:
+    def _rules(self, sources: list[str], kinds: set[tuple[int, bool]]) -> list[RemovalRule]:
         """Held-out documents go only for held-out ones: rules of the others are weak."""
         if self.compare == "all":
             return []
         rules = [
-            Rule(kind=(mine, False), near=(other, True), code=_HELD_OUT)
+            RemovalRule(kind=(mine, False), near=(other, True), code=_HELD_OUT)
             for mine in range(len(sources))
             for other in range(len(sources))
             if mine != other
         ]
-        for place, pair in enumerate(self.remove):
+        for index, pair in enumerate(self.remove):
             like, mine = sources.index(pair.like), sources.index(pair.from_)
             rules += [
-                Rule(kind=(mine, held_out), near=(like, near), code=_REMOVED + 2 * place + (_STRONG if near else _WEAK))
+                RemovalRule(
+                    kind=(mine, held_out), near=(like, near), code=_REMOVED + 2 * index + (_STRONG if near else _WEAK)
+                )
                 for held_out in (False, True)
                 for near in (False, True)
             ]

@@ -103,7 +103,7 @@ class DedupExact(Duplicates):
         return [piece for piece in _NEWLINES.split(document.text)[::2] if len(piece) >= self.least_characters]
 
     def _add(self, texts: list[bytes | str], writer: RunWriter) -> None:
-        """Writes (high half of the hash, low half, place of the text)."""
+        """Writes (high half of the hash, low half, index of the text)."""
         hashes = _hashes_of_words(texts) if self.normalize == "words" else _hashes(texts)
         writer.add(len(texts), np.concatenate([hashes, np.arange(len(texts), dtype=np.uint64)[None]]))
 
@@ -116,13 +116,13 @@ def _hashes(texts: list[bytes | str]) -> NDArray[np.uint64]:
 
 
 def _hashes_of_words(texts: list[bytes | str]) -> NDArray[np.uint64]:
-    """[2, texts] two sums over the words, each of which is hashed with its place."""
+    """[2, texts] two sums over the words, each of which is hashed with its position."""
     words = Words.of([text for text in texts if isinstance(text, str)])
-    place = np.arange(1, len(words.hashes) + 1, dtype=np.uint64)
-    place -= np.repeat(words.firsts[:-1], np.diff(words.firsts)).astype(np.uint64)
+    position = np.arange(1, len(words.hashes) + 1, dtype=np.uint64)
+    position -= np.repeat(words.firsts[:-1], np.diff(words.firsts)).astype(np.uint64)
     sums = np.zeros((2, len(words.hashes) + 1), np.uint64)
     for row, stride in enumerate(_STRIDES):
-        np.cumsum(mix(words.hashes ^ mix(place * stride)), out=sums[row, 1:])
+        np.cumsum(mix(words.hashes ^ mix(position * stride)), out=sums[row, 1:])
     return sums[:, words.firsts[1:]] - sums[:, words.firsts[:-1]]
 
 

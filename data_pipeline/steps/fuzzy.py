@@ -116,10 +116,10 @@ class DedupFuzzy(Duplicates):
 
 
 def _add(method: MinHash, texts: list[str], writer: RunWriter) -> None:
-    """Writes keys of `texts`: (key, hash of the sketch if there is one, place of the text)."""
+    """Writes keys of `texts`: (key, hash of the sketch if there is one, index of the text)."""
     which, keys, some = method.of(texts)
-    places = np.repeat(which.astype(np.uint64), keys.shape[1])
-    columns = [keys.ravel(), places]
+    indices = np.repeat(which.astype(np.uint64), keys.shape[1])
+    columns = [keys.ravel(), indices]
     sketches = np.zeros((len(texts), some.shape[1]), np.uint8)
     sketches[which] = some
     if method.sketches:

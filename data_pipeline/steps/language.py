@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from data_pipeline.common.work import Task
+from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
@@ -39,7 +39,7 @@ class Language(LocalStep):
         "hardly change the verdict",
     )
 
-    def prepare(self, folder: Path) -> Iterable[Task]:
+    def prepare(self, folder: Path) -> Iterable[BuildTask]:
         """Has nothing to do but see that the languages are known; raises DataError for one that is not."""
         self._check()
         return ()

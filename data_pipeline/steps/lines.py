@@ -107,7 +107,7 @@ class Boilerplate(LocalStep):
         numbers = [number for number, line in enumerate(lines) if line and number not in gone]
         last_of_head, first_of_foot = self.edge_lines, len(numbers) - self.edge_lines
         seen: set[str] = set()
-        for place, number in enumerate(numbers):
-            if lines[number] in seen and not last_of_head <= place < first_of_foot:
+        for index, number in enumerate(numbers):
+            if lines[number] in seen and not last_of_head <= index < first_of_foot:
                 gone[number] = "repeats at head or foot"
             seen.add(lines[number])

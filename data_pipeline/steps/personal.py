@@ -2,8 +2,8 @@
 
 Precision comes first: what may as well be a date, an ISBN, an identifier or a number in a table stays, and so do
 telephone numbers as they are written within most countries. IP addresses of private, reserved and documentation ranges
-point at nobody. Each expression looks at a bounded stretch from where it begins, so no text takes long, and begins with
-a character before it looks back, which lets the search skip quickly to it.
+point at nobody. Each expression looks at a bounded number of characters from its beginning, so no text takes long, and
+begins with a character before it looks back, which lets the search skip quickly to it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PHONES = (
 
 
 class Personal(LocalStep):
-    """Puts a mask in the place of each address and number."""
+    """Replaces each address and number by a mask."""
 
     takes_pairs: ClassVar[bool] = True
 

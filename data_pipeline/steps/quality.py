@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from data_pipeline.common.work import Task, written
+from data_pipeline.common.work import BuildTask, written
 from data_pipeline.config import Reading
 from data_pipeline.reading.documents import Document, Tally, batched
 from data_pipeline.reading.readers import find_inputs, read_documents
@@ -59,9 +59,9 @@ class Quality(LocalStep):
             return [self.path.expanduser()]
         return [path for patterns in (self.good, self.raw) if patterns is not None for path in find_inputs(patterns)]
 
-    def prepare(self, folder: Path) -> Iterable[Task]:
+    def prepare(self, folder: Path) -> Iterable[BuildTask]:
         """Trains the model, or takes the given one; the result says how well it judges."""
-        return [Task("model", functools.partial(self._model, folder))]
+        return [BuildTask("model", functools.partial(self._model, folder))]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """How well the model judges texts that it did not learn from."""

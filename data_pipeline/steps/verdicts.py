@@ -66,9 +66,9 @@ def judge(folder: Path, number: int, chained: bool) -> None:
 def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
     """(code of each item of a unit, what codes mean)."""
     plan = load_plan(folder)
-    (place,) = (place for place, part in enumerate(plan.parts) if part.unit == unit)
+    (index,) = (index for index, part in enumerate(plan.parts) if part.unit == unit)
     firsts = [*(part.first for part in plan.parts), plan.items]
-    begin, end = firsts[place], firsts[place + 1]
+    begin, end = firsts[index], firsts[index + 1]
     codes = [np.zeros(0, np.uint8)]
     while begin < end:
         block, offset = divmod(begin, plan.block)

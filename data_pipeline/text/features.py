@@ -17,7 +17,7 @@ from data_pipeline.text.words import Words
 
 
 @dataclass(frozen=True)
-class Rows:
+class HashedCounts:
     """A row for each text: the non-zero values, row by row and by rising bucket."""
 
     values: NDArray[np.float64]
@@ -28,13 +28,13 @@ class Rows:
     """[texts + 1] where the values of each row begin."""
 
     @classmethod
-    def of(cls, texts: Sequence[str], buckets: int) -> Rows:
+    def of(cls, texts: Sequence[str], buckets: int) -> HashedCounts:
         """Of texts that are worked on together; a row doesn't depend on the others. No words: a row of zeros."""
         words = Words.of(texts)
         text = np.repeat(np.arange(len(texts)), np.diff(words.firsts))
         bucket = (words.hashes % np.uint64(buckets)).astype(np.int64)
-        places, counts = np.unique(text * buckets + bucket, return_counts=True)
-        text, bucket = np.divmod(places, buckets)
+        cells, counts = np.unique(text * buckets + bucket, return_counts=True)
+        text, bucket = np.divmod(cells, buckets)
         values = np.log1p(counts)
         lengths = np.sqrt(np.bincount(text, values * values, len(texts)))
         return cls(values / lengths[text], bucket, np.searchsorted(text, np.arange(len(texts) + 1)))

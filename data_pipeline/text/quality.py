@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from data_pipeline.common.hashing import mix
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
-from data_pipeline.text.features import Rows
+from data_pipeline.text.features import HashedCounts
 
 FEATURES = 2**18
 """Buckets of the word counts; as many as Spark's HashingTF has by itself."""
@@ -46,7 +46,7 @@ class QualityModel:
 
     def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """[texts] from 0 to 1, the probability that a text is good; it doesn't depend on the other texts."""
-        odds = Rows.of(texts, len(self.weights)).dot(self.weights) + self.bias
+        odds = HashedCounts.of(texts, len(self.weights)).dot(self.weights) + self.bias
         return (1 + np.tanh(odds / 2)) / 2  # the logistic function, that can't overflow so
 
     def save(self, path: Path) -> None:
@@ -120,11 +120,11 @@ def _choose(documents: Iterable[Document], most: int, seed: int) -> dict[int, st
         key = document.key
         if key in texts:
             continue
-        place = (-int(chance([key], f"train/{seed}")[0]), key)
+        rank = (-int(chance([key], f"train/{seed}")[0]), key)
         if len(texts) < most:
-            heapq.heappush(worst_first, place)
-        elif place > worst_first[0]:
-            del texts[heapq.heappushpop(worst_first, place)[1]]
+            heapq.heappush(worst_first, rank)
+        elif rank > worst_first[0]:
+            del texts[heapq.heappushpop(worst_first, rank)[1]]
         else:
             continue
         texts[key] = document.text
@@ -135,7 +135,7 @@ def _matrix(texts: Sequence[str], features: int) -> Any:
     """The rows as scipy keeps them."""
     from scipy.sparse import csr_array, vstack
 
-    parts = [Rows.of(texts[first : first + _TEXTS], features) for first in range(0, len(texts), _TEXTS)]
+    parts = [HashedCounts.of(texts[first : first + _TEXTS], features) for first in range(0, len(texts), _TEXTS)]
     shapes = [(len(part.firsts) - 1, features) for part in parts]
     return vstack(
         [csr_array((part.values, part.buckets, part.firsts), shape) for part, shape in zip(parts, shapes, strict=True)],

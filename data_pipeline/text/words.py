@@ -1,4 +1,4 @@
-"""Texts as arrays: words with their hashes and places, and n-grams of them, without a Python object per word.
+"""Texts as arrays: words with their hashes and positions, and n-grams of them, without a Python object per word.
 
 A word is what remains of a run of characters without white space when it is put in lower case and its punctuation is
 taken out (Brown et al. 2020, appendix C); characters of scripts that are written without spaces are a word each. The
@@ -76,8 +76,8 @@ class Words:
         """(hash [grams], number of its first word [grams]) of every `n` words in a row within one text."""
         count = max(0, len(self.hashes) - n + 1)
         hashes = np.zeros(count, np.uint64)
-        for place in range(n):
-            hashes = hashes * np.uint64(_BASE) + self.hashes[place : place + count]
+        for offset in range(n):
+            hashes = hashes * np.uint64(_BASE) + self.hashes[offset : offset + count]
         text = np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
         first = np.flatnonzero(text[:count] == text[n - 1 :])
         return mix(hashes[first]), first

@@ -162,14 +162,14 @@ def _short(texts: Iterable[str]) -> Iterator[str]:
 def _cut(text: str) -> list[str]:
     """Parts that encode, each alone, as they would together: cut before a space after something else.
 
-    A piece that is trained here holds a space only at its start, so no piece reaches over such a place.
+    A piece that is trained here holds a space only at its start, so no piece reaches over such a cut.
     """
     if len(text) <= _ENCODE_CHARACTERS:
         return [text]
     parts, start = [], 0
     while start < len(text):
-        place = _CUT.search(text, start + _ENCODE_CHARACTERS)
-        end = place.start() + 1 if place else len(text)
+        found = _CUT.search(text, start + _ENCODE_CHARACTERS)
+        end = found.start() + 1 if found else len(text)
         parts.append(text[start:end])
         start = end
     return parts

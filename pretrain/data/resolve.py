@@ -4,7 +4,7 @@ from pathlib import Path
 
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.manifest import Manifest
+from data_pipeline.dataset.manifest import DatasetManifest
 from data_pipeline.dataset.mix import MIX, Mix
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe
@@ -44,7 +44,7 @@ def _of_mix(config: RunConfig) -> RunConfig:
     sources = []
     for source in Mix.load(Path(path)).sources:
         folder = Path(path) / source.name
-        if Manifest.load(folder).identity != source.identity:
+        if DatasetManifest.load(folder).identity != source.identity:
             raise DataError(
                 f"{folder} is not the dataset that was built with the others of {path}: build the mix again."
             )

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from data_pipeline.loader import Phases, Stream
+from data_pipeline.loader import ChainedStreams, Stream
 from data_pipeline.order.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
@@ -12,7 +12,7 @@ from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
 
 
-def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
+def open_stream(config: RunConfig) -> tuple[Stream | ChainedStreams, Recipe]:
     """The samples of a run, and what they are made by (of the model's whole length)."""
     datasets = [open_dataset(config, source) for source in config.data.resolved_sources]
     weights = [source.weight for source in config.data.resolved_sources]
@@ -31,7 +31,7 @@ def open_stream(config: RunConfig) -> tuple[Stream | Phases, Recipe]:
     if config.batch.short is None:
         return stream, recipe
     first = Stream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
-    return Phases(first, short_samples(config), stream), recipe
+    return ChainedStreams(first, short_samples(config), stream), recipe
 
 
 def planned_samples(config: RunConfig) -> int:
@@ -40,16 +40,16 @@ def planned_samples(config: RunConfig) -> int:
     return samples_of(config, tokens)
 
 
-def check_repeats(config: RunConfig, stream: Stream | Phases) -> None:
+def check_repeats(config: RunConfig, stream: Stream | ChainedStreams) -> None:
     """Raises ConfigError if the run would read a source more often than its `max_epochs`."""
     samples = planned_samples(config)
     planned = stream.epochs(samples)
     for number, source in enumerate(config.data.resolved_sources):
         most = source.max_epochs
         if most is not None and planned[number] > most:
-            place = bisect_right(range(samples + 1), most, key=lambda n: float(stream.epochs(n)[number]))
+            sample = bisect_right(range(samples + 1), most, key=lambda n: float(stream.epochs(n)[number]))
             raise ConfigError(
                 f"this run would read {source.called} {planned[number]:.2f} times, more than max_epochs={most:g}, "
-                f"which it exceeds at {tokens_of(config, place):,} tokens: train for less, lower its weight, or raise "
+                f"which it exceeds at {tokens_of(config, sample):,} tokens: train for less, lower its weight, or raise "
                 "max_epochs"
             )

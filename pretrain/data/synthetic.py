@@ -33,8 +33,8 @@ class SyntheticStream:
         model, length = self._model, self._model.sequence_length
         if self._objective.packing == "best_fit":
             return self._packed(randoms, length)
-        stretches = np.stack([self._stretch(random, length) for random in randoms])
-        tokens, labels = stretches[:, :-1].copy(), stretches[:, 1:].copy()
+        spans = np.stack([self._span(random, length) for random in randoms])
+        tokens, labels = spans[:, :-1].copy(), spans[:, 1:].copy()
         if model.family == "gpt":
             return Rows.of(tokens, labels)
         first = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])[:, None]
@@ -49,7 +49,7 @@ class SyntheticStream:
             if self._objective.name == "causal":
                 return Rows.of(tokens, labels)
             return Rows(tokens, labels, 1 - seen.astype(np.float32), attention_mask=seen)
-        targets = np.stack([self._stretch(random, model.label_length) for random in randoms])
+        targets = np.stack([self._span(random, model.label_length) for random in randoms])
         labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)
         return Rows(tokens, labels, mask, decoder_tokens=targets[:, :-1].copy(), attention_mask=seen)
 
@@ -60,11 +60,11 @@ class SyntheticStream:
         for row, random in enumerate(randoms):
             ends = np.sort(random.choice(np.arange(1, length), 3, replace=False))  # the last one: of all
             for number, (begin, end) in enumerate(zip((0, *ends), ends, strict=False)):
-                stretch = self._stretch(random, end - begin)
-                tokens[row, begin:end], labels[row, begin:end] = stretch[:-1], stretch[1:]
+                span = self._span(random, end - begin)
+                tokens[row, begin:end], labels[row, begin:end] = span[:-1], span[1:]
                 documents[row, begin:end] = number
         return Rows(tokens, labels, (documents >= 0).astype(np.float32), documents=documents)
 
-    def _stretch(self, random: np.random.Generator, length: int) -> NDArray[np.int64]:
+    def _span(self, random: np.random.Generator, length: int) -> NDArray[np.int64]:
         steps = random.integers(1, 4, length + 1)
         return (random.integers(self._vocabulary) + np.cumsum(steps)) % self._vocabulary

@@ -15,22 +15,22 @@ _TEXT_TOKENS, _TEXT_CHARACTERS = 64, 100
 
 
 def samples(stream: Stream, ids: NDArray[np.int64], names: Sequence[str], text: bool) -> Iterator[dict[str, Any]]:
-    """Of each sample of `ids` [rows, 3] (source, epoch, number): its place in the batch, its stretches of the source's
+    """Of each sample of `ids` [rows, 3] (source, epoch, number): its index in the batch, its spans of the source's
     training split, and the documents that these cut, with the beginning of what they cut if `text`."""
     tokenizers = [dataset.tokenizer() if text else None for dataset in stream.datasets]
-    every = stream.stretches(ids)
+    every = stream.token_spans(ids)
     for row, (source, epoch, number) in enumerate(ids.tolist()):
         dataset = stream.datasets[source]
-        stretches = every[every[:, 0] == row, 1:].tolist()
+        spans = every[every[:, 0] == row, 1:].tolist()
         yield {
             "row": row,
             "source": names[source],
             "epoch": epoch,
             "sample": number,
-            "stretches": [{"start": start, "tokens": tokens} for start, tokens in stretches],
+            "stretches": [{"start": start, "tokens": tokens} for start, tokens in spans],
             "documents": [
                 _document(dataset, stream.split, span, start, tokens, tokenizers[source])
-                for start, tokens in stretches
+                for start, tokens in spans
                 for span in dataset.documents_at(stream.split, start, tokens)
             ],
         }

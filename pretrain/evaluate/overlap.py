@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data_pipeline.overlap.contamination import SearchedSet
 from data_pipeline.overlap.overlap import example_hashes
 from pretrain.evaluate.run import Evaluation, fraction, main_metric
-from pretrain.evaluate.tasks.base import Document
+from pretrain.evaluate.tasks.base import TaskDocument
 
 
 def overlap(
@@ -54,7 +54,7 @@ def overlap(
 
 
 def _matched(
-    documents: Sequence[Document], dataset: str, sets: Sequence[SearchedSet]
+    documents: Sequence[TaskDocument], dataset: str, sets: Sequence[SearchedSet]
 ) -> tuple[dict[str, Any] | None, NDArray[np.bool_], NDArray[np.bool_]]:
     """(the set that holds most of the documents, or None; [documents] whether it holds each; [documents] whether it is
     dirty there). A set may hold a document as a whole or, where its `fields` say so, the question alone."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.errors import ConfigError
-from pretrain.evaluate.tasks.base import Document, Format
+from pretrain.evaluate.tasks.base import Format, TaskDocument
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,12 @@ def shot_indices(task: str, document: int, documents: int, shots: int, seed: int
 
 
 def build_prompt(
-    form: Format, shots: Sequence[Document], document: Document, tokenizer: Tokenizer, length: int, answer_tokens: int
+    form: Format,
+    shots: Sequence[TaskDocument],
+    document: TaskDocument,
+    tokenizer: Tokenizer,
+    length: int,
+    answer_tokens: int,
 ) -> Prompt:
     """The longest prompt of instruction, `shots` and question that leaves room for the answer.
 

@@ -21,7 +21,7 @@ from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.heldout import count_text, exp, heldout_loss
 from pretrain.evaluate.protocol import Prompt, answer_text, build_prompt, shot_indices, stop_token
 from pretrain.evaluate.scoring import gather, generate_answers, my_items, pad_answers, score_pairs, unpad_answers
-from pretrain.evaluate.tasks.base import Document, Sources, Task
+from pretrain.evaluate.tasks.base import Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.registry import HELD_OUT, TASKS, check_names
 
 _SAMPLES = 3
@@ -43,7 +43,7 @@ class Evaluation:
     """task -> number of shots -> sums, counts and metrics; nothing that equal scores could differ in"""
     samples: dict[str, dict[str, list[dict[str, Any]]]]
     """task -> number of shots -> the first documents: prompt, target, and what the model made of them"""
-    documents: dict[str, Sequence[Document]]
+    documents: dict[str, Sequence[TaskDocument]]
     """task -> the documents that were scored"""
     right: dict[str, dict[str, Sequence[bool]]]
     """task -> number of shots -> whether each document was answered rightly, by `main_metric`"""
@@ -119,7 +119,7 @@ def fraction(name: str, hits: NDArray[Any]) -> dict[str, Any]:
 
 
 def _score_task(
-    engine: Engine, tokenizer: Tokenizer, task: Task, documents: Sequence[Document], shots: int, settings: Settings
+    engine: Engine, tokenizer: Tokenizer, task: Task, documents: Sequence[TaskDocument], shots: int, settings: Settings
 ) -> tuple[dict[str, Any], list[dict[str, Any]], Sequence[bool]]:
     """The result, samples, and whether each document was answered rightly."""
     count = min(len(documents), settings.limit or len(documents))

@@ -21,7 +21,7 @@ from data_pipeline.build.passes import Survey, clean
 from data_pipeline.build.pieces import read_piece
 from data_pipeline.build.units import cut
 from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
-from data_pipeline.common.work import Task, run_tasks
+from data_pipeline.common.work import BuildTask, run_tasks
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.reading.readers import read_documents
 from tests.benchmarks.data_rounds import show, take_turns
@@ -66,7 +66,7 @@ def plain_text(options: argparse.Namespace, folder: Path) -> Path:
     return path
 
 
-def runner(folder: Path, workers: int) -> Callable[[str, list[Task]], list[Any]]:
+def runner(folder: Path, workers: int) -> Callable[[str, list[BuildTask]], list[Any]]:
     """What does a build's stages."""
     return lambda stage, tasks: run_tasks(tasks, folder / stage, workers)
 

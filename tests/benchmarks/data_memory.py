@@ -19,7 +19,7 @@ from typing import Any
 
 from data_pipeline.build import build as building
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.work import Task
+from data_pipeline.common.work import BuildTask
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.loader import Stream
 from data_pipeline.reading.readers import read_documents
@@ -79,7 +79,9 @@ def _built(place: Path) -> dict[str, float]:
     """MB of each stage; builds `place / "dataset"`."""
     peaks: dict[str, float] = {}
 
-    def run_tasks(tasks: list[Task], folder: Path, workers: int, done: Callable[[Task, bool], None]) -> list[Any]:
+    def run_tasks(
+        tasks: list[BuildTask], folder: Path, workers: int, done: Callable[[BuildTask, bool], None]
+    ) -> list[Any]:
         results = []
         for task in tasks:
             result, peak = _in_process(task.run)

@@ -20,8 +20,8 @@ from data_pipeline.config import TokenizerConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import (
     BuildRecord,
-    File,
-    Manifest,
+    DatasetManifest,
+    FileRecord,
     Member,
     Shard,
     Split,
@@ -170,13 +170,13 @@ def _huge(directory: Path) -> int:
     train = split(*(shard(f"train-{n:05d}.tar", members) for n in range(count)))
     splits: Any = {"train": train, "validation": split(shard("validation-00000.tar", 1))}
     (directory / "unigram.npy").write_bytes(b"")
-    Manifest(
+    DatasetManifest(
         identity=stream_identity("", "uint16", splits),
         dtype="uint16",
         tokenizer=TokenizerRecord(
             file="tokenizer.model", sha256="0" * 64, identity="", version="0", vocabulary=8192, end_of_text=1
         ),
-        unigram=File(file="unigram.npy", bytes=0, sha256="0" * 64),
+        unigram=FileRecord(file="unigram.npy", bytes=0, sha256="0" * 64),
         splits=splits,
         build=BuildRecord(identity="", config={}, inputs=()),
     ).save(directory)

@@ -165,10 +165,10 @@ def test_the_trace_names_the_documents_that_a_step_was_trained_on(
     for line in lines:
         dataset = Dataset(folder / line["source"])
         texts = (folder / f"{line['source']}.jsonl").read_text().splitlines()
-        (stretch,) = line["stretches"]
-        assert (stretch["start"], stretch["tokens"]) == (line["sample"] * LENGTH, LENGTH + 1)
-        assert sum(document["tokens"] for document in line["documents"]) == stretch["tokens"]
-        end = stretch["start"]
+        (span,) = line["stretches"]
+        assert (span["start"], span["tokens"]) == (line["sample"] * LENGTH, LENGTH + 1)
+        assert sum(document["tokens"] for document in line["documents"]) == span["tokens"]
+        end = span["start"]
         for document in line["documents"]:
             assert document["start"] == end
             end += document["tokens"]

@@ -44,8 +44,8 @@ def lines(path: Path, limit: int, records: Records) -> Iterator[tuple[int, str]]
         try:
             text = line.decode("utf-8" if index else "utf-8-sig")
         except UnicodeDecodeError as error:
-            place = f"line {index + 1} (byte {offset + error.start})"
-            records.malformed(index, place, f"not UTF-8 ({error.reason})", "convert the file to UTF-8")
+            where = f"line {index + 1} (byte {offset + error.start})"
+            records.malformed(index, where, f"not UTF-8 ({error.reason})", "convert the file to UTF-8")
             continue
         yield index, text
     if index < 0:

@@ -32,17 +32,17 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
         records.seen += 1
         texts: list[str] = []
         for field, value in zip(fields, values, strict=True):
-            place = f"row {row}"
+            where = f"row {row}"
             if value is None:
-                records.malformed(row, place, f"field {field!r} is null", "mend or remove that row")
+                records.malformed(row, where, f"field {field!r} is null", "mend or remove that row")
             elif len(value) > config.max_document_bytes:
-                records.malformed(row, place, f"longer than {config.max_document_bytes} bytes", TOO_LONG)
+                records.malformed(row, where, f"longer than {config.max_document_bytes} bytes", TOO_LONG)
             else:
                 try:
                     texts.append(value.decode("utf-8"))
                     continue
                 except UnicodeDecodeError as error:
-                    records.malformed(row, place, f"not UTF-8 ({error.reason})", "mend or remove that row")
+                    records.malformed(row, where, f"not UTF-8 ({error.reason})", "mend or remove that row")
             break
         else:
             yield row, tuple(texts)
@@ -80,9 +80,9 @@ def _check(path: Path, file: Any, fields: tuple[str, ...], limit: int) -> None:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
             raise DataError(f"{path}: column {field!r} is {kind}, but must be of strings.")
-    places = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in fields]
+    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in fields]
     for group in range(metadata.num_row_groups):
-        for chunk in (metadata.row_group(group).column(place) for place in places):
+        for chunk in (metadata.row_group(group).column(index) for index in columns):
             if chunk.total_uncompressed_size > chunk.num_values * limit + _PAGE_BYTES:
                 raise DataError(f"{path}, row group {group}: values of more than {limit} bytes on average; {TOO_LONG}.")
 
@@ -91,7 +91,7 @@ def _values(column: Any) -> Iterator[bytes | None]:
     """Bytes, not strings: whether they are UTF-8 is judged row by row."""
     if pa.types.is_dictionary(column.type):
         entries = column.dictionary.cast(pa.large_binary()).to_pylist()
-        for place in column.indices.to_pylist():
-            yield None if place is None else entries[place]
+        for index in column.indices.to_pylist():
+            yield None if index is None else entries[index]
     else:
         yield from column.cast(pa.large_binary()).to_pylist()

@@ -32,7 +32,7 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
     stream = _Stream(blocks(path))
     limit, index = config.max_document_bytes, 0
     while stream.more():
-        place = f"record {index} (byte {stream.position})"
+        where = f"record {index} (byte {stream.position})"
         try:
             fields = _header(stream)
             length = _length(fields)
@@ -41,16 +41,16 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
             if stream.take(4) != b"\r\n\r\n":
                 raise _Damage("does not end where its Content-Length says")
         except _Damage as error:
-            raise DataError(f"{path}, {place}: {error}; fetch the file again.") from error
+            raise DataError(f"{path}, {where}: {error}; fetch the file again.") from error
         if wanted:
             records.seen += 1
             if length > limit:
-                records.malformed(index, place, f"longer than {limit} bytes", TOO_LONG)
+                records.malformed(index, where, f"longer than {limit} bytes", TOO_LONG)
             else:
                 try:
                     text = body.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    records.malformed(index, place, f"not UTF-8 ({error.reason})", "convert it to UTF-8 or remove it")
+                    records.malformed(index, where, f"not UTF-8 ({error.reason})", "convert it to UTF-8 or remove it")
                 else:
                     yield index, (text,)
         index += 1

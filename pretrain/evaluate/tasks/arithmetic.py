@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.order.order import permute, round_keys
-from pretrain.evaluate.tasks.base import Document, Sources, Task
+from pretrain.evaluate.tasks.base import Sources, Task, TaskDocument
 
 _DOCUMENTS = 2000
 _SIGNS = "+-*"
@@ -23,7 +23,7 @@ _TWO_OPERANDS = {
 } | {"arithmetic_2dm": (2, "multiplication")}
 
 
-def document(task: str, index: int, seed: int) -> Document:
+def document(task: str, index: int, seed: int) -> TaskDocument:
     """Problem `index` of a generated set, a pure function of the arguments; no two of a set are the same."""
     keys = round_keys(seed, zlib.crc32(task.encode()), 0)
     if task == _THREE_OPERANDS:
@@ -37,12 +37,12 @@ def _draw(index: int, problems: int, keys: NDArray[np.uint64]) -> int:
     return int(permute(np.array([index]), problems, keys)[0])
 
 
-def _two_operands(x: int, y: int, form: str) -> Document:
+def _two_operands(x: int, y: int, form: str) -> TaskDocument:
     answer = {"addition": x + y, "subtraction": x - y, "multiplication": x * y}[form]
     return _question(f"{x} {_WORDS[form]} {y}", answer)
 
 
-def _three_operands(problem: int) -> Document:
+def _three_operands(problem: int) -> TaskDocument:
     problem, inner = divmod(problem, len(_SIGNS))
     problem, outer = divmod(problem, len(_SIGNS))
     a, b, c = problem // 81 + 1, problem // 9 % 9 + 1, problem % 9 + 1
@@ -53,14 +53,14 @@ def _apply(x: int, sign: int, y: int) -> int:
     return (x + y, x - y, x * y)[sign]
 
 
-def _question(problem: str, answer: int) -> Document:
-    return Document(f"\n\nQ: What is {problem}?\n\nA:", f" {answer}")
+def _question(problem: str, answer: int) -> TaskDocument:
+    return TaskDocument(f"\n\nQ: What is {problem}?\n\nA:", f" {answer}")
 
 
-def _load(task: str, file: str, sources: Sources) -> list[Document]:
+def _load(task: str, file: str, sources: Sources) -> list[TaskDocument]:
     if sources.data_dir is None:
         return [document(task, index, sources.seed) for index in range(_DOCUMENTS)]
-    return [Document(line["context"], line["completion"]) for line in sources.read(task, file)]
+    return [TaskDocument(line["context"], line["completion"]) for line in sources.read(task, file)]
 
 
 def _task(name: str, file: str) -> Task:

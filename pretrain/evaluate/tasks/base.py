@@ -13,7 +13,7 @@ from pretrain.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Document:
+class TaskDocument:
     """A question and its answer. `context + target` is the text of a solved example, white space included."""
 
     context: str
@@ -26,7 +26,7 @@ class Format:
     them is at the beginning of each example's context, as in OpenAI's files."""
 
     instruction: str = ""
-    example: Callable[[Document], Document] = lambda document: document
+    example: Callable[[TaskDocument], TaskDocument] = lambda document: document
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Task:
     """A set of documents with one right answer each."""
 
     name: str
-    load: Callable[[Sources], Sequence[Document]]
+    load: Callable[[Sources], Sequence[TaskDocument]]
     """all documents, in a fixed order; shots are drawn from them too"""
     zero_shot: Format = Format()
     few_shot: Format = Format()

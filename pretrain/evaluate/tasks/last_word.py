@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from pretrain.errors import ConfigError
-from pretrain.evaluate.tasks.base import Document, Format, Sources, Task
+from pretrain.evaluate.tasks.base import Format, Sources, Task, TaskDocument
 
 _PASSAGES = 5000
 _MIN_WORDS, _MAX_WORDS = 12, 32  # short, so that several fit into a small model
@@ -19,25 +19,25 @@ _ENDS_IN_A_WORD = re.compile(r".*\S [^\W\d_]+", re.DOTALL)
 _FILE = "lambada_test.jsonl"
 
 
-def _blank(document: Document) -> Document:
-    return Document(f"\n\n{document.context} ____. ->", document.target)
+def _blank(document: TaskDocument) -> TaskDocument:
+    return TaskDocument(f"\n\n{document.context} ____. ->", document.target)
 
 
-def _split(text: str) -> Document:
+def _split(text: str) -> TaskDocument:
     context, _, word = text.rpartition(" ")
-    return Document(context, f" {word}")
+    return TaskDocument(context, f" {word}")
 
 
-def _lambada(sources: Sources) -> list[Document]:
+def _lambada(sources: Sources) -> list[TaskDocument]:
     return [_split(line["text"]) for line in sources.read("lambada_openai", _FILE)]
 
 
-def _held_out(sources: Sources) -> list[Document]:
+def _held_out(sources: Sources) -> list[TaskDocument]:
     """Up to 5,000 passages from the beginning of the held-out split, shuffled, so that the first few are of many
     documents. The same for every seed: the seed of an evaluation draws shots, not questions."""
     if sources.dataset is None:
         raise ConfigError("task last_word is made of the run's held-out text: give a run whose data can be read")
-    found: list[Document] = []
+    found: list[TaskDocument] = []
     for _, tokens in sources.dataset.documents("validation"):
         found.extend(map(_split, passages(sources.tokenizer.decode(tokens))))
         if len(found) >= _PASSAGES:

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pretrain.evaluate.tasks.base import Document, Format, Sources, Task
+from pretrain.evaluate.tasks.base import Format, Sources, Task, TaskDocument
 
 _FORMAT = Format("Please unscramble the letters into a word, and write that word:")
 _FILES = {
@@ -14,8 +14,8 @@ _FILES = {
 }
 
 
-def _load(task: str, file: str, sources: Sources) -> list[Document]:
-    return [Document(line["context"], line["completion"]) for line in sources.read(task, file)]
+def _load(task: str, file: str, sources: Sources) -> list[TaskDocument]:
+    return [TaskDocument(line["context"], line["completion"]) for line in sources.read(task, file)]
 
 
 TASKS = [Task(name, partial(_load, name, file), _FORMAT, _FORMAT, generates=True) for name, file in _FILES.items()]

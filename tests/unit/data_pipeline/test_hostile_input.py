@@ -99,7 +99,7 @@ def test_a_whole_file_gives_its_texts(name: str, tmp_path: Path) -> None:
 
 
 def mutated(whole: bytes, draw: random.Random) -> bytes:
-    """A few bytes flipped, a stretch lost, doubled or moved in from elsewhere, or the end cut off."""
+    """A few bytes flipped, a run of bytes lost, doubled or moved in from elsewhere, or the end cut off."""
     data = bytearray(whole)
     for _ in range(draw.choice([1, 1, 2, 8])):
         place = draw.randrange(len(data))

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.steps.quality import Quality, lomax
-from data_pipeline.text.features import Rows
+from data_pipeline.text.features import HashedCounts
 from data_pipeline.text.quality import QualityModel, train
 from data_pipeline.text.words import Words
 from tests.helpers.steps import documents_of, run_local
@@ -41,7 +41,7 @@ def test_rows_are_logs_of_word_counts_scaled_to_length_one() -> None:
     draw = random.Random(0)
     texts = [" ".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(0, 40))) for _ in range(50)]
     texts[7] = "..."
-    rows = Rows.of(texts, 11)
+    rows = HashedCounts.of(texts, 11)
     for number, text in enumerate(texts):
         counts = Counter(int(Words.of([word]).hashes[0]) % 11 for word in text.split() if word != "...")
         length = math.sqrt(sum(math.log(1 + count) ** 2 for count in counts.values()))
@@ -58,7 +58,7 @@ def test_a_score_depends_neither_on_other_texts_nor_on_how_often_a_text_is_repea
     texts = make_texts(0, 40, "xyz")
     together = model.scores(texts)
     assert together.tolist() == [model.scores([text])[0] for text in texts]
-    odds = [0.25 + float(Rows.of([text], 1000).dot(weights)[0]) for text in texts]
+    odds = [0.25 + float(HashedCounts.of([text], 1000).dot(weights)[0]) for text in texts]
     assert together == pytest.approx([1 / (1 + math.exp(-value)) for value in odds])
     assert model.scores(["one two three " * 50]) == pytest.approx(model.scores(["one two three"]))
 

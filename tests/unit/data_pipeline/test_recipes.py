@@ -240,15 +240,15 @@ def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_pa
         Stream([(other.directory, 1.0)], made("roberta", dataset), 0)
 
 
-def test_the_stretches_of_a_row_are_its_text(stream: Stream) -> None:
+def test_the_spans_of_a_row_are_its_text(stream: Stream) -> None:
     batch = stream.batch(90, 40)
     for source, samples in enumerate(stream.samples):
         rows = np.flatnonzero(batch.sample_ids[:, 0] == source)
-        stretches = samples.stretches(5, batch.sample_ids[rows])
-        assert np.array_equal(np.unique(stretches[:, 0]), np.arange(len(rows)))
-        assert np.array_equal(stretches[:, 0], np.sort(stretches[:, 0]))
+        spans = samples.token_spans(5, batch.sample_ids[rows])
+        assert np.array_equal(np.unique(spans[:, 0]), np.arange(len(rows)))
+        assert np.array_equal(spans[:, 0], np.sort(spans[:, 0]))
         for at, row in enumerate(rows):
-            mine = stretches[stretches[:, 0] == at]
+            mine = spans[spans[:, 0] == at]
             text = [token for _, start, n in mine for token in stream.datasets[source].window("train", start, n)]
             shown = shown_text(stream, batch[np.array([row])])
             ordered = objective_of(stream) not in ("span_corruption", "drop")

@@ -21,7 +21,7 @@ from data_pipeline.cli import main
 from data_pipeline.dataset import storage
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.manifest import MANIFEST, SPLITS, Manifest
+from data_pipeline.dataset.manifest import MANIFEST, SPLITS, DatasetManifest
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream, load
 from tests.helpers.http_store import HttpStore, serve
@@ -356,7 +356,7 @@ def test_inspect_verifies_what_lies_elsewhere(
 def test_checksums_of_members_are_those_of_the_bytes_in_the_tar(dataset: Dataset) -> None:
     import hashlib
 
-    manifest: Manifest = dataset.manifest
+    manifest: DatasetManifest = dataset.manifest
     for split in SPLITS:
         for shard in manifest.splits[split].shards:
             data, end = (dataset.directory / shard.file).read_bytes(), 0

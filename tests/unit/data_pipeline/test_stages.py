@@ -113,11 +113,11 @@ def test_a_stopped_build_does_not_do_again_what_is_done(
     done: list[int] = []
     real = passes._pass
 
-    def stops(config: BuildConfig, stretch: Any, *others: Any) -> Any:
+    def stops(config: BuildConfig, chunk: Any, *others: Any) -> Any:
         if len(done) == 4:
             raise KeyboardInterrupt
-        done.append(stretch.number)
-        return real(config, stretch, *others)
+        done.append(chunk.number)
+        return real(config, chunk, *others)
 
     monkeypatch.setattr(passes, "_pass", stops)
     with pytest.raises(KeyboardInterrupt):

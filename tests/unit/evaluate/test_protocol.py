@@ -5,11 +5,11 @@ import pytest
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.protocol import answer_text, build_prompt, encode_pair, shot_indices, stop_token
-from pretrain.evaluate.tasks.base import Document, Format
+from pretrain.evaluate.tasks.base import Format, TaskDocument
 from pretrain.evaluate.tasks.registry import TASKS
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
 
-DOCUMENTS = [Document(f"\n\nQ: What is {n}?\n\nA:", f" {n}") for n in range(20)]
+DOCUMENTS = [TaskDocument(f"\n\nQ: What is {n}?\n\nA:", f" {n}") for n in range(20)]
 
 
 def test_fewer_shots_are_the_beginning_of_more() -> None:
@@ -48,7 +48,7 @@ def test_prompt_joins_instruction_examples_and_question(tokenizer: ToyTokenizer)
 
 
 def test_lambada_is_plain_without_shots_and_has_blanks_with_them(tokenizer: ToyTokenizer) -> None:
-    task, documents = TASKS["lambada_openai"], [Document("He saw the", " cat"), Document("She ate the", " pie")]
+    task, documents = TASKS["lambada_openai"], [TaskDocument("He saw the", " cat"), TaskDocument("She ate the", " pie")]
     assert build_prompt(task.format(0), [], documents[0], tokenizer, 999, 0).text == "He saw the"
     one = build_prompt(task.format(1), documents[1:], documents[0], tokenizer, 999, 0)
     assert one.text == "Fill in blank:\n\nShe ate the ____. -> pie\n\nHe saw the ____. ->"

@@ -12,7 +12,7 @@ import pytest
 from data_pipeline.dataset.dataset import Dataset
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks import arithmetic, scrambling
-from pretrain.evaluate.tasks.base import Document, Sources
+from pretrain.evaluate.tasks.base import Sources, TaskDocument
 from pretrain.evaluate.tasks.last_word import passages
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES
 from pretrain.evaluate.tasks.registry import NAMES, TASKS, check_names
@@ -22,11 +22,11 @@ SOURCES = Sources(None, None, ToyTokenizer(), seed=0)  # type: ignore[arg-type]
 ARITHMETIC = [task.name for task in arithmetic.TASKS]
 
 
-def operands(document: Document) -> list[int]:
+def operands(document: TaskDocument) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", document.context)]
 
 
-def shape(document: Document) -> str:
+def shape(document: TaskDocument) -> str:
     return re.sub(r"\d+", "0", document.context)
 
 
@@ -61,7 +61,7 @@ def test_generated_answers_are_right_and_problems_differ(name: str) -> None:
     assert len(set(generated)) == 2000
 
 
-def answer(document: Document) -> str:
+def answer(document: TaskDocument) -> str:
     problem = document.context.removeprefix("\n\nQ: What is ").removesuffix("?\n\nA:")
     for word, sign in {"plus": "+", "minus": "-", "times": "*"}.items():
         problem = problem.replace(word, sign)
@@ -87,11 +87,11 @@ def test_every_file_of_openai_that_a_task_names_is_read(benchmarks: Path) -> Non
 
 def test_lambada_splits_at_the_last_space(data_dir: Path) -> None:
     first = TASKS["lambada_openai"].load(replace(SOURCES, data_dir=data_dir))[0]
-    assert first == Document("Ann met Ben at the river. There Ben was singing to", " Ann")
+    assert first == TaskDocument("Ann met Ben at the river. There Ben was singing to", " Ann")
 
 
 def test_a_gzipped_file_in_a_folder_is_found(data_dir: Path) -> None:
-    assert TASKS["reversed_words"].load(replace(SOURCES, data_dir=data_dir))[1] == Document("\nneb =", " ben")
+    assert TASKS["reversed_words"].load(replace(SOURCES, data_dir=data_dir))[1] == TaskDocument("\nneb =", " ben")
 
 
 def test_a_missing_file_is_named_with_the_place_searched(tmp_path: Path) -> None:
