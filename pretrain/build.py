@@ -25,7 +25,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.ledger import Entry, planned
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.base import Engine
+from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 
@@ -38,7 +39,7 @@ class Training:
 
     config: RunConfig
     layout: Layout
-    engine: MegatronEngine
+    engine: Engine
     stream: Stream | ChainedStreams
     heldout: Dataset
     """the dataset whose validation split is scored during training: the first source's"""
@@ -53,7 +54,6 @@ class Training:
 
 def build_training(config: RunConfig) -> Training:
     """`config` is resolved. Joins the process group; every rank calls this."""
-    place = device.install()
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size())
     stream, recipe = open_stream(config)
@@ -61,7 +61,7 @@ def build_training(config: RunConfig) -> Training:
     notes = (*_left_out(stream, recipe), *_padding(stream), *_checked_later(config, stream))
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
-    engine = MegatronEngine(config, layout, place, train=True)
+    engine = make_engine(config, layout)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
     sources = tuple(planned(config, stream))
@@ -71,29 +71,26 @@ def build_training(config: RunConfig) -> Training:
 def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:
     """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
     the process group; every rank calls this."""
-    device.install()
     timeout_s = expected_config(candidates, overrides, one_rank).health.timeout_s
     device.join(timeout_s)
     checkpoint = store.first_valid(candidates, _warn, file_group(timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
 
-def build_scorer(config: RunConfig, checkpoint: Path) -> MegatronEngine:
+def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`. Both come
     from `open_checkpoint`."""
-    place = device.install()
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
-    engine = MegatronEngine(config, layout, place, train=False)
+    engine = make_engine(config, layout, train=False)
     store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
     return engine
 
 
-def build_empty(config: RunConfig) -> MegatronEngine:
+def build_empty(config: RunConfig) -> Engine:
     """An engine on one rank that can only score, whose weights the caller fills in."""
-    place = device.install()
     device.join(config.health.timeout_s)
-    return MegatronEngine(config, plan_layout(config, dist.get_world_size(), trains=False), place, train=False)
+    return make_engine(config, plan_layout(config, dist.get_world_size(), trains=False), train=False)
 
 
 def versions() -> dict[str, str]:

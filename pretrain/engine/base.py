@@ -1,4 +1,5 @@
-"""The engine seam: what the loop, evaluation and checkpoints know of an engine. They have no branch on parallelism."""
+"""The engine seam: what the loop, evaluation, checkpoints and verify know of an engine. They have no branch on
+parallelism. Three protocols, so that each says what it needs: `TrainEngine`, `DecodeEngine`, `InspectEngine`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
+from pretrain.plan.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,35 @@ class LossScale(Protocol):
     def state(self) -> tuple[float, int]: ...
 
 
-class Engine(Protocol):
-    """One way to run a model over ranks. But for the two said below, every method is collective: all ranks call it, in
-    the same order."""
+class Ranks(Protocol):
+    """Where this rank stands. Every method here and below is collective, but where it says otherwise: all ranks call
+    it, in the same order."""
 
+    layout: Layout
     data_rank: int
     data_world: int
-    keeps_gradients: bool
-    """set to have `gradients`, which costs memory"""
     is_reporter: bool
     """true on exactly one rank: the one that prints and writes"""
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank if it is on one."""
+
+    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
+        """Sums float64 values over data ranks."""
+
+
+class ScoreEngine(Ranks, Protocol):
+    """What training and evaluation share."""
+
+    def score(self, batch: Rows) -> Scores:
+        """Scores the labels of `batch`. Collective within one replica of the
+        model: data ranks may score other rows, of other shapes, and call this another number of times; but while
+        training under ZeRO stage 3, where they share the weights, only as often as each other."""
+
+
+class TrainEngine(ScoreEngine, Protocol):
+    """What the loop and checkpoints need."""
+
     updates: int
     """optimizer updates made so far: steps that were not skipped"""
 
@@ -80,13 +101,22 @@ class Engine(Protocol):
     def loss_scale(self) -> LossScale | None:
         """None but in fp16"""
 
+    def initialise(self) -> None:
+        """Fills the weights from (seed, name, shape), the optimizer's state with zeros."""
+
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """One optimizer step on this data rank's rows of the global batch."""
 
-    def score(self, batch: Rows) -> Scores:
-        """Scores the labels of `batch`. Collective within one replica of the
-        model: data ranks may score other rows, of other shapes, and call this another number of times; but while
-        training under ZeRO stage 3, where they share the weights, only as often as each other."""
+    def state(self) -> dict[str, GlobalPart]:
+        """Everything a checkpoint holds, by global name: live views to save from or to load into."""
+
+    def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
+        """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
+        loss scale was at `loss_scale` (`DynamicLossScale.state`; None: nothing is known, it stays)."""
+
+
+class DecodeEngine(ScoreEngine, Protocol):
+    """What generation and translation need."""
 
     def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
         """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token. Collective as
@@ -102,8 +132,12 @@ class Engine(Protocol):
         tokens] (int64, the decoder's start first), each a target of one of the encoded `rows` [hypotheses]. Collective
         likewise."""
 
-    def state(self) -> dict[str, GlobalPart]:
-        """Everything a checkpoint holds, by global name: live views to save from or to load into."""
+
+class InspectEngine(Ranks, Protocol):
+    """What verify and the gates of exports need."""
+
+    keeps_gradients: bool
+    """set to have `gradients`, which costs memory"""
 
     def gradients(self) -> dict[str, GlobalPart]:
         """With `keeps_gradients`: the gradient that the last step applied (of the mean token loss, clipped), as
@@ -113,12 +147,10 @@ class Engine(Protocol):
         """The weights that this rank computes with (of those that data ranks share, its own range), as `weight/...` by
         global name, in the precision it computes in: live views. They are copies of what the optimizer holds."""
 
-    def state_loaded(self, updates: int, loss_scale: tuple[float, int] | None = None) -> None:
-        """Call after loading into `state()`: brings copies up to date. `updates` optimizer updates led to it, and the
-        loss scale was at `loss_scale` (`DynamicLossScale.state`; None: nothing is known, it stays)."""
+    def logits(self, batch: Rows) -> tuple[Tensor, ...]:
+        """[rows, labels, vocabulary] float32 on the CPU, and with a pooled head [rows, 2]; on one rank, for parity with
+        other implementations."""
 
-    def any(self, flag: bool) -> bool:
-        """True on every rank if it is on one."""
 
-    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
-        """Sums float64 values over data ranks."""
+class Engine(TrainEngine, DecodeEngine, InspectEngine, Protocol):
+    """One way to run a model over ranks."""

@@ -55,6 +55,7 @@ def join(timeout_s: int) -> None:
     """Joins the process group that the launcher describes in the environment (a group of one without a launcher)."""
     if torch.distributed.is_initialized():
         return
+    install()
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     timeout = timedelta(seconds=timeout_s)
     if "RANK" in os.environ:

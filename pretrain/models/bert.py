@@ -5,12 +5,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
-from pretrain.models.blocks import ACTIVATIONS, Config, LayerNorm
+from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network import Network
 
 
@@ -21,11 +20,15 @@ class MaskedHead(nn.Module):
 
     bias = True
 
-    def __init__(self, model: Model, megatron: Config) -> None:
+    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
         self.transform = nn.Linear(model.hidden, model.hidden)
-        self.activation = F.gelu if model.family == "roberta" else ACTIVATIONS[model.activation]
-        self.norm = LayerNorm(megatron, model.hidden, model.norm_eps)
+        self.activation = (
+            megatron.kernels.activation["gelu"]
+            if model.family == "roberta"
+            else megatron.kernels.activation[model.activation]
+        )
+        self.norm = megatron.make_norm()
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
         self.pooler = nn.Linear(model.hidden, model.hidden) if model.pooled_head else None

@@ -8,20 +8,20 @@ import math
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.tensor_parallel import scatter_to_sequence_parallel_region
-from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.identity_op import IdentityOp
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
-from pretrain.models.blocks import Config, HiddenDropout, norm_of
+from pretrain.models.blocks import HiddenDropout
+from pretrain.models.megatron_config import MegatronConfig
 
 
 class Embedding(nn.Module):
     """`encoder` and `decoder` are the parts of the stacks that the model has, `relative` the tables of distances."""
 
-    def __init__(self, model: Model, megatron: Config) -> None:
+    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
         super().__init__()
-        self.word_embeddings = VocabParallelEmbedding(
+        self.word_embeddings = megatron.kernels.embedding(
             model.padded_vocabulary, model.hidden, init_method=lambda weight: weight, config=megatron
         )
         encoder_layers, decoder_layers = model.stacks
@@ -43,14 +43,14 @@ class Embedding(nn.Module):
 class StackEmbedding(nn.Module):
     """Adds positions and segments to token embeddings; then norm and dropout."""
 
-    def __init__(self, model: Model, megatron: Config, length: int) -> None:
+    def __init__(self, model: Model, megatron: MegatronConfig, length: int) -> None:
         super().__init__()
         self.scale = math.sqrt(model.hidden) if model.embedding_scale else 1.0
         self.offset, self.sinusoidal = model.position_offset, model.positions == "sinusoidal"
         learned = model.positions == "learned"
         self.position_embeddings = nn.Embedding(length + self.offset, model.hidden) if learned else None
         self.segment_embeddings = nn.Embedding(model.segments, model.hidden) if model.segments else None
-        self.norm = norm_of(model)(megatron, model.hidden, model.norm_eps) if model.embedding_norm else IdentityOp()
+        self.norm = megatron.make_norm() if model.embedding_norm else IdentityOp()
         self.dropout = HiddenDropout(megatron)
         self.megatron = megatron
 

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from megatron.core.enums import ModelType
 from megatron.core.models.common.language_module.language_module import LanguageModule
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlock,
@@ -25,19 +24,23 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
-from pretrain.models.blocks import Config, HiddenDropout, PlainLayer, layer_parts, norm_of
+from pretrain.models.blocks import HiddenDropout, PlainLayer, layer_parts
 from pretrain.models.embeddings import Embedding, table_of, table_positions
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.megatron_config import MegatronConfig
 
-Head = Callable[[Model, Config], nn.Module]
+Head = Callable[[Model, MegatronConfig], nn.Module]
 
 
 class FinalNorm(nn.Module):
     """What follows the last layer of a pre-norm stack."""
 
-    def __init__(self, model: Model, megatron: Config) -> None:
+    def __init__(self, megatron: MegatronConfig) -> None:
         super().__init__()
-        self.norm, self.dropout = norm_of(model)(megatron, model.hidden, model.norm_eps), HiddenDropout(megatron)
+        self.norm, self.dropout = (
+            megatron.make_norm(),
+            HiddenDropout(megatron),
+        )
 
     def forward(self, x_SBH: Tensor) -> Tensor:
         return self.dropout(self.norm(x_SBH))
@@ -46,13 +49,15 @@ class FinalNorm(nn.Module):
 class Layer(PlainLayer):
     """megatron-core's layer, on its part of the stream."""
 
-    def __init__(self, config: Config, submodules: TransformerLayerSubmodules, model: Model, **where: Any) -> None:
+    def __init__(
+        self, config: MegatronConfig, submodules: TransformerLayerSubmodules, model: Model, **where: Any
+    ) -> None:
         super().__init__(config, submodules, **where)
         self.model = model
         encoder_layers, decoder_layers = model.stacks
         self.encodes = self.layer_number <= encoder_layers
         last = self.layer_number in (encoder_layers, encoder_layers + decoder_layers)
-        self.final = FinalNorm(model, config) if last and model.norm == "pre" else None
+        self.final = FinalNorm(config) if last and model.norm == "pre" else None
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any) -> tuple[Tensor, None]:
         """[P, B, H] -> [P, B, H]. `attention_mask`: MicroBatch's `attention_mask_BS`."""
@@ -90,7 +95,7 @@ class Network(LanguageModule):
     and what else `head` makes."""
 
     def __init__(
-        self, model: Model, megatron: Config, first: bool, last: bool, chunk: int | None, head: Head
+        self, model: Model, megatron: MegatronConfig, first: bool, last: bool, chunk: int | None, head: Head
     ) -> None:  # fmt: skip
         super().__init__(config=megatron)
         self.model, self.vp_stage = model, chunk
@@ -107,7 +112,7 @@ class Network(LanguageModule):
         )  # fmt: skip
         if last:
             self.head = head(model, megatron)
-            self.output_layer = ColumnParallelLinear(
+            self.output_layer = megatron.kernels.column_linear(
                 model.hidden,
                 model.padded_vocabulary,
                 config=megatron,
@@ -193,7 +198,7 @@ def stream_positions(model: Model, inputs: int, labels: int, slices: int, tensor
     return inputs + (labels if model.is_encoder_decoder else 0) + tables
 
 
-def _specs(model: Model, megatron: Config, chunk: int | None) -> TransformerBlockSubmodules:
+def _specs(model: Model, megatron: MegatronConfig, chunk: int | None) -> TransformerBlockSubmodules:
     """The layers of one pipeline chunk."""
     encoder_layers = model.stacks[0]
     encoder = ModuleSpec(Layer, {"model": model}, layer_parts(model, megatron, "full", cross=False))

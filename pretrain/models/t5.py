@@ -3,11 +3,11 @@
 from functools import partial
 
 from pretrain.config.model import Model
-from pretrain.models.blocks import Config
+from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network import Network, PlainHead
 
 
-def head(model: Model, megatron: Config) -> PlainHead:
+def head(model: Model, megatron: MegatronConfig) -> PlainHead:
     """A head that is the embedding, whose entries have deviation 1, gets its input scaled down."""
     return PlainHead(model.hidden**-0.5 if model.tied_head else 1.0)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pretrain.models.blocks import DTYPES
+from pretrain.models.megatron_config import DTYPES
 from pretrain.plan.layout import Layout
 from pretrain.verify.probe import Held, Observation
 

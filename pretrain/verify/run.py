@@ -15,7 +15,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import open_stream
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
 from pretrain.plan.layout import plan_layout
 from pretrain.verify.departure import Reference, Verdict, bounds_of
@@ -48,7 +48,7 @@ class Verification:
 
     def __init__(self, store: dist.Store, rank: int, world: int, steps: int) -> None:
         self._store, self._rank, self._world, self._steps = store, rank, world, steps
-        self._place = device.install()
+        device.install()
         self._jobs = 0
 
     def run(self, reference: Job, jobs: Sequence[Job], show: Callable[[Row], None]) -> bool:
@@ -101,7 +101,7 @@ class Verification:
         return (None, self._store.get(error_key).decode()) if failed else (result, None)
 
     def _judge(self, job: Job, judge: Callable[[Iterable[Observation]], Result]) -> Result | None:
-        engine = MegatronEngine(job.config, plan_layout(job.config, job.layout.world), self._place, train=True)
+        engine = make_engine(job.config, plan_layout(job.config, job.layout.world))
         engine.initialise()
         seen = observe(engine, job.config, _source(job.config), self._steps)
         try:

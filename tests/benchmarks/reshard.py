@@ -22,8 +22,8 @@ import torch.distributed as dist
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import gather
 from pretrain.checkpoint.saver import Saved, Saver
-from pretrain.engine import device
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.base import Engine
+from pretrain.engine.make import make_engine
 from pretrain.plan.estimate import num_parameters
 from pretrain.plan.layout import plan_layout
 from tests.helpers.ranks import run_ranks
@@ -112,11 +112,10 @@ def _load(
     return statistics.median(verify_s), statistics.median(load_s), gather(read_bytes)
 
 
-def _engine(model: dict[str, Any], parallel: dict[str, Any]) -> MegatronEngine:
+def _engine(model: dict[str, Any], parallel: dict[str, Any]) -> Engine:
     """Without initial weights, which take longer to make than a checkpoint to load."""
-    place = device.install()
     config = tiny_config(model=model, parallel=parallel)
-    return MegatronEngine(config, plan_layout(config, dist.get_world_size()), place, train=True)
+    return make_engine(config, plan_layout(config, dist.get_world_size()))
 
 
 def _from_disk(checkpoint: Path, work: Callable[[], Any]) -> tuple[float, Any]:

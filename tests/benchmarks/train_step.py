@@ -37,7 +37,8 @@ from pretrain.checkpoint.hf.gpt2 import hf_config, hf_tensors
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.base import Engine
+from pretrain.engine.make import make_engine
 from pretrain.plan.estimate import num_parameters, training_flops_per_token
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.layout import plan_layout
@@ -72,28 +73,28 @@ def main() -> None:
     options = _options()
     if options.threads:
         torch.set_num_threads(options.threads)
-    place = devices.install()
-    if place.type != options.device:
-        sys.exit(f"this process runs on {place.type}, not on {options.device}")
+    device = devices.install()
+    if device.type != options.device:
+        sys.exit(f"this process runs on {device.type}, not on {options.device}")
     devices.join(600)
-    print(_surroundings(options, place))
+    print(_surroundings(options, device))
     for shape in options.shape:
         config = _config(shape, options)
         try:
-            pairs = _measure(config, place, options.steps, options.profile)
+            pairs = _measure(config, device, options.steps, options.profile)
         except torch.cuda.OutOfMemoryError:
             print(f"{shape}: both models together do not fit this GPU; lower --micro or leave the shape out")
         else:
-            print(_report(shape, config, place, pairs))
+            print(_report(shape, config, device, pairs))
         gc.collect()
-        if place.type == "cuda":
+        if device.type == "cuda":
             torch.cuda.empty_cache()
 
 
-def _measure(config: RunConfig, place: torch.device, steps: int, profile: bool) -> list[Pair]:
-    engine = MegatronEngine(config, plan_layout(config, 1), place, train=True)
+def _measure(config: RunConfig, device: torch.device, steps: int, profile: bool) -> list[Pair]:
+    engine = make_engine(config, plan_layout(config, 1))
     engine.initialise()
-    ours, theirs = _our_step(engine), _their_step(engine, config, place)
+    ours, theirs = _our_step(engine), _their_step(engine, config, device)
     losses = [(ours(_rows(config, -1)), theirs(_rows(config, -1))) for _ in range(2)]  # warm-up
     differences = [abs(a - b) for a, b in losses]
     assert max(differences) < (1e-4 if config.precision == "fp32" else 3e-2), f"not the same work: losses {losses}"
@@ -105,13 +106,13 @@ def _measure(config: RunConfig, place: torch.device, steps: int, profile: bool) 
     pairs = []
     for index in range(steps):
         rows = _rows(config, index)
-        ours_s, ours_cpu_s = _timed(ours, rows, place)
-        theirs_s, theirs_cpu_s = _timed(theirs, rows, place)
+        ours_s, ours_cpu_s = _timed(ours, rows, device)
+        theirs_s, theirs_cpu_s = _timed(theirs, rows, device)
         pairs.append(Pair(ours_s, theirs_s, ours_cpu_s, theirs_cpu_s))
     return pairs
 
 
-def _our_step(engine: MegatronEngine) -> Step:
+def _our_step(engine: Engine) -> Step:
     def step(rows: Rows) -> float:
         result = engine.train_step(rows, LEARNING_RATE, 0)
         return result.loss_sum / result.token_count
@@ -119,7 +120,7 @@ def _our_step(engine: MegatronEngine) -> Step:
     return step
 
 
-def _their_step(engine: MegatronEngine, config: RunConfig, place: torch.device) -> Step:
+def _their_step(engine: Engine, config: RunConfig, device: torch.device) -> Step:
     """GPT-2 with the engine's present weights."""
     described = hf_config(config.model, end_of_text=0)
     described.activation_function = "gelu_pytorch_tanh"
@@ -127,7 +128,7 @@ def _their_step(engine: MegatronEngine, config: RunConfig, place: torch.device) 
     weights = {name.removeprefix("model/"): part.pieces[0].value for name, part in engine.state().items()}
     with torch.device("meta"):
         model = GPT2LMHeadModel(described)
-    model.to_empty(device=place)
+    model.to_empty(device=device)
     model.load_state_dict(dict(hf_tensors(config.model, weights)), strict=False)
     model.tie_weights()
     model.train()
@@ -144,12 +145,12 @@ def _their_step(engine: MegatronEngine, config: RunConfig, place: torch.device) 
     )
 
     def step(rows: Rows) -> float:
-        loss_sum = torch.zeros((), device=place)
+        loss_sum = torch.zeros((), device=device)
         with torch._C.DisableTorchFunction():
             for start in range(0, len(rows.tokens), micro):
                 cut = slice(start, start + micro)
-                tokens, labels = (torch.as_tensor(x[cut], device=place) for x in (rows.tokens, rows.labels))
-                with _autocast(config, place):
+                tokens, labels = (torch.as_tensor(x[cut], device=device) for x in (rows.tokens, rows.labels))
+                with _autocast(config, device):
                     logits = model(tokens, use_cache=False).logits
                     loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
                 (loss / rows.tokens.size).backward()
@@ -162,17 +163,17 @@ def _their_step(engine: MegatronEngine, config: RunConfig, place: torch.device) 
     return step
 
 
-def _autocast(config: RunConfig, place: torch.device) -> AbstractContextManager[object]:
-    return torch.autocast(place.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
+def _autocast(config: RunConfig, device: torch.device) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
 
 
-def _timed(step: Step, rows: Rows, place: torch.device) -> tuple[float, float]:
+def _timed(step: Step, rows: Rows, device: torch.device) -> tuple[float, float]:
     """(seconds, processor seconds). A step ends by reading its loss, but on a GPU the update may still run then."""
-    if place.type == "cuda":
+    if device.type == "cuda":
         torch.cuda.synchronize()
     start, start_cpu = time.perf_counter(), time.process_time()
     step(rows)
-    if place.type == "cuda":
+    if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start, time.process_time() - start_cpu
 
@@ -219,29 +220,29 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _surroundings(options: argparse.Namespace, place: torch.device) -> str:
+def _surroundings(options: argparse.Namespace, device: torch.device) -> str:
     """What the figures depend on."""
-    threads = f", {torch.get_num_threads()} threads" if place.type == "cpu" else ""
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     return "\n".join(
         [
             f"date      {date.today()}",
             f"command   python -m tests.benchmarks.train_step {' '.join(sys.argv[1:])}",
-            f"hardware  {_device_name(place)}{threads}",
+            f"hardware  {_device_name(device)}{threads}",
             f"versions  Python {platform.python_version()}, torch {torch.__version__}, megatron-core "
             f"{megatron.core.__version__}, transformers {transformers.__version__}",
         ]
     )
 
 
-def _device_name(place: torch.device) -> str:
-    if place.type == "cuda":
-        return torch.cuda.get_device_name(place)
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", information.read_text()) if information.exists() else None
     return found[1] if found else platform.processor()
 
 
-def _report(shape: str, config: RunConfig, place: torch.device, pairs: list[Pair]) -> str:
+def _report(shape: str, config: RunConfig, device: torch.device, pairs: list[Pair]) -> str:
     tokens = config.batch.sequences * config.model.sequence_length
     ours = tokens / statistics.median(pair.ours_s for pair in pairs)
     theirs = tokens / statistics.median(pair.theirs_s for pair in pairs)
@@ -249,11 +250,11 @@ def _report(shape: str, config: RunConfig, place: torch.device, pairs: list[Pair
         f"\n{shape}: {num_parameters(config.model) / 1e6:.0f}M parameters, {config.precision}, "
         f"{config.batch.sequences} x {config.model.sequence_length} tokens a step, "
         f"{config.batch.micro_sequences} rows a micro-batch, {len(pairs)} pairs",
-        f"  ours           {ours:10.1f} tokens/s{_mfu(config, place, ours)}",
-        f"  Hugging Face   {theirs:10.1f} tokens/s{_mfu(config, place, theirs)}",
+        f"  ours           {ours:10.1f} tokens/s{_mfu(config, device, ours)}",
+        f"  Hugging Face   {theirs:10.1f} tokens/s{_mfu(config, device, theirs)}",
         f"  ours / theirs  {_spread([p.theirs_s / p.ours_s for p in pairs])}",
     ]
-    if place.type == "cpu":
+    if device.type == "cpu":
         lines.append(f"  by CPU time    {_spread([p.theirs_cpu_s / p.ours_cpu_s for p in pairs])}")
     return "\n".join(lines)
 
@@ -264,9 +265,9 @@ def _spread(ratios: list[float]) -> str:
     return f"{middle:.3f}  (quartiles {low:.3f} to {high:.3f}, all {min(ratios):.3f} to {max(ratios):.3f})"
 
 
-def _mfu(config: RunConfig, place: torch.device, tokens_per_s: float) -> str:
+def _mfu(config: RunConfig, device: torch.device, tokens_per_s: float) -> str:
     """Share of the GPU's dense peak that the model's own operations take; nothing where the peak is not known."""
-    peak = peak_flops(_device_name(place), config.precision) if place.type == "cuda" else None
+    peak = peak_flops(_device_name(device), config.precision) if device.type == "cuda" else None
     return "" if peak is None else f"  MFU {tokens_per_s * training_flops_per_token(config.model) / peak:.1%}"
 
 

@@ -23,7 +23,7 @@ import torch
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.make import make_engine
 from pretrain.plan.estimate import num_parameters, state_bytes
 from pretrain.plan.layout import plan_layout
 from tests.benchmarks.train_step import CONFIGS
@@ -109,7 +109,7 @@ def _on_cpu(options: argparse.Namespace) -> None:
 
 
 def _on_gpu(options: argparse.Namespace) -> None:
-    place = devices.install()
+    device = devices.install()
     devices.join(600)
     print("| size | sharding | tokens/s | GiB of GPU memory at most |\n|---|---|---|---|")
     for size in options.sizes.split(","):
@@ -118,7 +118,7 @@ def _on_gpu(options: argparse.Namespace) -> None:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             try:
-                speed = _tokens_per_second(size, parallel, place, options.rounds)
+                speed = _tokens_per_second(size, parallel, device, options.rounds)
             except torch.cuda.OutOfMemoryError:
                 print(f"| {size} | {name} | does not fit | |")
                 continue
@@ -127,11 +127,11 @@ def _on_gpu(options: argparse.Namespace) -> None:
             )
 
 
-def _tokens_per_second(size: str, parallel: dict[str, Any], place: torch.device, rounds: int) -> float:
+def _tokens_per_second(size: str, parallel: dict[str, Any], device: torch.device, rounds: int) -> float:
     settings = {"batch.ramp": "null", "batch.sequences": 4, "batch.micro_sequences": 1, "precision": "bf16"}
     settings |= {f"parallel.{key}": value for key, value in {**parallel, "recompute": "full"}.items()}
     config = load(RunConfig, CONFIGS / f"{size}.yaml", [f"{key}={value}" for key, value in settings.items()])
-    engine = MegatronEngine(config, plan_layout(config, 1), place, train=True)
+    engine = make_engine(config, plan_layout(config, 1))
     engine.initialise()
     length = config.model.sequence_length
     ids = np.random.default_rng(0).integers(0, config.model.vocabulary or 0, (4, length + 1))

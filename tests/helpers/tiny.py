@@ -10,8 +10,8 @@ from data_pipeline.batch import Rows
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
-from pretrain.engine import device
 from pretrain.engine.base import GlobalPart
+from pretrain.engine.make import make_engine
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.plan.layout import plan_layout
 
@@ -41,8 +41,8 @@ def tiny_config(**sections: Any) -> RunConfig:
 
 def build_engine(config: RunConfig, train: bool = True) -> MegatronEngine:
     """On the process group this rank is in; weights initialised."""
-    place = device.install()
-    engine = MegatronEngine(config, plan_layout(config, dist.get_world_size()), place, train)
+    engine = make_engine(config, plan_layout(config, dist.get_world_size()), train)
+    assert isinstance(engine, MegatronEngine), "tests look inside"
     engine.initialise()
     return engine
 

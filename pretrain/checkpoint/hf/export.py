@@ -27,14 +27,14 @@ from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import FAMILIES, load
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 
 WEIGHTS = "model.safetensors"
 
 
 def export(
-    checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], MegatronEngine]
+    checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], Engine]
 ) -> float:  # fmt: skip
     """Writes `directory` (weights, config, generation config, tokenizer, model card) from a verified checkpoint.
     `scorer` builds an fp32 engine on one rank with its weights. Returns the largest logit difference; raises

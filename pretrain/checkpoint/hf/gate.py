@@ -23,7 +23,7 @@ def rows_for(config: RunConfig) -> Rows:
 
 
 def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
-    """What MegatronEngine.logits returns, from a Hugging Face model."""
+    """What InspectEngine.logits returns, from a Hugging Face model."""
     with torch.no_grad():
         return hf_outputs(theirs.float().eval(), batch, position_offset)
 

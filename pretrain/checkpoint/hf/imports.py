@@ -16,7 +16,7 @@ from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt")
@@ -49,7 +49,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     return validate(RunConfig, tree, str(directory / "config.json"))
 
 
-def import_hf(directory: Path, config: RunConfig, engine: MegatronEngine, warn: Callable[[str], None]) -> float:
+def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable[[str], None]) -> float:
     """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
     `config.run.dir`. Returns the largest logit difference; raises RunError when the gate does not pass, and nothing is
     saved. Weights that `directory` lacks (the head of a model without one) are warned of and drawn from the seed."""

@@ -24,7 +24,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
-from pretrain.models.blocks import DTYPES
+from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
 
 

@@ -1,0 +1,100 @@
+"""Runs megatron-core's schedules: micro-batches through the model chunks of all stages, forward, or there and back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.utils import set_model_to_sequence_parallel
+from megatron.core.utils import get_model_config
+from torch import Tensor, nn
+
+from pretrain.config.model import Model
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.network import stream_positions
+from pretrain.plan.layout import Layout
+from pretrain.random import dropout
+
+Forward = Callable[[nn.Module, MicroBatch], Any]
+Loss = Callable[[MicroBatch, Any], tuple[Tensor, Tensor, Any]]
+"""(micro-batch, the last stage's output) -> (loss sum, token count, what to report)"""
+
+
+class Runner:
+    """The chunks of one rank under a schedule: `bare` as they were built, `chunks` as the schedule is to call them."""
+
+    def __init__(self, model: Model, layout: Layout, bare: Sequence[nn.Module], chunks: Sequence[Any]) -> None:
+        self._model, self._layout, self.bare, self._chunks = model, layout, bare, chunks
+
+    def train(
+        self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss, forwarded: Callable[[Any, Any], None]
+    ) -> list[Any]:
+        """Forward and backward. What `loss` reports of each micro-batch, on the last stage; `forwarded` is told of each
+        chunk's output."""
+        return self._run(batches, forward, loss, forwarded)
+
+    def evaluate(self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss) -> list[Any]:
+        """Forward only, without dropout. What `loss` reports of each micro-batch, on the last stage."""
+        with self.evaluating():
+            return self._run(batches, forward, loss, None)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Dropout and gradients off inside, as before outside."""
+        with torch.no_grad():
+            for chunk in self._chunks:
+                chunk.eval()
+            try:
+                yield
+            finally:
+                for chunk in self._chunks:
+                    chunk.train()
+
+    @contextmanager
+    def without_sequence_parallel(self) -> Iterator[None]:
+        """A single position cannot be split over tensor ranks: generation runs without sequence parallelism."""
+        try:
+            self._set_sequence_parallel(False)
+            yield
+        finally:
+            self._set_sequence_parallel(True)
+
+    def _set_sequence_parallel(self, value: bool) -> None:
+        for chunk in self.bare if self._layout.sequence else ():
+            set_model_to_sequence_parallel(chunk, value)
+            get_model_config(chunk).sequence_parallel = value
+
+    def _run(
+        self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss, forwarded: Callable[[Any, Any], None] | None
+    ) -> list[Any]:
+        def step(iterator: Iterator[MicroBatch], chunk: nn.Module) -> tuple[Any, Callable[[Any], Any]]:
+            batch = next(iterator)
+            dropout.begin(batch.first_row)
+            output = forward(chunk, batch)
+            if forwarded is not None:
+                forwarded(chunk, output)
+            return output, partial(loss, batch)
+
+        schedule = get_forward_backward_func()
+        iterators = [iter(batches) for _ in self._chunks]
+        virtual = self._layout.virtual > 1
+        rows, length = batches[0].tokens_BS.shape
+        found: list[Any] = schedule(
+            forward_step_func=step,
+            data_iterator=iterators if virtual else iterators[0],
+            model=self._chunks if virtual else self._chunks[0],
+            num_microbatches=len(batches),
+            seq_length=self._stream_positions(length, batches[0].labels_BL.shape[1]),
+            micro_batch_size=rows,
+            forward_only=forwarded is None,
+        )
+        return found
+
+    def _stream_positions(self, inputs: int, labels: int) -> int:
+        """Of what travels between stages, over all ranks that share it: megatron-core divides by those."""
+        layout = self._layout
+        slices = layout.context * (layout.tensor if layout.sequence else 1)
+        inputs, labels = inputs * layout.context, labels * layout.context
+        return stream_positions(self._model, inputs, labels, slices, layout.tensor)

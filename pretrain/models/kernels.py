@@ -1,0 +1,76 @@
+"""Which implementation computes each kind of operation: one provider, chosen once, where an engine is made.
+
+Models name operations (`column_linear`, `norm["rms"]`, ...), never libraries, so another provider (fused kernels on a
+GPU, say) is one more function here. `pretrain verify` judges any choice.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm whose parameters say whether their gradients are partial (sequence parallelism)."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+        for parameter in self.parameters():
+            parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+class RMSNorm(nn.RMSNorm):
+    """Likewise, without mean and bias."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One provider."""
+
+    device: torch.device
+    column_linear: type[nn.Module]
+    """[..., in] -> [..., out / tensor ranks], called as megatron-core's ColumnParallelLinear"""
+    row_linear: type[nn.Module]
+    """[..., in / tensor ranks] -> [..., out], as its RowParallelLinear"""
+    embedding: type[nn.Module]
+    """ids -> [..., width], rows shared by tensor ranks, as its VocabParallelEmbedding"""
+    norm: Mapping[str, type[nn.Module]]
+    """by `model.norm_type`: (config, width, eps)"""
+    activation: Mapping[str, Callable[[Tensor], Tensor]]
+    """by `model.activation`; of a gated one, of the gate"""
+    attention: Callable[..., Tensor]
+    """as torch's scaled_dot_product_attention"""
+    cross_entropy: Callable[[Tensor, Tensor], Tensor]
+    """(logits [L, B, V / tensor ranks], labels [L, B]) -> losses [L, B]; overwrites the logits"""
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+
+_GELU_TANH = partial(F.gelu, approximate="tanh")
+
+
+def plain(device: torch.device) -> Kernels:
+    """megatron-core's parallel layers and loss, torch's own norms and attention: exact on any device."""
+    return Kernels(
+        device=device,
+        column_linear=ColumnParallelLinear,
+        row_linear=RowParallelLinear,
+        embedding=VocabParallelEmbedding,
+        norm={"layer": LayerNorm, "rms": RMSNorm},
+        activation={"gelu_tanh": _GELU_TANH, "gelu": F.gelu, "relu": F.relu, "gated_gelu": _GELU_TANH},
+        attention=F.scaled_dot_product_attention,
+        cross_entropy=vocab_parallel_cross_entropy,
+    )
