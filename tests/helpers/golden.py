@@ -16,12 +16,12 @@ import torch
 
 from data_pipeline.batch import Rows
 from pretrain.config.load import load
-from pretrain.config.resolve import resolve
-from pretrain.config.schema import RunConfig
+from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import resolve
+from pretrain.data.stream import open_stream
 from pretrain.engine.schedule import learning_rate
 from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import tokens_of
-from pretrain.stream import open_stream
 from tests.helpers import command
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine
@@ -118,13 +118,14 @@ def _curve(case: Case, parallel: str, datasets: Path) -> dict[str, list[Any]]:
 
 
 def _digest(rows: Rows) -> str:
-    """Of what the rows say, where `data_hash` is of which they are."""
-    digest = hashlib.sha256()
-    for name in (field.name for field in fields(Rows)):
-        value = getattr(rows, name)
-        if value is not None:
-            digest.update(f"{name} {value.shape} {value.dtype}".encode() + value.tobytes())
-    return digest.hexdigest()[:16]
+    """Of what the rows say, where `data_hash` is of which they are; not of what columns are called, or their order."""
+    columns = (getattr(rows, field.name) for field in fields(Rows))
+    digests = [
+        hashlib.sha256(f"{values.shape} {values.dtype}".encode() + values.tobytes()).hexdigest()
+        for values in columns
+        if values is not None
+    ]
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]
 
 
 def machine() -> dict[str, str]:
