@@ -1,0 +1,212 @@
+"""Who may import whom, and what breaks it: docs/architecture.md's law, checked on the source text.
+
+    breaches("pretrain/plan/flops.py", source, modules())     # sentences; [] if the file keeps the law
+
+Imports count wherever they stand (at the top, in a function, under TYPE_CHECKING), by the module that they resolve to:
+`from megatron.core import parallel_state` and `import megatron.core.parallel_state as mpu` are one and the same.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("data_pipeline", "pretrain", "launch")
+
+# Each package: its parts, the lowest first. A part imports itself and parts below it; those of one row not each other.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "data_pipeline": (
+        "errors",
+        "config common",
+        "reading tokenizers",
+        "text dataset",
+        "order",
+        "batch",
+        "dedup overlap recipes",
+        "steps loader",
+        "build heldout",
+        "cli",
+    ),
+    "pretrain": (
+        "errors",
+        "config process",
+        "plan",
+        "data random",
+        "attention",
+        "models",
+        "objectives observe",
+        "engine",
+        "checkpoint evaluate",
+        "build",
+        "loop verify",
+        "commands",
+        "__main__",
+    ),
+    "pretrain.engine": (
+        "base device loss_scale schedule",
+        "boxes groups",
+        "optimizer",
+        "zero",
+        "megatron",
+        "make",
+    ),
+    "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "stage12 stage3", "select"),
+    "pretrain.engine.megatron": ("micro_batches state runner", "decoding", "engine"),
+    "pretrain.commands": (
+        "arguments local_ranks scoring",
+        "train eval verify compare export import_ translate data_ledger data_trace",
+        "data",
+    ),
+    "launch": ("demo_text", "corpora demo"),
+}
+
+# What others may know of a package. Parts that are not named here are its own affair.
+SEAMS: dict[str, tuple[str, ...]] = {
+    "pretrain.engine": ("base", "make", "device", "schedule"),
+    "pretrain.engine.zero": ("base", "select"),
+    "pretrain.engine.megatron": ("engine",),
+    "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),
+    "pretrain.commands": (),
+    "data_pipeline.steps": ("base", "registry"),
+}
+
+# Of what `launch` may know of `pretrain`.
+LAUNCH_KNOWS = ("pretrain.config", "pretrain.plan", "pretrain.process", "pretrain.errors")
+
+TORCH = ("torch", "megatron", "deepspeed", "transformers")
+# Where alone a library, or a part of one, may be imported.
+ONLY_IN: dict[str, tuple[str, ...]] = {
+    "megatron.core.parallel_state": ("pretrain/engine/groups.py",),
+    "megatron.core.mpu": (),  # its other name
+    "megatron": ("pretrain/engine", "pretrain/models", "pretrain/objectives", "pretrain/attention", "pretrain/random"),
+    "deepspeed": ("pretrain/engine/zero",),
+    "transformers": ("pretrain/checkpoint/hf",),
+    "mlflow": ("pretrain/observe",),
+    "lm_eval": ("pretrain/evaluate/harness.py",),
+    "sacrebleu": ("pretrain/evaluate",),
+    "webdataset": ("data_pipeline/dataset",),
+    "sentencepiece": ("data_pipeline/tokenizers",),
+    "importlib.import_module": ("pretrain/__main__.py",),  # by name it could import anything
+    "runpy": (),
+    "pytest": (),
+    "tests": (),
+}
+# Who never imports torch or what stands on it.
+WITHOUT_TORCH = ("data_pipeline", "launch", "pretrain/config", "pretrain/plan", "pretrain/data", "pretrain/process")
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the product, with its path from the root."""
+    found = {}
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            relative = path.relative_to(ROOT)
+            found[".".join(relative.with_suffix("").parts).removesuffix(".__init__")] = relative
+    return found
+
+
+def imports(source: str, known: dict[str, Path]) -> Iterator[str]:
+    """The module, or the name in one, of each import: as long as what it resolves to. Names that are called to import
+    others (`importlib.import_module`, `__import__`, `exec`, `eval`) count as imports of themselves."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield "a relative import"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in known or not str(node.module).startswith(PRODUCT) else str(node.module)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in ("__import__", "exec", "eval"):
+                yield node.func.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            whole = f"{node.value.id}.{node.attr}"
+            if whole in ("importlib.import_module", "importlib.__import__", "builtins.__import__"):
+                yield "importlib.import_module"
+
+
+def breaches(path: str, source: str, known: dict[str, Path]) -> list[str]:
+    """What of the law a file of the product breaks, in sentences."""
+    own = ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+    found = []
+    for name in imports(source, known):
+        found += [f"{path} imports {name}: {why}" for why in _of_libraries(path, name)]
+        if name.split(".")[0] in PRODUCT:
+            found += [f"{path} imports {name}: {why}" for why in _of_ours(own, name, known)]
+    return sorted(set(found))
+
+
+def _of_libraries(path: str, name: str) -> Iterator[str]:
+    if name in ("a relative import", "__import__", "exec", "eval"):
+        yield "a reader can't see what it imports"
+    for library, places in ONLY_IN.items():
+        if _within(name, library) and not any(_under(path, place) for place in places):
+            yield f"{library} is for {', '.join(places) or 'nobody here'}"
+    if any(_within(name, library) for library in TORCH) and any(_under(path, place) for place in WITHOUT_TORCH):
+        yield "this part does without torch"
+
+
+def _of_ours(own: str, name: str, known: dict[str, Path]) -> Iterator[str]:
+    package, target = own.split(".")[0], name.split(".")[0]
+    if name in PRODUCT:
+        yield "name the module, not the package"
+        return
+    if name not in known and not any(module.startswith(f"{name}.") for module in known):
+        yield "there is no such module"
+    if package == "data_pipeline" and target != package:
+        yield "data_pipeline stands alone"
+    if package == "pretrain" and target == "launch":
+        yield "launch stands above pretrain"
+    if package == "launch" and target == "pretrain" and not any(_within(name, part) for part in LAUNCH_KNOWS):
+        yield f"launch knows {', '.join(LAUNCH_KNOWS)}"
+    for parent, rows in LAYERS.items():
+        mine, other = _part(own, parent), _part(name, parent)
+        if mine and other and mine != other and _level(rows, other) >= _level(rows, mine):
+            yield f"in {parent}, {other} is not below {mine}"
+    for seam, parts in SEAMS.items():
+        part = _part(name, seam)
+        if part and not _within(own, seam) and part not in parts:
+            yield f"outside {seam} only {', '.join(parts) or 'nothing'} of it is known"
+
+
+def unlisted(known: dict[str, Path]) -> list[str]:
+    """Parts of a package with layers that are in none of them, and the other way round."""
+    found = []
+    for parent, rows in LAYERS.items():
+        listed = [part for row in rows for part in row.split()]
+        there = {part for module in known if (part := _part(module, parent))}
+        found += [f"{parent}.{part}" for part in sorted(there.symmetric_difference(listed))]
+        found += [f"{parent}.{part} twice" for part in sorted({part for part in listed if listed.count(part) > 1})]
+    return found
+
+
+def cycles(known: dict[str, Path]) -> list[str]:
+    """Modules that import each other in a circle."""
+    graph = {
+        module: {name for name in imports((ROOT / path).read_text(encoding="utf-8"), known) if name in known}
+        for module, path in known.items()
+    }
+    while True:  # what imports nothing, or is imported by nothing, is in no circle
+        imported = {name for module, below in graph.items() for name in below - {module}}
+        kept = {module for module, below in graph.items() if below & graph.keys() - {module} and module in imported}
+        if len(kept) == len(graph):
+            return sorted(graph)
+        graph = {module: below for module, below in graph.items() if module in kept}
+
+
+def _part(module: str, parent: str) -> str | None:
+    """The part of `parent` that `module` is or is in."""
+    return module.removeprefix(f"{parent}.").split(".")[0] if module.startswith(f"{parent}.") else None
+
+
+def _level(rows: tuple[str, ...], part: str) -> int:
+    return next((level for level, row in enumerate(rows) if part in row.split()), -1)
+
+
+def _within(name: str, module: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
+
+
+def _under(path: str, place: str) -> bool:
+    return path == place or path.startswith(f"{place}/")
