@@ -6,13 +6,10 @@ All that this knows of the code that is watched is in its imports.
 
 import hashlib
 import json
-import platform
 import random
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from data_pipeline.batch import Rows
 from pretrain.config.load import load
@@ -126,15 +123,3 @@ def _digest(rows: Rows) -> str:
         if values is not None
     ]
     return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]
-
-
-def machine() -> dict[str, str]:
-    """What the last bits of a sum depend on besides its terms: machines that are alike in this agree in them."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    model = [facts[key] for key in ("model name", "cpu family", "model", "stepping") if key in facts]
-    return {
-        "torch": torch.__version__,
-        "cpu": ", ".join([platform.machine(), *model]),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    }

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.golden import CASES, build_datasets, machine, train_case
+from tests.helpers.golden import CASES, build_datasets, train_case
+from tests.helpers.machine import machine
 
 FOLDER = Path(__file__).parent / "golden"
 ABOUT_DATA = ("data_hash", "rows")

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.golden import CASES, build_datasets, machine, train_case
+from tests.helpers.golden import CASES, build_datasets, train_case
+from tests.helpers.machine import machine
 from tests.multirank.golden_record import ABOUT_DATA, FOLDER
 
 TOLERANCE, BF16_TOLERANCE = 1e-6, 2e-3
