@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from data_pipeline.build.passes import Survey
 from data_pipeline.build.pieces import read_piece
 from data_pipeline.build.units import RunTasks
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.shards import token_dtype
 from data_pipeline.reading.documents import HASH_BITS, batched

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.work import written
+from data_pipeline.common.atomic import written
 from data_pipeline.dataset.manifest import FORMAT, FileRecord, digest_of, file_sha256
 from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs

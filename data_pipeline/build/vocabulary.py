@@ -17,7 +17,8 @@ from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import KEY_BUCKETS, Survey
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
 from data_pipeline.build.units import RunTasks
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
