@@ -15,7 +15,7 @@ from data_pipeline.loader import ChainedStreams, Stream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import Causal
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
@@ -156,7 +156,7 @@ def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:
         return None
     group = file_group(config.health.timeout_s)
     checkpoint = store.first_valid(locate(Path(config.run.start_from)), _warn, group)
-    if Tokenizer.load(checkpoint / TOKENIZER).identity != dataset.manifest.tokenizer.identity:
+    if load_tokenizer(checkpoint / TOKENIZER).identity != dataset.manifest.tokenizer.identity:
         raise ConfigError(
             f"run.start_from={config.run.start_from} was trained with another tokenizer than {dataset.address}: "
             f"build the data again with tokenizer.path={checkpoint / TOKENIZER}"

@@ -19,7 +19,8 @@ from data_pipeline.build.encode import EncodedUnit
 from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import Survey
 from data_pipeline.build.units import RunTasks
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, Shard, Split, SplitName
 from data_pipeline.dataset.shards import ShardWriter
 from data_pipeline.reading.documents import HASH_BITS

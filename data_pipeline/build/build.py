@@ -46,6 +46,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import Tally
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 
 _UNIGRAM, _REPORT = "unigram.npy", "report.json"
 
@@ -106,7 +107,7 @@ def _build(
     path = make_tokenizer(config, sources, surveys, cutoff, folder, run)
     threads = max(1, workers // len(surveys))
     tokens = encode(surveys, cutoff, path, folder, run, threads)
-    tokenizer = Tokenizer.load(path)
+    tokenizer = load_tokenizer(path)
     assembled = assemble(config, sources, surveys, tokens, cutoff, tokenizer.vocabulary_size, folder, run)
     finish = partial(_finish, config, sources, sha256, identity, surveys, assembled, tokenizer, path, folder)
     run("finishing", [BuildTask("finish", finish)])

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from data_pipeline.build.passes import Survey
 from data_pipeline.build.pieces import read_piece
 from data_pipeline.build.units import RunTasks
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.shards import token_dtype
 from data_pipeline.reading.documents import HASH_BITS, batched
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 
 _BATCH_CHARACTERS = 2**22  # text that is in memory at once while encoding
 INDEX = np.dtype([("key", "<u8"), *((name, "<i8") for name in ("start", "tokens", "index", "part", "bytes", "words"))])
@@ -98,7 +100,7 @@ def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, thr
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer(path: Path) -> Tokenizer:
-    return Tokenizer.load(path)
+    return load_tokenizer(path)
 
 
 def _place(keys: NDArray[np.uint64], key: int) -> int:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.work import written
+from data_pipeline.common.atomic import written
 from data_pipeline.dataset.manifest import FORMAT, FileRecord, digest_of, file_sha256
 from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 
 _BUILD_VERSION = 2  # raise it when equal input and settings would give another dataset
 _DIGESTS = "digests.json"
@@ -105,7 +105,7 @@ def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Pa
         exclude_none=True,
     )
     if config.tokenizer.path:
-        settings["tokenizer"] = Tokenizer.load(config.tokenizer.path).identity
+        settings["tokenizer"] = load_tokenizer(config.tokenizer.path).identity
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
 from data_pipeline.build.units import InputChunk, RunTasks
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import HASH_BITS, Document, Tally
 from data_pipeline.reading.readers import read_documents

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import zstandard
 
-from data_pipeline.common.work import written
+from data_pipeline.common.atomic import written
 from data_pipeline.reading.documents import Document
 
 SUFFIX = ".docs.zst"

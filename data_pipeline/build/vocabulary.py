@@ -17,10 +17,11 @@ from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import KEY_BUCKETS, Survey
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
 from data_pipeline.build.units import RunTasks
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 
 
 def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Survey]) -> dict[str, int]:
@@ -104,10 +105,10 @@ def _sample(survey: Survey, least_key: int, limit: int, path: Path) -> None:
 def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folder: Path) -> str:
     settings = config.tokenizer
     if settings.path is not None:
-        tokenizer = Tokenizer.load(settings.path)
+        tokenizer = load_tokenizer(settings.path)
     else:
         texts = [text for wanted_bytes, paths in samples.values() for text in _chosen(paths, wanted_bytes)]
-        tokenizer = Tokenizer.train(texts, settings.type, settings.vocabulary, settings.specials)
+        tokenizer = train_tokenizer(texts, settings.type, settings.vocabulary, settings.specials)
     with written(folder / tokenizer.file_name) as path:
         tokenizer.save(path)
     return tokenizer.file_name

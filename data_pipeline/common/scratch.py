@@ -5,15 +5,13 @@ Every command at work holds a shared lock on it; it is emptied or removed only b
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
+from data_pipeline.common.locks import FileLock, try_lock
 from data_pipeline.errors import DataError
 
 _LOCK, _IDENTITY = "lock", "identity"
@@ -34,13 +32,13 @@ def at_work(output: Path, identity: str) -> Iterator[Path]:
     folder = scratch_of(output)
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder, fcntl.LOCK_SH) as lock:
+        with _locked(folder, shared=True) as lock:
             if lock is not None:
                 mine = _identity(folder) == identity
-                if not mine and _alone(lock):  # where that fails, the shared lock is lost: once more
+                if not mine and lock.try_exclusive():  # where that fails, the shared lock is lost: once more
                     _empty(folder)
                     (folder / _IDENTITY).write_text(identity)
-                    fcntl.flock(lock, fcntl.LOCK_SH)
+                    lock.make_shared()
                     mine = True
                 if mine:
                     yield folder
@@ -56,35 +54,24 @@ def remove(output: Path) -> None:
     """Removes the folder, unless a command is at work in it: then the last one does."""
     folder = scratch_of(output)
     if folder.is_dir():
-        with _locked(folder, fcntl.LOCK_EX) as lock:
+        with _locked(folder, shared=False) as lock:
             if lock is not None:
                 _empty(folder)
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[IO[str] | None]:
+def _locked(folder: Path, shared: bool) -> Iterator[FileLock | None]:
     """The lock of a folder that still is there; None when someone else's hinders it."""
     try:
-        file = (folder / _LOCK).open("a")
+        lock = try_lock(folder / _LOCK, shared)
     except FileNotFoundError:
+        lock = None
+    if lock is None:
         yield None
         return
-    with file:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            same = os.fstat(file.fileno()).st_ino == (folder / _LOCK).stat().st_ino
-        except (BlockingIOError, FileNotFoundError):
-            same = False
-        yield file if same else None
-
-
-def _alone(lock: IO[str]) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    with lock:
+        yield lock if lock.is_current() else None
 
 
 def _identity(folder: Path) -> str | None:

@@ -8,21 +8,19 @@ file, as a task writes equal files under names of its own and renames them.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import multiprocessing
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.atomic import sync
+from data_pipeline.common.atomic import written
+from data_pipeline.common.locks import try_lock
 
 _RESULT, _CLAIM = ".done.json", ".claim"
 _POLL_S, _LONGEST_POLL_S = 0.25, 8.0
@@ -78,20 +76,6 @@ def run_tasks(
     return [found[task.key] for task in tasks]
 
 
-@contextmanager
-def written(path: Path) -> Iterator[Path]:
-    """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error. Makes the
-    folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        yield scratch
-        sync(scratch)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
 def _in_processes(folder: Path, tasks: list[BuildTask], workers: int) -> Iterator[tuple[BuildTask, Any]]:
     """Results as they come. Tasks that other commands have claimed are left out."""
     context = multiprocessing.get_context("forkserver")
@@ -109,11 +93,10 @@ def _in_processes(folder: Path, tasks: list[BuildTask], workers: int) -> Iterato
 
 def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
     """Does the task unless it is done; None when someone else is at it."""
-    with (folder / f"{task.key}{_CLAIM}").open("a") as claim:
-        try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
+    claim = try_lock(_claim(folder, task))
+    if claim is None:
+        return None
+    with claim:
         if (result := _result(folder, task)) is not None:
             return result
         value = task.run()
@@ -124,12 +107,14 @@ def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
 
 def _is_free(folder: Path, task: BuildTask) -> bool:
     """Whether no one seems to be at it."""
-    with (folder / f"{task.key}{_CLAIM}").open("a") as claim:
-        try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-    return True
+    claim = try_lock(_claim(folder, task))
+    if claim is not None:
+        claim.release()
+    return claim is not None
+
+
+def _claim(folder: Path, task: BuildTask) -> Path:
+    return folder / f"{task.key}{_CLAIM}"
 
 
 def _result(folder: Path, task: BuildTask) -> tuple[Any] | None:

@@ -8,17 +8,16 @@ has it mapped, as POSIX keeps a file until its last user is done.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from data_pipeline.common.work import written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.locks import lock
 from data_pipeline.errors import DataError
 
 DEFAULT_BYTES = 64 * 2**30
@@ -79,7 +78,7 @@ class Cache:
             if (found := self.find(sha256, size_bytes)) is not None:
                 return found
             # Those that wait here for another process's piece, or for one that shares its first digits, find it after.
-            with _locked(self._made(self.folder / "fetching") / sha256[:2]):
+            with lock(self._made(self.folder / "fetching") / sha256[:2]):
                 if (found := self.find(sha256, size_bytes)) is not None:
                     return found
                 data = fetch()
@@ -94,7 +93,7 @@ class Cache:
         """A folder for files that belong together and stay: `files` says what makes those that are not there yet."""
         folder = self.folder / "datasets" / sha256
         try:
-            with _locked(self._made(self.folder / "fetching") / sha256[:2]):
+            with lock(self._made(self.folder / "fetching") / sha256[:2]):
                 self._made(folder)
                 for name, fetch in files.items():
                     if not (folder / name).exists():
@@ -107,22 +106,20 @@ class Cache:
     def _store(self, sha256: str, data: bytes) -> None:
         if len(data) > self.limit_bytes:
             return
-        with _locked(self._made(self.folder) / _TOTAL) as lock:
+        with lock(self._made(self.folder) / _TOTAL) as held:
             try:
-                total = int(os.pread(lock, 32, 0))
+                total = int(os.pread(held.descriptor, 32, 0))
             except ValueError:  # the first piece
                 total = self._make_room(self.limit_bytes)
             if total + len(data) > self.limit_bytes:
                 total = self._make_room(min(int(self.limit_bytes * _KEPT_FRACTION), self.limit_bytes - len(data)))
             # Counted before it is there: a crash in between leaves a total that is too large, which does no harm.
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, str(total + len(data)).encode(), 0)
-            incoming = self.folder / _INCOMING  # whoever holds the lock is the only one to write it
-            incoming.write_bytes(data)
-            _use(incoming)
-            path = self._path(sha256)
-            self._made(path.parent)
-            incoming.replace(path)
+            os.ftruncate(held.descriptor, 0)
+            os.pwrite(held.descriptor, str(total + len(data)).encode(), 0)
+            # Whoever holds the lock is the only writer, and `find` checks the bytes.
+            with written(self._path(sha256), self.folder / _INCOMING, durable=False) as incoming:
+                incoming.write_bytes(data)
+                _use(incoming)
 
     def _make_room(self, kept_bytes: int) -> int:
         """Removes the pieces that were not used for longest until the rest have at most `kept_bytes`; their bytes."""
@@ -168,14 +165,3 @@ def _use(path: Path) -> None:
     """Marks when it was last used, by the time of change: access times are off on many machines."""
     now = time.time_ns()
     os.utime(path, ns=(now, now))
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Holds the lock file; the process's end releases it too."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -33,6 +33,7 @@ from data_pipeline.dataset.storage import Storage, local_path
 from data_pipeline.dataset.token_stream import LocalTokens, TokenStream
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class Dataset:
         if path.exists():
             _check_file(path)
         same = not path.exists() or file_sha256(path) == record.sha256
-        tokenizer = Tokenizer.load(path) if same else None
+        tokenizer = load_tokenizer(path) if same else None
         if tokenizer is None or tokenizer.identity != record.identity:
             raise DataError(
                 f"{path} isn't the tokenizer that made this dataset (with {record.library} {record.version}): put the "

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -51,7 +50,7 @@ class ShardWriter:
             self._write_member()
 
     def close(self) -> Shard | None:
-        """Write what is left; everything is on the disk when this returns. None when nothing was added."""
+        """Write what is left. None when nothing was added."""
         if self._records:
             self._write_member()
         self._tar.close()
@@ -121,9 +120,7 @@ class _HashedFile:
             raise
 
     def close(self) -> tuple[str, int]:
-        """(sha256, bytes), once all is on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """(sha256, bytes)"""
         self._file.close()
         return self._sha256.hexdigest(), self._bytes
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from data_pipeline.common.arrays import Positions, append, pieces, unique_pairs
-from data_pipeline.common.work import written
+from data_pipeline.common.atomic import written
 from data_pipeline.dedup.minhash import similarity
 from data_pipeline.dedup.sorted_runs import changes, first_of_each, runs_in
 

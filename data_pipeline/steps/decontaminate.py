@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.overlap.examples import EvaluationSet
 from data_pipeline.overlap.overlap import REPORT, GramIndex
 from data_pipeline.reading.documents import Document, Tally, batched

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.dedup.duplicate_links import Part, Plan, RemovalRule, link
 from data_pipeline.dedup.sorted_runs import runs_in
 from data_pipeline.errors import DataError

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from data_pipeline.common.atomic import written
 from data_pipeline.common.hashing import mix
-from data_pipeline.common.work import written
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document, Tally

@@ -21,8 +21,8 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from data_pipeline.common.atomic import written
 from data_pipeline.common.hashing import mix
-from data_pipeline.common.work import written
 from data_pipeline.dedup.minhash import MinHash
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.reading.documents import Document, Tally

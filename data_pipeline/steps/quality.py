@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from data_pipeline.common.work import BuildTask, written
+from data_pipeline.common.atomic import written
+from data_pipeline.common.work import BuildTask
 from data_pipeline.config import Reading
 from data_pipeline.reading.documents import Document, Tally, batched
 from data_pipeline.reading.readers import find_inputs, read_documents

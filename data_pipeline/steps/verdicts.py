@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.common.arrays import append, arrays_in, unique_pairs
-from data_pipeline.common.work import written
+from data_pipeline.common.atomic import written
 from data_pipeline.dedup.components import components
 from data_pipeline.dedup.duplicate_links import Plan, links_file, load_plan
 

@@ -95,7 +95,7 @@ class JsonTokenizer(Tokenizer):
 
 
 def train_wordpiece(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
-    """BERT's uncased kind (Devlin et al. 2019), with its specials first. Raises DataError as Tokenizer.train says.
+    """BERT's uncased kind (Devlin et al. 2019), with its specials first. Raises DataError as train_tokenizer says.
 
     The library numbers the pieces that go on with a word as its hash table happens to lie, and breaks ties by number;
     given to it as if they were special, in an order of ours, they are the same in every run.
@@ -119,7 +119,7 @@ def train_wordpiece(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
 
 
 def train_byte_bpe(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
-    """GPT-2's byte-level BPE with RoBERTa's specials first. Raises DataError as Tokenizer.train says."""
+    """GPT-2's byte-level BPE with RoBERTa's specials first. Raises DataError as train_tokenizer says."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

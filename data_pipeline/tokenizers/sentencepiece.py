@@ -127,7 +127,7 @@ class SentencePiece(Tokenizer):
 def train(
     texts: Iterable[str], type: Literal["bpe", "unigram"], vocabulary: int, control_symbols: list[str]
 ) -> SentencePiece:
-    """Train on `texts`, with <|endoftext|> and `control_symbols`. Raises DataError as Tokenizer.train says."""
+    """Train on `texts`, with <|endoftext|> and `control_symbols`. Raises DataError as train_tokenizer says."""
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -8,6 +8,7 @@ from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.specials import specials
 from pretrain.build import build_scorer, versions
 from pretrain.checkpoint.files import RECORD, TOKENIZER
@@ -39,7 +40,7 @@ def report(
             f"make: use --tasks {HELD_OUT}"
         )
     engine = build_scorer(config, checkpoint)
-    tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
+    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     dataset = _dataset(config, tokenizer)
     windows = causal and config.objective.packing == "windows"
     recipe = None if windows else recipe_of(config, tokenizer)
@@ -80,7 +81,7 @@ def write_translation(
         raise ConfigError(f"a {config.model.family} model makes no targets: give an encoder-decoder")
     lines = translation.read(file)
     engine = build_scorer(config, checkpoint)
-    tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
+    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     limit = longest or config.model.label_length
     if limit > config.model.label_length:
         raise ConfigError(

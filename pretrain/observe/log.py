@@ -11,9 +11,10 @@ from typing import Any, Literal, Protocol
 import torch
 
 from data_pipeline.batch import Batch
+from data_pipeline.common.atomic import write_whole
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.files import unwritable, write_whole
+from pretrain.errors import unwritable
 from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
 from pretrain.observe.progress import Progress
 from pretrain.observe.track import Tracker

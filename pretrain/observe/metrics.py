@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pretrain.observe.files import unwritable, write_whole
+from data_pipeline.common.atomic import write_whole
+from pretrain.errors import unwritable
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from data_pipeline.common.atomic import write_whole
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.files import write_whole
 from pretrain.observe.track import File, Point
 
 _PER_BATCH, _PARAMETER_LENGTH = 100, 6000  # MLflow's own limits

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from pretrain.observe.files import write_whole
+from data_pipeline.common.atomic import write_whole
 from pretrain.observe.metrics import finite
 from pretrain.verify.compare import EXACT, Line, Measured, Run, other_runs
 

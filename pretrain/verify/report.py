@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.common.atomic import write_whole
 from pretrain.build import versions
-from pretrain.observe.files import write_whole
 from pretrain.observe.metrics import finite
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job

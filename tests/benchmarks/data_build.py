@@ -17,7 +17,7 @@ from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.reading.readers import read_documents
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
 from tests.benchmarks.data_rounds import show, take_turns
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +60,7 @@ def _input(source: Path, documents: int, folder: Path) -> tuple[Path, Path]:
     path = folder / "input" / "text.jsonl"
     path.parent.mkdir()
     path.write_text("".join(json.dumps({"text": text, "id": str(n)}) + "\n" for n, text in enumerate(texts)))
-    trained = Tokenizer.train(texts[:_TRAINING_TEXTS], "byte_bpe", _VOCABULARY)
+    trained = train_tokenizer(texts[:_TRAINING_TEXTS], "byte_bpe", _VOCABULARY)
     tokenizer = folder / "tokenizer" / trained.file_name
     tokenizer.parent.mkdir()
     trained.save(tokenizer)

@@ -87,7 +87,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     import lm_eval
     from lm_eval.tasks import TaskManager
 
-    from data_pipeline.tokenizers.base import Tokenizer
+    from data_pipeline.tokenizers.load import load_tokenizer
     from pretrain.build import build_scorer
     from pretrain.checkpoint.files import TOKENIZER
     from pretrain.checkpoint.state import scoring_config
@@ -95,7 +95,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     from pretrain.evaluate.run import Settings, evaluate
 
     config = scoring_config(checkpoint, ["parallel.tensor=2"], one_rank=True)
-    engine, tokenizer = build_scorer(config, checkpoint), Tokenizer.load(checkpoint / TOKENIZER)
+    engine, tokenizer = build_scorer(config, checkpoint), load_tokenizer(checkpoint / TOKENIZER)
     length = config.model.sequence_length
     ours = evaluate(
         engine, tokenizer, None, ["lambada_openai", "arithmetic_1dc"], Settings((0,), length, data_dir=benchmarks)

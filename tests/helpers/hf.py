@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
@@ -43,9 +43,9 @@ def save(engine: MegatronEngine, config: RunConfig, tokenizer: Path, directory: 
 def tokenizer_for(family: str, directory: Path) -> Path:
     """A file of the kind that the family's own models have: RoBERTa's positions depend on its id of padding."""
     if family == "roberta":
-        tokenizer = Tokenizer.train(["abcd efgh ijkl " * 50], "byte_bpe", 270)
+        tokenizer = train_tokenizer(["abcd efgh ijkl " * 50], "byte_bpe", 270)
     else:
-        tokenizer = Tokenizer.train(["abcd efgh ijkl " * 50], "bpe", 280)
+        tokenizer = train_tokenizer(["abcd efgh ijkl " * 50], "bpe", 280)
     path = directory / tokenizer.file_name
     tokenizer.save(path)
     return path

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data_pipeline.batch import Rows
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -81,7 +81,7 @@ def _train(config: RunConfig) -> list[tuple[float, float]]:
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    Tokenizer.train(["abcd efgh ijkl " * 50], "bpe", 280).save(path)
+    train_tokenizer(["abcd efgh ijkl " * 50], "bpe", 280).save(path)
     return path
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.specials import specials
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
@@ -42,7 +42,7 @@ def export(
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory, or remove it")
     family = FAMILIES[config.model.family]
-    tokenizer = Tokenizer.load(checkpoint / TOKENIZER)
+    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     described = family.hf_config(config.model, specials(tokenizer, config.objective))
     temporary = directory.with_name(f"{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, FAMILIES, load
@@ -99,7 +99,7 @@ def _tokenizer(directory: Path) -> bytes:
     for name in _TOKENIZERS:
         if (directory / name).is_file():
             try:
-                Tokenizer.load(directory / name)
+                load_tokenizer(directory / name)
             except DataError:
                 continue
             return (directory / name).read_bytes()

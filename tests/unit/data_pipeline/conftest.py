@@ -15,6 +15,7 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.progress import Progress
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
 
 Build = Callable[..., Dataset]
 ODD = [
@@ -78,13 +79,12 @@ def second(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> Datase
 def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Fills with the texts that tokenizers are trained on."""
     seen: list[str] = []
-    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
 
-    def spy(cls: type, texts: list[str], *others: Any) -> Tokenizer:
+    def spy(texts: list[str], *others: Any) -> Tokenizer:
         seen.extend(texts)
-        return train(cls, texts, *others)
+        return train_tokenizer(texts, *others)
 
-    monkeypatch.setattr(Tokenizer, "train", classmethod(spy))
+    monkeypatch.setattr("data_pipeline.build.vocabulary.train_tokenizer", spy)
     return seen
 
 

@@ -16,7 +16,7 @@ from data_pipeline.dataset.manifest import MANIFEST, SPLITS, SplitName
 from data_pipeline.dataset.member_headers import read_records
 from data_pipeline.dataset.shards import ShardWriter, token_dtype
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_missing_or_damaged_manifest_is_refused(copy: Path) -> None:
 
 
 def test_another_tokenizer_in_its_place_is_refused(copy: Path) -> None:
-    Tokenizer.train(make_documents(9, 200), "bpe", 400).save(copy / "tokenizer.model")
+    train_tokenizer(make_documents(9, 200), "bpe", 400).save(copy / "tokenizer.model")
     with pytest.raises(DataError, match="isn't the tokenizer that made this dataset"):
         Dataset(copy).tokenizer()
     (copy / "tokenizer.model").unlink()

@@ -9,6 +9,7 @@ from conftest import make_documents
 from data_pipeline.config import Objective
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.hf_json import JsonTokenizer
+from data_pipeline.tokenizers.load import train_tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary, specials
 
 TEXTS = make_documents(0, 200)
@@ -17,7 +18,7 @@ TEXTS = make_documents(0, 200)
 @pytest.fixture(scope="module")
 def plain() -> Tokenizer:
     """Knows <|endoftext|> only."""
-    return Tokenizer.train(TEXTS, "bpe", 400)
+    return train_tokenizer(TEXTS, "bpe", 400)
 
 
 def t5_like(sentinels: list[int]) -> Tokenizer:
@@ -49,7 +50,7 @@ def test_what_lacks_is_appended_in_order_and_sentinel_0_comes_last(plain: Tokeni
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_bert_s_and_roberta_s_own_are_found(kind: str) -> None:
-    tokenizer = Tokenizer.train(TEXTS, kind, 500)  # type: ignore[arg-type]
+    tokenizer = train_tokenizer(TEXTS, kind, 500)  # type: ignore[arg-type]
     found = specials(tokenizer, Objective(name="masked"))
     names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]") if kind == "wordpiece" else ("<pad>", "<s>", "</s>", "<mask>")
     assert (found.pad, found.cls, found.sep, found.mask) == tuple(map(tokenizer.id_of, names))
@@ -58,7 +59,7 @@ def test_bert_s_and_roberta_s_own_are_found(kind: str) -> None:
 
 
 def test_sentencepiece_s_control_symbols_are_found() -> None:
-    tokenizer = Tokenizer.train(TEXTS, "bpe", 400, "t5")
+    tokenizer = train_tokenizer(TEXTS, "bpe", 400, "t5")
     found = specials(tokenizer, Objective(name="span_corruption", sentinels=2))
     assert (found.pad, found.end) == (tokenizer.id_of("<pad>"), tokenizer.id_of("</s>"))
     assert found.start == found.pad

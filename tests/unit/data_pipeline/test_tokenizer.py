@@ -15,12 +15,13 @@ from conftest import ODD, make_documents
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers import sentencepiece as module
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 from data_pipeline.tokenizers.sentencepiece import SentencePiece
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def trained(request: pytest.FixtureRequest) -> Tokenizer:
-    return Tokenizer.train(make_documents(0, 200), request.param, 500)
+    return train_tokenizer(make_documents(0, 200), request.param, 500)
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -52,14 +53,14 @@ def test_the_end_of_text_is_a_control_piece(trained: Tokenizer) -> None:
 
 def test_training_again_gives_the_same_bytes(trained: Tokenizer, tmp_path: Path) -> None:
     kind = "bpe" if trained.identity == _bare_digest(trained, tmp_path) else "unigram"
-    again = Tokenizer.train(make_documents(0, 200), kind, 500)
+    again = train_tokenizer(make_documents(0, 200), kind, 500)
     again.save(tmp_path / "again.model")
     assert (tmp_path / "again.model").read_bytes() == (tmp_path / "one.model").read_bytes()
-    assert again.identity == trained.identity == Tokenizer.load(tmp_path / "again.model").identity
+    assert again.identity == trained.identity == load_tokenizer(tmp_path / "again.model").identity
 
 
 def test_long_text_encodes_as_it_would_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    bpe = Tokenizer.train(make_documents(0, 200), "bpe", 500)
+    bpe = train_tokenizer(make_documents(0, 200), "bpe", 500)
     text = "   \n".join(make_documents(3, 100))
     whole = bpe.encode(text) if len(text) <= module._ENCODE_CHARACTERS else None
     assert whole is None  # so the default cuts it
@@ -73,32 +74,32 @@ def test_long_text_encodes_as_it_would_in_one_go(monkeypatch: pytest.MonkeyPatch
 def test_a_sample_of_one_long_line_is_not_skipped() -> None:
     words = " ".join(make_documents(0, 400)).replace("\n", " ")
     assert len(words) > 10 * module._SAMPLE_CHARACTERS
-    one_line = Tokenizer.train([words], "bpe", 500)
+    one_line = train_tokenizer([words], "bpe", 500)
     assert len(one_line.encode(words)) < 0.5 * len(words)
 
 
 def test_a_vocabulary_the_text_does_not_fill_names_one_that_it_does() -> None:
     for kind in ("bpe", "unigram"):
         with pytest.raises(DataError, match=r"too small .*=50000; the largest possible is (\d+)") as caught:
-            Tokenizer.train(make_documents(0, 20), kind, 50_000)
+            train_tokenizer(make_documents(0, 20), kind, 50_000)
         largest = int(str(caught.value).rstrip(".").rpartition(" ")[2])
-        assert Tokenizer.train(make_documents(0, 20), kind, largest).vocabulary_size == largest
+        assert train_tokenizer(make_documents(0, 20), kind, largest).vocabulary_size == largest
 
 
 def test_a_vocabulary_too_small_for_the_characters_names_one_that_is_not() -> None:
     with pytest.raises(DataError, match=r"the smallest possible is (\d+)") as caught:
-        Tokenizer.train(make_documents(0, 20), "bpe", 260)
+        train_tokenizer(make_documents(0, 20), "bpe", 260)
     smallest = int(str(caught.value).rstrip(".").rpartition(" ")[2])
-    assert Tokenizer.train(make_documents(0, 20), "bpe", smallest).vocabulary_size == smallest
+    assert train_tokenizer(make_documents(0, 20), "bpe", smallest).vocabulary_size == smallest
 
 
 def test_training_on_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="give more text"):
-        Tokenizer.train([], "bpe", 500)
+        train_tokenizer([], "bpe", 500)
 
 
 def test_unigram_is_another_tokenizer_under_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {kind: Tokenizer.train(make_documents(0, 99), kind, 400) for kind in ("bpe", "unigram")}
+    before = {kind: train_tokenizer(make_documents(0, 99), kind, 400) for kind in ("bpe", "unigram")}
     monkeypatch.setattr(sentencepiece, "__version__", "9.9.9")
     after = {kind: SentencePiece(tokenizer._model, "same") for kind, tokenizer in before.items()}
     assert after["bpe"].identity == before["bpe"].identity
@@ -125,7 +126,7 @@ def test_a_given_model_that_cannot_end_documents_is_refused(tmp_path: Path) -> N
     path = tmp_path / "given.model"
     path.write_bytes(foreign_model(eos_id=-1))
     with pytest.raises(DataError, match=r"given.model has neither"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
 
 
 def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.model").write_bytes(b"")
     for name in ("a", "b", "c"):
         with pytest.raises(DataError, match=f"{name}.model"):
-            Tokenizer.load(tmp_path / f"{name}.model")
+            load_tokenizer(tmp_path / f"{name}.model")
 
 
 def foreign_model(**changes: Any) -> bytes:

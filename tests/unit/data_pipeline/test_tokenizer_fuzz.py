@@ -14,7 +14,8 @@ from test_hostile_input import mutated
 from test_tokenizer_bytes import write_gpt2
 
 from data_pipeline.errors import DataError
-from data_pipeline.tokenizers.base import Kind, Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import Kind, load_tokenizer, train_tokenizer
 
 REVERSIBLE = ("bpe", "unigram", "byte_bpe", "bytes", "gpt2")
 TRAINED: tuple[Kind, ...] = ("bpe", "unigram", "byte_bpe", "wordpiece")
@@ -30,8 +31,8 @@ ODD_PARTS = [
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     folder = tmp_path_factory.mktemp("tokenizers")
-    given: dict[str, Tokenizer] = {kind: Tokenizer.train(make_documents(0, 200), kind, 500) for kind in TRAINED}
-    return {**given, "bytes": Tokenizer.train([], "bytes", 259), "gpt2": Tokenizer.load(write_gpt2(folder))}
+    given: dict[str, Tokenizer] = {kind: train_tokenizer(make_documents(0, 200), kind, 500) for kind in TRAINED}
+    return {**given, "bytes": train_tokenizer([], "bytes", 259), "gpt2": load_tokenizer(write_gpt2(folder))}
 
 
 def random_text(draw: random.Random) -> str:
@@ -92,7 +93,7 @@ def test_a_damaged_tokenizer_is_refused_or_works(kind: Kind, loaded: dict[str, T
     for _ in range(120):
         path.write_bytes(mutated(whole, draw))
         try:
-            damaged = Tokenizer.load(path)
+            damaged = load_tokenizer(path)
         except DataError:
             refused += 1
             continue
@@ -117,7 +118,7 @@ def test_a_damaged_vocabulary_is_refused_or_works(name: str, tmp_path: Path) -> 
     for _ in range(120):
         (tmp_path / name).write_bytes(mutated(whole, draw))
         try:
-            damaged = Tokenizer.load(path)
+            damaged = load_tokenizer(path)
         except DataError:
             refused += 1
         else:
@@ -132,12 +133,12 @@ def test_absurd_tokenizer_files_are_refused(tmp_path: Path) -> None:
     with path.open("wb") as sparse:
         sparse.truncate(2**40)
     with pytest.raises(DataError, match="larger than"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
     absurd = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 2**32 - 2}, "merges": []}}
     for content in (b"{" * 10**8, b'{"a":' * 10**6, b"\0" * 10**7, b"{}", json.dumps(absurd).encode()):
         path.write_bytes(content)
         with pytest.raises(DataError, match=r"tokenizer\.json"):
-            Tokenizer.load(path)
+            load_tokenizer(path)
     path.unlink()
     with pytest.raises(DataError, match="can't be read"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)

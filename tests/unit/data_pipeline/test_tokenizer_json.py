@@ -16,25 +16,26 @@ from conftest import ODD, build_dataset, make_documents
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers import hf_json as module
-from data_pipeline.tokenizers.base import Kind, Tokenizer
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import Kind, load_tokenizer, train_tokenizer
 
 TEXTS = [f"{text} The end! [SEP] naïve 中文 x-{i}" for i, text in enumerate(make_documents(0, 200))]
 TRAIN = """
 import sys
 from conftest import make_documents
-from data_pipeline.tokenizers.base import Tokenizer
-Tokenizer.train(make_documents(0, 300), sys.argv[1], 600).save(__import__("pathlib").Path(sys.argv[2]))
+from data_pipeline.tokenizers.load import train_tokenizer
+train_tokenizer(make_documents(0, 300), sys.argv[1], 600).save(__import__("pathlib").Path(sys.argv[2]))
 """
 
 
 @pytest.fixture(scope="module")
 def wordpiece() -> Tokenizer:
-    return Tokenizer.train(TEXTS, "wordpiece", 500)
+    return train_tokenizer(TEXTS, "wordpiece", 500)
 
 
 @pytest.fixture(scope="module")
 def byte_bpe() -> Tokenizer:
-    return Tokenizer.train(TEXTS, "byte_bpe", 500)
+    return train_tokenizer(TEXTS, "byte_bpe", 500)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
@@ -75,7 +76,7 @@ def test_byte_bpe_has_roberta_s_specials(byte_bpe: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "byte_bpe"])
 def test_words_and_sentences_are_seen(kind: Kind) -> None:
-    tokenizer = Tokenizer.train(TEXTS, kind, 500)
+    tokenizer = train_tokenizer(TEXTS, kind, 500)
     starts, ends, special = tokenizer.starts_word(), tokenizer.ends_sentence(), tokenizer.is_special()
     ids = tokenizer.encode("the end end x.")
     text = [tokenizer.texts()[i] for i in ids]
@@ -89,9 +90,9 @@ def test_words_and_sentences_are_seen(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "byte_bpe"])
 def test_what_a_file_holds_tells_its_kind_whatever_its_name(kind: Kind, tmp_path: Path) -> None:
-    trained = Tokenizer.train(TEXTS, kind, 500)
+    trained = train_tokenizer(TEXTS, kind, 500)
     trained.save(tmp_path / "tokenizer.model")
-    again = Tokenizer.load(tmp_path / "tokenizer.model")
+    again = load_tokenizer(tmp_path / "tokenizer.model")
     assert type(again) is type(trained)
     assert again.identity == trained.identity
     assert again.encode("the end") == trained.encode("the end")
@@ -103,13 +104,13 @@ def test_another_version_of_the_library_is_another_tokenizer(
     byte_bpe.save(tmp_path / "t")
     assert byte_bpe.identity != hashlib.sha256((tmp_path / "t").read_bytes()).hexdigest()
     monkeypatch.setattr(tokenizers, "__version__", "9.9.9")
-    assert Tokenizer.load(tmp_path / "t").identity != byte_bpe.identity
+    assert load_tokenizer(tmp_path / "t").identity != byte_bpe.identity
 
 
 @pytest.mark.parametrize(("extra", "same"), [([], True), (["Upper"], False)])
 def test_a_bert_vocabulary_is_lower_case_unless_it_has_capitals(tmp_path: Path, extra: list[str], same: bool) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join([*module.BERT_SPECIALS, "the", "en", "##d", *extra]) + "\n")
-    given = Tokenizer.load(tmp_path / "vocab.txt")
+    given = load_tokenizer(tmp_path / "vocab.txt")
     assert given.encode("the end") == [5, 6, 7]
     assert (given.encode("THE end") == [5, 6, 7]) == same
     assert given.end_of_text == 3
@@ -120,18 +121,18 @@ def test_a_bert_vocabulary_is_lower_case_unless_it_has_capitals(tmp_path: Path, 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_a_vocabulary_of_a_wrong_size_names_one_that_will_do(kind: Kind) -> None:
     with pytest.raises(DataError, match=r"too small .*=50000; the largest possible is (\d+)\.") as caught:
-        Tokenizer.train(TEXTS[:20], kind, 50_000)
+        train_tokenizer(TEXTS[:20], kind, 50_000)
     largest = int(str(caught.value).rstrip(".").rpartition(" ")[2])
-    assert Tokenizer.train(TEXTS[:20], kind, largest).vocabulary_size == largest
+    assert train_tokenizer(TEXTS[:20], kind, largest).vocabulary_size == largest
     with pytest.raises(DataError, match=r"the smallest possible is (\d+)\.") as caught:
-        Tokenizer.train(TEXTS[:20], kind, 20)
+        train_tokenizer(TEXTS[:20], kind, 20)
     smallest = int(str(caught.value).rstrip(".").rpartition(" ")[2])
-    assert Tokenizer.train(TEXTS[:20], kind, smallest).vocabulary_size == smallest
+    assert train_tokenizer(TEXTS[:20], kind, smallest).vocabulary_size == smallest
 
 
 def test_a_character_too_rare_for_the_alphabet_makes_its_word_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ALPHABET", 5)
-    trained = Tokenizer.train(["abab abab ab cab deab"] * 3 + ["zab"], "wordpiece", 18)
+    trained = train_tokenizer(["abab abab ab cab deab"] * 3 + ["zab"], "wordpiece", 18)
     assert trained.encode("zab") == [trained.id_of("[UNK]")]
     assert trained.id_of("[UNK]") not in trained.encode("cab")
 
@@ -139,10 +140,10 @@ def test_a_character_too_rare_for_the_alphabet_makes_its_word_unknown(monkeypatc
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"model": 5}')
     with pytest.raises(DataError, match=r"a\.json is not a tokenizer\.json"):
-        Tokenizer.load(tmp_path / "a.json")
+        load_tokenizer(tmp_path / "a.json")
     tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0}, [])).save(str(tmp_path / "b.json"))
     with pytest.raises(DataError, match=r"b\.json has none of the special tokens"):
-        Tokenizer.load(tmp_path / "b.json")
+        load_tokenizer(tmp_path / "b.json")
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
@@ -161,11 +162,11 @@ def test_a_dataset_of_it_is_built_and_read(kind: Kind, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_sentencepiece_model_may_hold_specials_too(kind: Kind, specials: str, names: list[str]) -> None:
-    trained = Tokenizer.train(TEXTS, kind, 500, specials)  # type: ignore[arg-type]
+    trained = train_tokenizer(TEXTS, kind, 500, specials)  # type: ignore[arg-type]
     ids = [trained.id_of(name) for name in names]
     assert None not in ids
     assert len({*ids, trained.end_of_text}) == len(names) + 1
     for name in names:
         assert trained.decode(trained.encode(name)) == name
         assert not set(trained.encode(name)) & set(ids)
-    assert Tokenizer.train(TEXTS, kind, 500).id_of(names[0]) is None
+    assert train_tokenizer(TEXTS, kind, 500).id_of(names[0]) is None

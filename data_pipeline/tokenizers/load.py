@@ -1,0 +1,74 @@
+"""A tokenizer read from its file, whatever kind it is, or trained.
+
+`sentencepiece.py` holds bpe and unigram, `hf_json.py` wordpiece (BERT), byte_bpe (GPT-2, RoBERTa) and whatever else a
+Hugging Face tokenizer.json describes, `gpt2.py` reads GPT-2's own two files, and `byte.py` is ByT5's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.errors import DataError
+from data_pipeline.tokenizers import byte, gpt2, hf_json, sentencepiece
+from data_pipeline.tokenizers.base import Tokenizer
+
+Kind = Literal["bpe", "unigram", "wordpiece", "byte_bpe", "bytes"]
+CONTROL_SYMBOLS: dict[str | None, list[str]] = {
+    None: [],
+    "bert": ["[PAD]", "[CLS]", "[SEP]", "[MASK]"],
+    "t5": ["<pad>", "</s>"],
+}
+"""What a sentencepiece model trained here holds besides <|endoftext|>, by `tokenizer.specials`."""
+_FILES = ("tokenizer.json", "tokenizer.model", "bytes.json", "encoder.json", "vocab.json", "vocab.txt")
+"""What a folder's tokenizer is called, the first that there is."""
+_MAX_FILE_BYTES = 2**28
+_WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, GPT-2's vocabulary (encoder.json, its
+    vocab.bpe beside it) or bytes.json, told apart by what is in it; of a folder, the one that lies there.
+
+    Raises DataError when it is missing or can't be used.
+    """
+    if path.is_dir():
+        path = next((path / name for name in _FILES if (path / name).is_file()), path)
+    content = _content(path)
+    if content.lstrip()[:1] == b"{":
+        if byte.is_byte_tokenizer(content):
+            return byte.ByteTokenizer()
+        if gpt2.is_gpt2_vocabulary(content):
+            return gpt2.from_gpt2_files(content, path)
+        return hf_json.JsonTokenizer(content, str(path))
+    if hf_json.is_bert_vocabulary(content):
+        return hf_json.from_bert_vocabulary(content, str(path))
+    return sentencepiece.SentencePiece(content, str(path))
+
+
+def train_tokenizer(
+    texts: Iterable[str], kind: Kind, vocabulary: int, specials: Literal["bert", "t5"] | None = None
+) -> Tokenizer:
+    """Train on `texts`; the same texts in the same order give the same bytes, on any number of threads.
+
+    `specials` names a row of CONTROL_SYMBOLS; wordpiece and byte_bpe have their own. Raises DataError, naming the
+    size that would do, when the texts don't fill or don't fit the vocabulary. There is nothing to train of bytes.
+    """
+    if kind == "bytes":
+        return byte.ByteTokenizer()
+    if kind == "wordpiece":
+        return hf_json.train_wordpiece(texts, vocabulary)
+    if kind == "byte_bpe":
+        return hf_json.train_byte_bpe(texts, vocabulary)
+    return sentencepiece.train(texts, kind, vocabulary, CONTROL_SYMBOLS[specials])
+
+
+def _content(path: Path) -> bytes:
+    """A tokenizer file's bytes. Raises DataError when it can't be read, or is larger than any tokenizer is."""
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise DataError(f"Tokenizer {path} is larger than {_MAX_FILE_BYTES} bytes; give {_WANTED}.")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"Tokenizer {path} can't be read ({error.strerror}); give {_WANTED}.") from error
