@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 
 from data_pipeline.common.atomic import write_whole
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.track import File, Point
+from pretrain.observe.points import File, Point
 
 _PER_BATCH, _PARAMETER_LENGTH = 100, 6000  # MLflow's own limits
 

@@ -9,12 +9,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.metrics import StepMetrics
+from pretrain.observe.points import File, Point
 
 if TYPE_CHECKING:
     from pretrain.observe.mlflow_run import MlflowRun
@@ -31,24 +31,6 @@ _SETTINGS = {  # MLflow's defaults wait for many minutes; what the user has set 
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-
-
-@dataclass(frozen=True)
-class Point:
-    """One number at one step."""
-
-    name: str
-    value: float
-    step: int
-    time_ms: int
-
-
-@dataclass(frozen=True)
-class File:
-    """A file to keep with the run."""
-
-    path: Path
-    folder: str
 
 
 class Tracker:
