@@ -17,6 +17,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+_PEERS_S = 1.0  # for the others to report, once a rank has failed
+_PEER_IS_GONE = ("Connection closed by peer", "Connection reset by peer", "DistNetworkError", "Broken pipe")
+
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(["tests.helpers.preload"])
 
@@ -24,7 +29,7 @@ context.set_forkserver_preload(["tests.helpers.preload"])
 def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> list[Any]:
     """`function(*arguments)` on each of `world` ranks of one process group; their results in rank order.
 
-    Raises AssertionError with the first failing rank's traceback, or naming the ranks that hang at the time limit.
+    Fails the test with the traceback of the rank that failed, or naming those that hang at the time limit.
     """
     with tempfile.TemporaryDirectory() as directory:
         store = Path(directory) / "store"
@@ -63,22 +68,39 @@ _meeting: Path | None = None  # where the ranks of the present process group hav
 
 def _collect(pipes: list[Connection], deadline: float, timeout_s: float) -> list[Any]:
     results: dict[int, Any] = {}
-    while len(results) < len(pipes):
-        waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in results]
+    failures: dict[int, str] = {}
+    while len(results) + len(failures) < len(pipes):
+        waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in results and rank not in failures]
         ready = wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
-            hanging = [rank for rank in range(len(pipes)) if rank not in results]
-            raise AssertionError(f"ranks {hanging} did not finish within {timeout_s} s")
+            break
         for pipe in ready:
             rank = pipes.index(pipe)
             try:
                 good, value = pipe.recv()
             except EOFError:
-                raise AssertionError(f"rank {rank} died without a word") from None
-            if not good:
-                raise AssertionError(f"rank {rank} of {len(pipes)} failed:\n{value}")
-            results[rank] = value
+                good, value = False, "it died without a word"
+            if good:
+                results[rank] = value
+            else:
+                failures[rank] = value
+                # Its peers wait for it, or notice within moments that it is gone: one of those may report first.
+                deadline = min(deadline, time.monotonic() + _PEERS_S)
+    if failures:
+        # pytest would show this file, and the text last.
+        pytest.fail(_said(failures, len(pipes)), pytrace=False)
+    if len(results) < len(pipes):
+        hanging = [rank for rank in range(len(pipes)) if rank not in results]
+        pytest.fail(f"ranks {hanging} did not finish within {timeout_s} s", pytrace=False)
     return [results[rank] for rank in range(len(pipes))]
+
+
+def _said(failures: dict[int, str], world: int) -> str:
+    """What failing ranks said: first the one that failed by itself, then those that only lost a peer."""
+    lost = sorted(failures, key=lambda rank: any(sign in failures[rank] for sign in _PEER_IS_GONE))
+    first, *others = lost
+    more = f"\n(ranks {sorted(others)} failed too)" if others else ""
+    return f"rank {first} of {world} failed:\n{failures[first]}{more}"
 
 
 def _rank(
