@@ -19,7 +19,7 @@ _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT
 def file_group(timeout_s: float) -> dist.ProcessGroup:
     """A group of all ranks for what they do around files: they have `timeout_s` to find each other, but one may be at
     work on a big file or a slow disk for far longer than any step of training may take. Collective."""
-    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
     _set_pg_timeout(_LIMIT, group)
     return group
 

@@ -15,8 +15,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -133,7 +133,7 @@ def damage(checkpoint: Path, rank: int = 0, world: int = 1) -> str | None:
 
 
 @contextmanager
-def open_plain(path: Path) -> Iterator[IO[bytes]]:
+def open_plain(path: Path) -> Iterator[BufferedReader]:
     """Opens a regular file for reading: a link may lead anywhere, and a pipe or device may block or never end. Raises
     Damaged for what is not one; errors, also those inside the `with`, carry the path."""
     flags = os.O_NOFOLLOW | os.O_NONBLOCK

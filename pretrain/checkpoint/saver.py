@@ -293,5 +293,5 @@ def _write_part(job: _Job, temporary: Path) -> tuple[dict[str, Digest], dict[str
         boxes = tensors[part.name].boxes if part.name in tensors else ()
         tensors[part.name] = Stored(part.whole, (*boxes, box))
         position = box.end
-    values = memoryview(job.buffer.numpy()).cast("B")
+    values = memoryview(job.buffer.numpy().data).cast("B")
     return {path.name: files.write(path, [header, values])}, tensors

@@ -123,7 +123,7 @@ def _depends_on_length(record: Record, config: RunConfig) -> bool:
         return False
     if schedule.name != "wsd":
         return schedule.decay_length is None
-    before = config.model_copy(update={"train": validate(Train, record.config.get("train"), "the run's record")})
+    before = config.model_copy(update={"train": validate(Train, record.config.get("train") or {}, "the run's record")})
     now = record.step if schedule.in_steps else record.tokens
     return now > min(decay_start(c, run_length(c)) for c in (before, config))
 

@@ -147,7 +147,12 @@ class Model(Section):
         return self.target_length
 
     @property
+    def real_vocabulary(self) -> int:
+        """Token ids: `vocabulary`, once it is known."""
+        assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
+        return self.vocabulary
+
+    @property
     def padded_vocabulary(self) -> int:
         """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
-        assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
-        return -(-self.vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+        return -(-self.real_vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple

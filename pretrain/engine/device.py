@@ -12,7 +12,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.overrides import TorchFunctionMode
 
 from pretrain.errors import ConfigError
@@ -46,46 +48,44 @@ def install() -> torch.device:
     torch.cuda.get_rng_state = lambda device="cuda": generator.get_state()
     megatron_random._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: generator.get_state()
     megatron_random._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: generator.set_state(state)
-    _NoCuda().__enter__()  # for the life of the process
+    _NoCuda().__enter__()  # type: ignore[no-untyped-call]  # for the life of the process
     _installed = True
     return cpu
 
 
 def join(timeout_s: int) -> None:
     """Joins the process group that the launcher describes in the environment (a group of one without a launcher)."""
-    if torch.distributed.is_initialized():
+    if dist.is_initialized():
         return
     install()
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     timeout = timedelta(seconds=timeout_s)
     if "RANK" in os.environ:
-        torch.distributed.init_process_group(backend, timeout=timeout)
+        dist.init_process_group(backend, timeout=timeout)
     else:
-        store = torch.distributed.HashStore()
-        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+        store = HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
 
 
-def meet() -> tuple[torch.distributed.Store, int]:
+def meet() -> tuple[Store, int]:
     """The store that the launcher describes in the environment, and this rank (alone without a launcher)."""
     if "RANK" not in os.environ:
-        return torch.distributed.HashStore(), 0
-    store, rank, _ = next(torch.distributed.rendezvous("env://"))
+        return HashStore(), 0
+    store, rank, _ = next(rendezvous("env://"))
     return store, rank
 
 
 @contextmanager
-def joined(store: torch.distributed.Store, name: str, rank: int, world: int, timeout_s: int) -> Iterator[None]:
+def joined(store: Store, name: str, rank: int, world: int, timeout_s: int) -> Iterator[None]:
     """Inside, ranks 0 to `world` - 1 are a process group of their own. `name` is used once on a store."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
-    meeting = torch.distributed.PrefixStore(name, store)
-    torch.distributed.init_process_group(
-        backend, store=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s)
-    )
+    meeting = PrefixStore(name, store)
+    dist.init_process_group(backend, store=meeting, rank=rank, world_size=world, timeout=timedelta(seconds=timeout_s))
     try:
         yield
-        torch.distributed.barrier()
+        dist.barrier()
     finally:
-        torch.distributed.destroy_process_group()
+        dist.destroy_process_group()
 
 
 class _NoCuda(TorchFunctionMode):

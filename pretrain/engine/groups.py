@@ -43,17 +43,20 @@ class Groups:
 
     @property
     def tensor_group(self) -> dist.ProcessGroup:
-        return parallel_state.get_tensor_model_parallel_group()
+        group: dist.ProcessGroup = parallel_state.get_tensor_model_parallel_group()
+        return group
 
     @property
     def replica_group(self) -> dist.ProcessGroup:
         """Data and context ranks: those that hold the same part of the model."""
-        return parallel_state.get_data_parallel_group(with_context_parallel=True)
+        group: dist.ProcessGroup = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        return group
 
     @property
     def stage_group(self) -> dist.ProcessGroup:
         """Tensor, data and context ranks: those that hold parts or copies of the same parameters."""
-        return parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
+        group: dist.ProcessGroup = parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
+        return group
 
     @property
     def all_replica_groups(self) -> list[list[int]]:
@@ -65,7 +68,8 @@ class Groups:
     @property
     def embedding_group(self) -> dist.ProcessGroup:
         """The first and the last stage's ranks that hold the same part of a tied embedding. Only for those."""
-        return parallel_state.get_embedding_group()
+        group: dist.ProcessGroup = parallel_state.get_embedding_group()
+        return group
 
     def sum_over_data(self, value: Tensor) -> Tensor:
         """Over the ranks that have rows of their own."""
@@ -101,9 +105,9 @@ class Groups:
 
 def is_first(chunk: int | None) -> bool:
     """Whether this model chunk holds the embedding."""
-    return parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk)
+    return bool(parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=chunk))
 
 
 def is_last(chunk: int | None) -> bool:
     """Whether this model chunk holds the head."""
-    return parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk)
+    return bool(parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=chunk))

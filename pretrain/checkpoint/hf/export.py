@@ -92,7 +92,7 @@ def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> No
         file.write(len(header).to_bytes(8, "little") + header)
         for link in chain:
             for value in link.out(torch.from_numpy(read(link.ours))):
-                file.write(memoryview(_little_endian(value)).cast("B"))
+                file.write(memoryview(_little_endian(value).data).cast("B"))
 
 
 class WholeTensors:

@@ -26,7 +26,7 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
             "cannot be exported to it"
         )
     return GPT2Config(
-        vocab_size=model.vocabulary,
+        vocab_size=model.real_vocabulary,
         n_positions=model.sequence_length,
         n_embd=model.hidden,
         n_layer=model.layers,

@@ -30,6 +30,7 @@ def hf_config(model: Model, specials: Specials) -> RobertaConfig:
 
 def model_of(config: RobertaConfig) -> dict[str, Any]:
     """Our `model` section."""
+    assert config.pad_token_id is not None, "RoBERTa counts positions from it"
     offset = config.pad_token_id + 1
     section = encoder_section(config)
     length = section["sequence_length"] - offset

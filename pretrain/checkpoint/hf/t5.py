@@ -21,8 +21,8 @@ def hf_config(model: Model, specials: Specials) -> T5Config:
     if not model.is_encoder_decoder:
         raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
     encoder_layers, decoder_layers = model.stacks
-    return T5Config(
-        vocab_size=model.vocabulary,
+    fields = dict[str, Any](  # not all of which its signature has
+        vocab_size=model.real_vocabulary,
         d_model=model.hidden,
         d_kv=model.head_width,
         d_ff=model.ffn_width,
@@ -41,6 +41,7 @@ def hf_config(model: Model, specials: Specials) -> T5Config:
         n_positions=model.sequence_length,
         architectures=[CLASS.__name__],
     )
+    return T5Config(**fields)
 
 
 _ACTIVATIONS = {"relu": "relu", "gelu_tanh": "gelu_new", "gated_gelu": "gated-gelu"}
