@@ -38,10 +38,9 @@ def main(argv: list[str]) -> int:
 
 def shown(sample: dict[str, Any]) -> str:
     """A sample as lines."""
-    places = ", ".join(f"{s['start']:,}..{s['start'] + s['tokens'] - 1:,}" for s in sample["stretches"])
+    spans = ", ".join(f"{s['start']:,}..{s['start'] + s['tokens'] - 1:,}" for s in sample["stretches"])
     lines = [
-        f"row {sample['row']}  {sample['source']}  epoch {sample['epoch']}  sample {sample['sample']:,}  "
-        f"tokens {places}"
+        f"row {sample['row']}  {sample['source']}  epoch {sample['epoch']}  sample {sample['sample']:,}  tokens {spans}"
     ]
     for document in sample["documents"]:
         lines.append(

@@ -76,10 +76,12 @@ def _panel(axes: Axes, task: str, values: Mapping[int, tuple[float, float | None
     shots = sorted(values)
     shares = np.array([values[k][0] for k in shots])
     errors = np.array([values[k][1] or 0.0 for k in shots])
-    places = range(len(shots))
-    axes.errorbar(places, shares, errors, color=_BLUE, marker="o", markersize=5, linewidth=1.4, elinewidth=1, capsize=3)
+    positions = range(len(shots))
+    axes.errorbar(
+        positions, shares, errors, color=_BLUE, marker="o", markersize=5, linewidth=1.4, elinewidth=1, capsize=3
+    )
     axes.set_title(task)
-    axes.set_xticks(places, [str(k) for k in shots])
+    axes.set_xticks(positions, [str(k) for k in shots])
     axes.set_xlim(-0.4, len(shots) - 0.6)
     axes.set_xlabel("shots")
     top = max(1.15 * float((shares + errors).max()), 0.01)

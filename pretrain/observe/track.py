@@ -186,5 +186,5 @@ def _reason(error: BaseException) -> str:
     root = error
     while root.__context__ is not None:
         root = root.__context__
-    said = str(root if isinstance(root, OSError) else error).strip() or type(error).__name__
-    return said.splitlines()[0][:200]
+    reason = str(root if isinstance(root, OSError) else error).strip() or type(error).__name__
+    return reason.splitlines()[0][:200]

@@ -39,10 +39,10 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
     if theirs.config.model_type == "roberta":  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
-    said = theirs(**tensors)
-    if hasattr(said, "prediction_logits"):
-        return said.prediction_logits, said.seq_relationship_logits.flip(1)
-    return (said.logits,)
+    outputs = theirs(**tensors)
+    if hasattr(outputs, "prediction_logits"):
+        return outputs.prediction_logits, outputs.seq_relationship_logits.flip(1)
+    return (outputs.logits,)
 
 
 def largest_difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
