@@ -33,7 +33,9 @@ import transformers
 from torch import nn
 from transformers import GPT2LMHeadModel
 
-from pretrain.checkpoint.hf.gpt2 import hf_config, hf_tensors
+from data_pipeline.batch import Rows
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.gpt2 import hf_config, links
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
@@ -45,18 +47,14 @@ from pretrain.plan.layout import plan_layout
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "gpt3"
 SMALL = ["model.layers=6", "model.hidden=256", "model.heads=4", "model.vocabulary=8192"]
-SHAPES = {"small": ("125m", SMALL), **{size: (size, []) for size in ("125m", "350m", "760m", "1.3b", "2.7b")}}
+TINY = ["model.layers=2", "model.hidden=32", "model.heads=2", "model.vocabulary=256", "model.head_dim=16"]
+SHAPES = {
+    "tiny": ("125m", TINY),
+    "small": ("125m", SMALL),
+    **{size: (size, []) for size in ("125m", "350m", "760m", "1.3b", "2.7b")},
+}
 LEARNING_RATE = 1e-4
-Step = Callable[["Rows"], float]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """As much of a data_pipeline Batch as a step reads."""
-
-    tokens: np.ndarray
-    labels: np.ndarray
-    loss_mask: np.ndarray
+Step = Callable[[Rows], float]
 
 
 @dataclass(frozen=True)
@@ -122,14 +120,16 @@ def _our_step(engine: Engine) -> Step:
 
 def _their_step(engine: Engine, config: RunConfig, device: torch.device) -> Step:
     """GPT-2 with the engine's present weights."""
-    described = hf_config(config.model, end_of_text=0)
+    none = dict.fromkeys(("pad", "cls", "sep", "mask", "start", "end"), 0)
+    described = hf_config(config.model, Specials(**none, sentinels=(), vocabulary=config.model.real_vocabulary))
     described.activation_function = "gelu_pytorch_tanh"
     described._attn_implementation = "sdpa"
     weights = {name.removeprefix("model/"): part.pieces[0].value for name, part in engine.state().items()}
     with torch.device("meta"):
         model = GPT2LMHeadModel(described)
     model.to_empty(device=device)
-    model.load_state_dict(dict(hf_tensors(config.model, weights)), strict=False)
+    for link in links(config.model):
+        model.load_state_dict(dict(zip(link.theirs, link.out(weights[link.ours]), strict=True)), strict=False)
     model.tie_weights()
     model.train()
     parameters, settings, micro = list(model.parameters()), config.optimizer, config.batch.micro_sequences

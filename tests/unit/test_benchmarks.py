@@ -1,0 +1,34 @@
+"""Every benchmark can still be started: a figure whose command no longer runs can't be trusted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = sorted(path.stem for path in (ROOT / "tests" / "benchmarks").glob("*.py") if path.stem != "__init__")
+OTHERS = ("datatrove", "litdata", "streaming")
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    """In one new interpreter, since some choose what DeepSpeed or torch are to do. What they compare with need not be
+    installed."""
+    program = f"""
+import importlib
+for name in {BENCHMARKS}:
+    try:
+        importlib.import_module(f"tests.benchmarks.{{name}}")
+    except ModuleNotFoundError as error:
+        assert error.name in {OTHERS}, f"{{name}}: {{error}}"
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_step_benchmark_compares_equal_work() -> None:
+    """Which it asserts itself: both sides' losses, before it times them."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.train_step", "--shape", "tiny", "--steps", "1"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "ours / theirs" in done.stdout
