@@ -13,12 +13,12 @@ from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.data.ledger import summary
-from pretrain.engine.schedule import learning_rate
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe.log import RunLog
 from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import batch_sequences, tokens_of
+from pretrain.plan.schedule import learning_rate
 from pretrain.process.signals import StopRequest
 
 DONE, STOPPED = 0, 75

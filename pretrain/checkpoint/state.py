@@ -10,10 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.config.train import Train
-from pretrain.engine.schedule import decay_start
 from pretrain.errors import ConfigError, RunError
 from pretrain.plan.estimate import run_length
+from pretrain.plan.schedule import settled_until
 
 _LARGEST_RECORD_BYTES = 16 << 20
 
@@ -100,32 +99,36 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
 
 def check_same_run(record: Record, config: RunConfig) -> None:
     """Raises ConfigError if `config` would not continue the run of `record`, naming the first key that differs."""
-    now = config.model_dump(mode="json")
-    then = record.config
+    before = _config_of(record)
+    then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
     for key, before, after in differences(then, now):
         raise ConfigError(
             f"this run was started with {key}={before}, and the config now says {after}: "
             "set it back, or use another run.dir for a new run"
         )
-    if then.get("train") != now["train"] and _depends_on_length(record, config):
+    if then["train"] != now["train"] and _depends_on_length(record, before, config):
         raise ConfigError(
-            f"train was {then.get('train')} and is now {now['train']}, and the learning rate of steps already made "
+            f"train was {then['train']} and is now {now['train']}, and the learning rate of steps already made "
             "depends on it, as schedule's decay ends with training: keep the length, or start a new run (with "
             "schedule.decay_tokens or decay_steps set; wsd can be made longer until its decay begins)"
         )
 
 
-def _depends_on_length(record: Record, config: RunConfig) -> bool:
+def _config_of(record: Record) -> RunConfig:
+    try:
+        return validate(RunConfig, record.config, "the config that it was started with")
+    except ConfigError as error:
+        raise ConfigError(
+            f"this run cannot go on, as today's settings are others: {error}. Finish it with the version that "
+            "began it, or begin a new run with its weights (run.start_from, another run.dir)"
+        ) from None
+
+
+def _depends_on_length(record: Record, before: RunConfig, now: RunConfig) -> bool:
     """Whether the learning rates up to `record` would have been others with another end of training: the one it had
-    then, or the one of `config`, which differs in nothing else."""
-    schedule = config.schedule
-    if schedule.name in ("constant", "inverse_sqrt"):
-        return False
-    if schedule.name != "wsd":
-        return schedule.decay_length is None
-    before = config.model_copy(update={"train": validate(Train, record.config.get("train") or {}, "the run's record")})
-    now = record.step if schedule.in_steps else record.tokens
-    return now > min(decay_start(c, run_length(c)) for c in (before, config))
+    before, or has now."""
+    at = record.step if now.schedule.in_steps else record.tokens
+    return at > min(settled_until(config, run_length(config)) for config in (before, now))
 
 
 def _at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:

@@ -4,10 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from data_pipeline.dataset.cache import DEFAULT_BYTES
-from pretrain.config.section import Section
+from pretrain.config.section import Section, named
 
 
 class Source(Section):
@@ -36,20 +36,28 @@ class WeightPhase(Section):
     )
 
 
-class Mixing(Section):
-    """Weights of sources that follow from how many examples they have (T5's study, section 3.5.2)."""
+class ProportionalMixing(Section):
+    """Rates by size (T5's study, section 3.5.2)."""
 
-    name: Literal["proportional", "temperature", "equal"]
-    cap: int | None = Field(None, gt=0, description="examples that a source counts at most (not with equal)")
-    temperature: float = Field(1.0, ge=1, description="rates are taken to the power of 1 / temperature (temperature)")
+    name: Literal["proportional"] = "proportional"
+    cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
 
-    @model_validator(mode="after")
-    def _fields_do_something(self) -> "Mixing":
-        if self.name == "equal" and self.cap is not None:
-            raise ValueError("data.mixing.cap does nothing with data.mixing.name=equal: leave it out")
-        if (self.name == "temperature") != (self.temperature != 1):
-            raise ValueError("data.mixing.temperature goes with data.mixing.name=temperature, and is above 1")
-        return self
+
+class TemperatureMixing(Section):
+    """Rates by size to the power of 1 / `temperature`, which makes them more even."""
+
+    name: Literal["temperature"] = "temperature"
+    cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
+    temperature: float = Field(gt=1)
+
+
+class EqualMixing(Section):
+    name: Literal["equal"] = "equal"
+
+
+Mixing = Annotated[
+    ProportionalMixing | TemperatureMixing | EqualMixing, Discriminator("name"), BeforeValidator(named())
+]
 
 
 class Data(Section):

@@ -4,15 +4,15 @@ YAML 1.2 (so `3e-4` is a number and `no` is a word). A file may say `extends: ot
 merge, everything else replaces. Overrides are `a.b.c=VALUE` with VALUE read as YAML.
 """
 
-import difflib
 import io
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from pretrain.config.sentence import sentence
 from pretrain.errors import ConfigError
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -30,7 +30,7 @@ def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides:
     try:
         return schema.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{origin}: {_sentence(schema, error)}") from None
+        raise ConfigError(f"{origin}: {sentence(schema, error)}") from None
 
 
 def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -88,39 +88,3 @@ def _override(tree: dict[str, Any], override: str) -> None:
             child = tree[name] = {}
         tree = child
     tree[last] = _parse(text, f"override '{override}'")
-
-
-def _sentence(schema: type[BaseModel], error: ValidationError) -> str:
-    """The first problem as one sentence: which key, what is wrong, what is near."""
-    problem = error.errors()[0]
-    path = [str(part) for part in problem["loc"]]
-    key = ".".join(path)
-    if problem["type"] == "extra_forbidden":
-        known = list(_section(schema, path[:-1]).model_fields)
-        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-        parent = "".join(f"{part}." for part in path[:-1])
-        hint = f"did you mean '{parent}{near[0]}'?" if near else f"known here: {', '.join(known)}"
-        return f"unknown key '{key}': {hint}"
-    if problem["type"] == "missing":
-        return f"'{key}' is required"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return message
-    return f"'{key}' = {problem['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def _section(schema: type[BaseModel], path: list[str]) -> type[BaseModel]:
-    """The schema class found by walking `path` (list indices are skipped)."""
-    for part in path:
-        if part.isdigit():
-            continue
-        annotation = schema.model_fields[part].annotation
-        for candidate in (annotation, *_arguments(annotation)):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-                schema = candidate
-    return schema
-
-
-def _arguments(annotation: Any) -> list[Any]:
-    inner = list(get_args(annotation))
-    return inner + [argument for one in inner for argument in get_args(one)]

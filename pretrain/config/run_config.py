@@ -3,7 +3,7 @@
 Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
 (`data/resolve.py` fills it in before anything is built)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -19,10 +19,11 @@ from pretrain.config.objective import Objective
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.parallel import Parallel
 from pretrain.config.run import Run
-from pretrain.config.schedule import Schedule
+from pretrain.config.schedule import CosineSchedule, Schedule
 from pretrain.config.section import Section
 from pretrain.config.track import Track
 from pretrain.config.train import Train
+from pretrain.config.upgrade import upgrade
 
 
 class RunConfig(Section):
@@ -33,7 +34,7 @@ class RunConfig(Section):
     objective: Objective = Objective()
     data: Data = Data()
     optimizer: Optimizer
-    schedule: Schedule = Schedule()
+    schedule: Schedule = CosineSchedule()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     loss_scale: LossScale = LossScale()
     parallel: Parallel = Parallel()
@@ -41,6 +42,11 @@ class RunConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
     health: Health = Health()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_version_0_1_0_wrote_it(cls, tree: Any) -> Any:
+        return upgrade(cls, tree)
 
     @model_validator(mode="after")
     def _targets_have_a_length(self) -> "RunConfig":

@@ -1,58 +1,152 @@
-"""`schedule`: the learning rate over the run."""
+"""`schedule`: the learning rate over the run.
 
-from typing import Literal
+Linear warm-up from zero; from there on each class says what part of its peak the learning rate is, and how far that
+hangs on where training ends. Positions and lengths are in tokens or in steps, whichever the lengths are given in; in
+tokens if there is none.
+"""
 
-from pydantic import Field, model_validator
+import math
+from abc import abstractmethod
+from typing import Annotated, Literal
 
-from pretrain.config.section import Section, refuse_idle
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
+
+from pretrain.config.section import Section, named
 
 
-class Schedule(Section):
-    """In tokens or in steps, whichever the lengths are given in; in tokens if there is none."""
-
-    name: Literal["cosine", "linear", "constant", "inverse_sqrt", "wsd"] = Field(
-        "cosine", description="shape of the decay; wsd: the peak is kept, then a linear decay ends with training"
-    )
-    warmup: Literal["linear", "none"] = Field(
-        "linear", description="none: inverse_sqrt is at its peak until warmup_steps (T5), not on the way to it"
-    )
+class _AnySchedule(Section):
+    name: str
     warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
     warmup_steps: int = Field(0, ge=0, description="the same in steps")
-    decay_tokens: int | None = Field(
-        None,
-        gt=0,
-        description="tokens at which the decay ends, counted from the first; absent: end of training. "
-        "wsd: tokens that it takes",
-    )
-    decay_steps: int | None = Field(None, gt=0, description="the same in steps")
-    final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate after the decay, as a part of the peak")
 
     @model_validator(mode="after")
-    def _lengths_make_sense(self) -> "Schedule":
-        in_tokens = bool(self.warmup_tokens or self.decay_tokens)
-        if in_tokens and self.in_steps:
+    def _one_unit(self) -> "_AnySchedule":
+        if any(self._lengths("tokens")) and self.in_steps:
             raise ValueError("schedule is in tokens or in steps: set warmup_tokens and decay_tokens, or the other two")
-        if self.name == "inverse_sqrt" and not self.warmup_length:
-            raise ValueError("schedule.name=inverse_sqrt falls from where warm-up ends: set schedule.warmup_steps")
-        if self.name == "wsd" and not self.decay_length:
-            raise ValueError(
-                "schedule.name=wsd needs the length of its decay: set schedule.decay_tokens or decay_steps"
-            )
-        if self.name in ("constant", "inverse_sqrt"):
-            refuse_idle(self, "schedule", ("decay_tokens", "decay_steps", "final_fraction"))
-        if self.name != "inverse_sqrt":
-            refuse_idle(self, "schedule", ("warmup",))
         return self
 
     @property
     def in_steps(self) -> bool:
-        return bool(self.warmup_steps or self.decay_steps)
+        return any(self._lengths("steps"))
 
     @property
     def warmup_length(self) -> int:
-        """In the schedule's unit, as `decay_length`."""
         return self.warmup_steps or self.warmup_tokens
+
+    @property
+    def starts_at_peak(self) -> bool:
+        """Whether there is no way up to it: `warmup_length` is then just where the decay begins."""
+        return False
+
+    @abstractmethod
+    def factor(self, now: int, end: int) -> float:
+        """Part of the peak at `now`, which is not in the warm-up, of a run that is over at `end`."""
+
+    def settled_until(self, end: int) -> float:
+        """Up to where a run that is over at `end` learns at the rates that it would if it went on for longer."""
+        return math.inf
+
+    def _lengths(self, unit: str) -> list[int | None]:
+        return [getattr(self, f"{what}_{unit}", None) for what in ("warmup", "decay")]
+
+
+class ConstantSchedule(_AnySchedule):
+    name: Literal["constant"] = "constant"
+
+    def factor(self, now: int, end: int) -> float:
+        return 1.0
+
+
+class InverseSqrtSchedule(_AnySchedule):
+    """sqrt(warm-up / n) after the warm-up of Vaswani et al. 2017, arXiv 1706.03762, section 5.3; or, with
+    `warmup: none`, 1 until then, as T5 (Raffel et al. 2019, arXiv 1910.10683, 3.1.2). It ends nowhere."""
+
+    name: Literal["inverse_sqrt"] = "inverse_sqrt"
+    warmup: Literal["linear", "none"] = Field(
+        "linear", description="none: at its peak until warmup_steps (T5), not on the way to it"
+    )
+
+    @model_validator(mode="after")
+    def _has_a_warmup(self) -> "InverseSqrtSchedule":
+        if not self.warmup_length:
+            raise ValueError("schedule.name=inverse_sqrt falls from where warm-up ends: set schedule.warmup_steps")
+        return self
+
+    @property
+    def starts_at_peak(self) -> bool:
+        return self.warmup == "none"
+
+    def factor(self, now: int, end: int) -> float:
+        return math.sqrt(self.warmup_length / now)
+
+
+class _Decaying(_AnySchedule):
+    """Down to `final_fraction`, where it stays."""
+
+    decay_tokens: int | None = Field(
+        None, gt=0, description="tokens at which the decay ends, counted from the first; absent: end of training"
+    )
+    decay_steps: int | None = Field(None, gt=0, description="the same in steps")
+    final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate after the decay, as a part of the peak")
 
     @property
     def decay_length(self) -> int | None:
         return self.decay_steps or self.decay_tokens
+
+    def factor(self, now: int, end: int) -> float:
+        begin, stop = self._span(end)
+        done = min(1.0, max(0, now - begin) / max(1, stop - begin))
+        return self.final_fraction + (1 - self.final_fraction) * self._shape(done)
+
+    def settled_until(self, end: int) -> float:
+        return math.inf if self.decay_length else 0
+
+    def _span(self, end: int) -> tuple[int, int]:
+        """Where the decay begins and ends."""
+        return self.warmup_length, self.decay_length or end
+
+    def _shape(self, done: float) -> float:
+        """What is left of the way down after the part `done` of the decay."""
+        return 1 - done
+
+
+class LinearSchedule(_Decaying):
+    name: Literal["linear"] = "linear"
+
+
+class CosineSchedule(_Decaying):
+    """GPT-3, appendix B: to 10% over 260e9 tokens after a warm-up over 375e6."""
+
+    name: Literal["cosine"] = "cosine"
+
+    def _shape(self, done: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * done))
+
+
+class WsdSchedule(_Decaying):
+    """At its peak until the decay, which ends with training (Hu et al. 2024, arXiv 2404.06395, section 4.2; here a
+    linear one)."""
+
+    name: Literal["wsd"] = "wsd"
+    decay_tokens: int | None = Field(None, gt=0, description="tokens that the decay takes, up to the end of training")
+
+    @model_validator(mode="after")
+    def _has_a_decay(self) -> "WsdSchedule":
+        if not self.decay_length:
+            raise ValueError(
+                "schedule.name=wsd needs the length of its decay: set schedule.decay_tokens or decay_steps"
+            )
+        return self
+
+    def settled_until(self, end: int) -> float:
+        return end - (self.decay_length or 0)
+
+    def _span(self, end: int) -> tuple[int, int]:
+        return max(self.warmup_length, end - (self.decay_length or 0)), end
+
+
+Schedule = Annotated[
+    CosineSchedule | LinearSchedule | ConstantSchedule | InverseSqrtSchedule | WsdSchedule,
+    Discriminator("name"),
+    BeforeValidator(named("cosine")),
+]

@@ -21,7 +21,8 @@ def open_stream(config: RunConfig) -> tuple[Stream | ChainedStreams, Recipe]:
     mixing = config.data.mixing
     if mixing is not None:
         examples = [recipe.samples(dataset, "train").count for dataset in datasets]
-        weights = mixing_weights(examples, mixing.name, mixing.cap, mixing.temperature)
+        settings = mixing.model_dump(exclude={"name"})
+        weights = mixing_weights(examples, mixing.name, **settings)
     sources = list(zip(datasets, weights, strict=True))
     names = [source.called for source in config.data.resolved_sources]
     phases = [

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from pretrain.config.model import ENCODERS, Model
-from pretrain.config.optimizer import Optimizer
+from pretrain.config.optimizer import AdafactorOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.layout import Layout
 from pretrain.plan.ramp import batch_sequences
@@ -82,7 +82,7 @@ class StateBytes:
 
 def num_moments(optimizer: Optimizer) -> int:
     """Values that the optimizer keeps for each weight of a matrix."""
-    if optimizer.name == "adafactor":
+    if isinstance(optimizer, AdafactorOptimizer):
         return 1 if optimizer.beta1 else 0
     return 2
 

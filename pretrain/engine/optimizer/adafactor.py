@@ -17,7 +17,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor
 
-from pretrain.config.optimizer import Optimizer
+from pretrain.config.optimizer import AdafactorOptimizer
 from pretrain.engine.base import Piece
 from pretrain.engine.boxes import pieces
 from pretrain.engine.optimizer.base import Due, Rule, is_matrix
@@ -35,7 +35,9 @@ ROW, COLUMN, SQUARE, MEAN = "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq", "e
 class Adafactor(Rule):
     """See `base.Rule`. Every rank keeps the moments of rows and of columns of its stage's matrices whole."""
 
-    def __init__(self, settings: Optimizer, holders: Holders) -> None:
+    settings: AdafactorOptimizer
+
+    def __init__(self, settings: AdafactorOptimizer, holders: Holders) -> None:
         super().__init__(settings, holders)
         self._factors = {
             parameter.name: {

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretrain.config.optimizer import Optimizer
+from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer, Optimizer
 from pretrain.engine.optimizer.base import is_matrix
 from pretrain.models.placement import Parameter
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def adam(settings: Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def adam(settings: AdamOptimizer | AdamWOptimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
     return kind(groups, settings.learning_rate, (settings.beta1, settings.beta2), settings.eps, fused=True)
 

@@ -13,12 +13,15 @@ from math import sqrt
 
 from torch import Tensor
 
+from pretrain.config.optimizer import LambOptimizer
 from pretrain.engine.optimizer.base import Due, Rule, is_matrix
 from pretrain.models.placement import Parameter
 
 
 class Lamb(Rule):
     """See `base.Rule`."""
+
+    settings: LambOptimizer
 
     def _names(self, parameter: Parameter) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")

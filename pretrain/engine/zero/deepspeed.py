@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
+from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
@@ -63,7 +64,9 @@ class DeepSpeedSharding(ABC):
         settings = self.config.optimizer
         groups = adam.parameter_groups(settings, [p for p in self.parameters if not p.tied])
         groups += adam.parameter_groups(settings, [p for p in self.parameters if p.tied])
-        return adam.adam(settings, groups) if self._rule is None else Idle(groups, settings.learning_rate)
+        if isinstance(settings, AdamOptimizer | AdamWOptimizer):
+            return adam.adam(settings, groups)
+        return Idle(groups, settings.learning_rate)
 
     def _make_moments(self, mains: Iterable[Tensor]) -> None:
         """Adam's, of flat groups of weights. (A rule makes its own.)"""

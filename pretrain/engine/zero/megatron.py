@@ -14,6 +14,7 @@ from megatron.core.optimizer.optimizer import FP32Optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from pretrain.config.optimizer import AdafactorOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
@@ -48,14 +49,15 @@ class MegatronSharding:
             waits = [chunk.no_sync for chunk in self.chunks]
             megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
         settings = config.optimizer
+        moments = {}
+        if not isinstance(settings, AdafactorOptimizer):  # a rule, as LAMB: megatron-core's Adam never makes a step
+            moments = {"adam_beta1": settings.beta1, "adam_beta2": settings.beta2, "adam_eps": settings.eps}
         optimizer_config = OptimizerConfig(
             optimizer="adam",
             lr=settings.learning_rate,
             min_lr=0.0,
             weight_decay=settings.weight_decay,
-            adam_beta1=settings.beta1,
-            adam_beta2=settings.beta2,
-            adam_eps=settings.eps,
+            **moments,
             decoupled_weight_decay=settings.name != "adam",
             clip_grad=settings.clip_norm,
             bf16=config.precision != "fp32",  # means fp32 weights beside those in use; loss scaling is the engine's

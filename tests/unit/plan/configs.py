@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 
 
@@ -19,4 +20,4 @@ def config(**sections: Any) -> RunConfig:
     for name, section in sections.items():
         replaces = name == "train"
         tree[name] = section if replaces else {**tree.get(name, {}), **section}
-    return RunConfig.model_validate(tree)
+    return validate(RunConfig, tree, "config")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from pretrain.config.model import Model
-from pretrain.config.optimizer import Optimizer
 from pretrain.plan.estimate import (
     mean_visible_keys,
     num_moments,
@@ -15,6 +14,7 @@ from pretrain.plan.estimate import (
 )
 from pretrain.plan.hardware import PEAKS, peak_flops
 from pretrain.plan.layout_names import parse
+from tests.unit.plan.configs import config
 
 
 def model(**changes: object) -> Model:
@@ -138,5 +138,5 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
     ],
 )
 def test_optimizer_bytes_per_parameter(optimizer: dict[str, Any], layout: str, precision: str, expected: float) -> None:
-    moments = num_moments(Optimizer(learning_rate=1.0, **optimizer))
+    moments = num_moments(config(optimizer=optimizer).optimizer)
     assert state_bytes(1e6, parse(layout, zero=0), precision, moments).optimizer == 1e6 * expected

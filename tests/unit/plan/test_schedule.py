@@ -7,9 +7,9 @@ import pytest
 
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.schedule import learning_rate
 from pretrain.errors import ConfigError
 from pretrain.plan.estimate import run_length
+from pretrain.plan.schedule import learning_rate
 from tests.unit.plan.configs import config
 
 # Warm-up to 100 tokens, decay to 1100 tokens, flat at a tenth of the peak (1.0).
@@ -128,7 +128,7 @@ def test_schedules_are_the_same_in_tokens(name: str) -> None:
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused(schedule: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ConfigError, match=words):
         config(schedule=schedule)
 
 

@@ -1,0 +1,85 @@
+"""What is wrong with a config, as one sentence: which key, what is wrong, what is near."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from pretrain.config.section import section_of, variants_of
+
+
+def sentence(schema: type[BaseModel], error: ValidationError) -> str:
+    """The first problem that `schema` has with a tree."""
+    problem = error.errors()[0]
+    key = _find(schema, problem["loc"])
+    value, message = problem["input"], problem["msg"].removeprefix("Value error, ")
+    match problem["type"]:
+        case "value_error":
+            return message
+        case "missing":
+            return f"'{key.dotted}' is required"
+        case "extra_forbidden":
+            return _unknown(key, value)
+        case "union_tag_not_found":
+            return f"'{key.dotted}.name' is required"
+        case "union_tag_invalid":
+            tag, names = str(problem["ctx"]["tag"]), [str(name) for name in variants_of(key.annotation)]
+            near = _near(tag, names)
+            said = f"'{key.dotted}.name' = {tag!r}: input should be one of {', '.join(names)}"
+            return said if near is None else f"{said}: {near}"
+    return f"'{key.dotted}' = {value!r}: {message[0].lower()}{message[1:]}"
+
+
+@dataclass(frozen=True)
+class _Key:
+    dotted: str
+    """as it is written"""
+    annotation: Any
+    """of its values"""
+    section: type[BaseModel]
+    """the class that it is looked for in"""
+    variants: dict[str, type[BaseModel]]
+    """by their names, the classes of the choice that `section` is one of; none if there is no choice"""
+
+
+def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
+    """The key that pydantic's `path` leads to, in which a choice's key is followed by the name of the chosen class."""
+    dotted: list[str] = []
+    section, variants = schema, dict[str, type[BaseModel]]()
+    annotation: Any = schema
+    for part in path:
+        choice = variants_of(annotation)
+        if part in choice:
+            annotation, variants = choice[str(part)], choice
+            continue
+        dotted.append(str(part))
+        found = section_of(annotation)
+        if found is None or isinstance(part, int):
+            continue
+        section, variants = found, variants if found in variants.values() else {}
+        field = section.model_fields.get(part)
+        annotation = None if field is None else field.annotation
+    return _Key(".".join(dotted), annotation, section, variants)
+
+
+def _unknown(key: _Key, value: Any) -> str:
+    """What to say of a key that its section does not have."""
+    parent, _, last = key.dotted.rpartition(".")
+    under = ""
+    if key.variants:
+        name = key.section.model_fields["name"].default
+        others = [other for other, kind in key.variants.items() if last in kind.model_fields]
+        if others:
+            said = f"{key.dotted}={value} does nothing with {parent}.name={name}: leave it out"
+            return f"{said} (it is for {', '.join(others)})"
+        under = f" with {parent}.name={name}"
+    known = list(key.section.model_fields)
+    hint = _near(last, known, f"{parent}." if parent else "") or f"known here{under}: {', '.join(known)}"
+    return f"unknown key '{key.dotted}': {hint}"
+
+
+def _near(word: str, known: Iterable[str], prefix: str = "") -> str | None:
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean '{prefix}{near[0]}'?" if near else None
