@@ -172,7 +172,7 @@ def _finish(
 
 def _versions() -> list[str]:
     """Of what decides how documents are cleaned and encoded."""
-    names = ("ftfy", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
+    names = ("ftfy", "mwparserfromhell", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
     return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
 
 
@@ -213,7 +213,8 @@ def _is_built(output: Path, identity: str) -> bool:
         raise DataError(f"{output} exists and is not a dataset; choose another output.")
     if identity != found:
         raise DataError(
-            f"{output} was built from other input or with other settings; remove it, or choose another output."
+            f"{output} was built from other input or with other settings, or by a version that reads the input "
+            "otherwise; remove it, or choose another output."
         )
     return True
 
