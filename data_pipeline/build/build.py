@@ -28,7 +28,7 @@ from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.common import scratch
 from data_pipeline.common.atomic import sync
 from data_pipeline.common.limits import allow_open_files
-from data_pipeline.common.progress import Progress
+from data_pipeline.common.progress import TaskProgress
 from data_pipeline.common.work import BuildTask, run_tasks
 from data_pipeline.dataset.manifest import (
     MANIFEST,
@@ -51,7 +51,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 _UNIGRAM, _REPORT = "unigram.npy", "report.json"
 
 
-def build(config: BuildConfig, progress: Callable[[str], Progress] = Progress) -> bool:
+def build(config: BuildConfig, progress: Callable[[str], TaskProgress] = TaskProgress) -> bool:
     """Build the dataset or the mix; False when it is already there, whole and of the same settings and input.
 
     Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
@@ -89,7 +89,7 @@ def _build(
     sha256: dict[Path, str],
     identity: str,
     folder: Path,
-    progress: Callable[[str], Progress],
+    progress: Callable[[str], TaskProgress],
 ) -> None:
     """Leaves in `folder / "output"` what is to be published."""
     workers = config.workers or len(os.sched_getaffinity(0))
@@ -172,7 +172,7 @@ def _finish(
 
 def _versions() -> list[str]:
     """Of what decides how documents are cleaned and encoded."""
-    names = ("ftfy", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
+    names = ("ftfy", "mwparserfromhell", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
     return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
 
 
@@ -213,7 +213,8 @@ def _is_built(output: Path, identity: str) -> bool:
         raise DataError(f"{output} exists and is not a dataset; choose another output.")
     if identity != found:
         raise DataError(
-            f"{output} was built from other input or with other settings; remove it, or choose another output."
+            f"{output} was built from other input or with other settings, or by a version that reads the input "
+            "otherwise; remove it, or choose another output."
         )
     return True
 

@@ -13,7 +13,7 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.atomic import written
 from data_pipeline.dataset.manifest import FORMAT, FileRecord, digest_of, file_sha256
 from data_pipeline.errors import DataError
-from data_pipeline.reading.readers import find_inputs
+from data_pipeline.reading.readers import find_inputs, reader_versions
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _BUILD_VERSION = 2  # raise it when equal input and settings would give another dataset
@@ -110,7 +110,9 @@ def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Pa
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
-    return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given])
+    readers = reader_versions(sha256)  # sha256 has each file that is read
+    versions = [readers] if readers else []  # so that other builds are what they were
+    return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
 
 
 def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tuple[Input, ...]:

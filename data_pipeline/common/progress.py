@@ -1,4 +1,4 @@
-"""One line on stderr that says how far a long job is: rewritten on a terminal, repeated now and then in a log."""
+"""How far a long job of many tasks is: one line on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import sys
 import time
 from typing import TextIO
 
+from data_pipeline.common.live_line import LiveLine
 
-class Progress:
+_LOG_INTERVAL_S = 10.0
+
+
+class TaskProgress:
     """Counts tasks and what they take (bytes, or tokens), and shows them with the rate and the time that is left."""
 
     def __init__(self, label: str, stream: TextIO | None = None) -> None:
         """`label` begins each line; `stream` is stderr unless given."""
-        self._label, self._stream = label, stream or sys.stderr
-        self._live = self._stream.isatty()
-        self._interval_s = 0.2 if self._live else 10.0
-        self._start = self._shown = time.monotonic()
+        self._label, self._line = label, LiveLine(stream or sys.stderr)
+        self._start = self._logged = time.monotonic()
         self._tasks = self._size = self._earlier = self._whole = 0
 
     def expect(self, size: int) -> None:
@@ -27,17 +29,21 @@ class Progress:
         self._tasks += tasks
         self._size += size
         self._earlier += 0 if new else size
-        if time.monotonic() - self._shown >= self._interval_s:
-            self._shown = time.monotonic()
-            self._stream.write(f"\r{self._line()}\x1b[K" if self._live else f"{self._line()}\n")
-            self._stream.flush()
+        if self._line.is_live:
+            self._line.show(self._describe())
+        elif time.monotonic() - self._logged >= _LOG_INTERVAL_S:
+            self._logged = time.monotonic()
+            self._line.say(self._describe())
 
     def done(self) -> None:
         """Show the last counts, and end the line."""
-        self._stream.write(f"\r{self._line()}\x1b[K\n" if self._live else f"{self._line()}\n")
-        self._stream.flush()
+        if self._line.is_live:
+            self._line.show(self._describe())
+            self._line.close()
+        else:
+            self._line.say(self._describe())
 
-    def _line(self) -> str:
+    def _describe(self) -> str:
         seconds = max(time.monotonic() - self._start, 1e-9)
         line = f"{self._label}: {self._tasks:,} done"
         new = self._size - self._earlier

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from data_pipeline.config import Reading
@@ -28,6 +28,8 @@ _FORMATS: dict[str, _Read] = {
     ".parquet": parquet.read,
     ".wet": warc.read,
 }
+_VERSIONS = {".xml": mediawiki.VERSION}
+"""Of those whose equal files have given other documents before."""
 _log = logging.getLogger(__name__)
 _COMPRESSES_ITSELF = (".parquet",)
 _HAS_FIELDS = (".jsonl", ".parquet")
@@ -82,6 +84,12 @@ def read_documents(
         if all(text.strip() for text in texts):
             yield Document(texts, name, index)
     records.end()
+
+
+def reader_versions(paths: Iterable[Path]) -> dict[str, int]:
+    """Of the formats of these files that are read otherwise than at first, by kind: part of what a build's text depends
+    on."""
+    return {kind: _VERSIONS[kind] for kind in sorted({_kind(path) or "" for path in paths}) if kind in _VERSIONS}
 
 
 def packed(path: Path) -> bool:

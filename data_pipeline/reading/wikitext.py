@@ -1,109 +1,115 @@
-"""Wiki markup -> plain prose, by a few rules: what is not running text (templates, tables, notes, pictures) goes."""
+"""Wiki markup -> plain prose: what is not running text (templates, tables, notes, pictures) goes.
+
+mwparserfromhell says what is what; what is prose is decided here. Markup that its author never closed is text to the
+parser, and is cleaned up by line.
+"""
 
 from __future__ import annotations
 
 import html
 import re
+from typing import NamedTuple
 
-_COMMENT = re.compile(r"<!--.*?(-->|\Z)", re.S)
-_DROPPED = "ref|references|math|gallery|timeline|nowiki|pre|code|source|imagemap|table|div|score"
-# <ref ... /> first: it opens nothing, so it must not be taken for the start of <ref>...</ref>.
-_EMPTY_TAG = re.compile(rf"<(?:{_DROPPED})\b[^<>]*/>", re.I)
-_DROPPED_TAG = re.compile(rf"<({_DROPPED})\b[^<>]*>.*?</\1\s*>", re.I | re.S)
-_TAG = re.compile(r"</?[a-z][^<>]*>", re.I)
-_BREAK = re.compile(r"<br\b[^<>]*>", re.I)
-_BRACES = re.compile(r"\{\{|\}\}|^[ \t:*]*\{\||^[ \t]*\|\}", re.M)
-_LINK = re.compile(r"\[\[|\]\]")
-_PREFIX = re.compile(r"^\s*([a-z][a-z_-]+)\s*:", re.I)
-# Possessive (*+): a link that is never closed is given up at once, not tried in every way that it can be cut.
-_WEB_LINK = re.compile(r"\[(?:https?|ftp|news|mailto|irc):?//?[^\s\]]*+\s*+([^\]\n]*+)\]", re.I)
-_MAIL_LINK = re.compile(r"\[mailto:[^\s\]]*+\s*+([^\]\n]*+)\]", re.I)
-_HEADING = re.compile(r"^(={2,6})[ \t]*(.*?)[ \t]*=+[ \t]*$", re.M)
-# A heading with nothing below it before the next one of its own rank or above, or before the end.
-_BARE_HEADING = re.compile(r"^(={2,6})(?!=).*=[ \t]*\n\s*(?=(?!\1=)==|\Z)", re.M)
-_LIST_MARK = re.compile(r"^[*#:;]+[ \t]*", re.M)
-_TABLE_LEFTOVER = re.compile(r"^[ \t]*\{?[|!].*$|^[ \t{}]+$|^-{4,}.*$|__[A-Z]{3,}__", re.M)
-_LAST_SECTIONS = "see also|references|external links?|notes|further reading|bibliography|sources|footnotes|links"
-_LAST = re.compile(rf"^==[ \t]*(?:{_LAST_SECTIONS})[ \t]*==[ \t]*$", re.I | re.M)
+import mwparserfromhell
+from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
+from mwparserfromhell.wikicode import Wikicode
+
+VERSION = 2
+"""To be raised when equal markup would give other prose. 1 was a parser of our own."""
+
+_DROPPED = frozenset(("ref", "references", "math", "gallery", "timeline", "imagemap", "table", "div", "score", "hr"))
+_VERBATIM = frozenset(("nowiki", "pre", "code", "source", "syntaxhighlight"))
+_LIST_ITEMS = frozenset(("li", "dt", "dd"))
+_NO_PROSE = frozenset(("image", "file", "category", "media"))
+# Two or three small letters, or two and more after a dash, are a language: [[de:Haus]], [[zh-min-nan:...]].
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z-]+)?|simple")
+_LAST_SECTION = re.compile(
+    "see also|references|external links?|notes|further reading|bibliography|sources|footnotes|links", re.I
+)
+_UNCLOSED_TAG = re.compile(r"</?[a-z][^<>]*>", re.I)
+# Rows of tables, what closes templates and tables, marks of lists and of styles, switches such as __NOTOC__.
+_LEFTOVER = re.compile(r"^[ \t]*[|!].*$|^[*#:;]*[ \t]*\{\|.*$|^[ \t{}]+$|^[*#:;]+[ \t]*|'{2,}|__[A-Z]{3,}__", re.M)
+
+
+class _Section(NamedTuple):
+    level: int
+    """0 before the first heading."""
+    title: str
+    prose: str
 
 
 def plain(markup: str) -> str:
-    """Wiki markup of one page -> its prose: paragraphs and headings with blank lines between; "" when none is left."""
-    text = _COMMENT.sub("", markup)
-    text = html.unescape(text)
-    text = _DROPPED_TAG.sub("", _EMPTY_TAG.sub("", text))
-    text = _TAG.sub("", _BREAK.sub("\n", text))
-    text = _without_braces(text)
-    text = _with_link_texts(text)
-    text = _WEB_LINK.sub(r"\1", text)
-    text = _MAIL_LINK.sub(r"\1", text)
-    text = re.sub(r"'{2,5}", "", text)
-    text = _TABLE_LEFTOVER.sub("", text)
-    text = _without_last_sections(text)
-    before = None
-    while text != before:  # dropping a bare heading may bare the one above it
-        before, text = text, _BARE_HEADING.sub("", text)
-    text = _HEADING.sub(r"\n\2\n", text)
-    return _tidied(_LIST_MARK.sub("", text))
+    """Wiki markup of one page -> its prose: paragraphs and headings with blank lines between; "" when none is left.
+
+    Raises mwparserfromhell's ParserError for markup that it fails on.
+    """
+    page = mwparserfromhell.parse(markup, skip_style_tags=True)  # bold and italic marks are only taken out
+    kept: list[_Section] = []  # the last one first
+    for section in reversed(_sections(page)):
+        # A heading with nothing below it before the next one of its own rank or above goes.
+        if section.prose or (kept and kept[-1].level > section.level):
+            kept.append(section)
+    parts = [part for section in reversed(kept) for part in (section.title, section.prose)]
+    return "\n\n".join(part for part in parts if part)
 
 
-def _without_braces(text: str) -> str:
-    """Without {{templates}} and {| tables |}, which nest; one that is never closed goes up to a blank line."""
-    kept: list[str] = []
-    depth, start, position = 0, 0, 0
-    for match in _BRACES.finditer(text):
-        if match[0].lstrip(" \t:*") in ("{{", "{|"):
-            if depth == 0:
-                kept.append(text[position : match.start()])
-                start = match.start()
-            depth += 1
-        elif depth:
-            depth -= 1
-            position = match.end()
-    if depth:
-        blank = text.find("\n\n", start)
-        position = len(text) if blank < 0 else blank
-    kept.append(text[position:])
-    return "".join(kept)
+def _sections(page: Wikicode) -> list[_Section]:
+    """Up to the sections that close an article with pointers elsewhere."""
+    found: list[_Section] = []
+    level, title, parts = 0, "", list[str]()
+    for node in page.nodes:
+        if not isinstance(node, Heading):
+            parts.append(_prose(node))
+            continue
+        found.append(_Section(level, title, _tidied("".join(parts))))
+        level, title, parts = node.level, _tidied(_text(node.title)), []
+        if level == 2 and _LAST_SECTION.fullmatch(title):
+            return found
+    return [*found, _Section(level, title, _tidied("".join(parts)))]
 
 
-def _with_link_texts(text: str) -> str:
-    """[[target|shown]] -> shown, [[target]] -> target; pictures, categories and other languages' links -> nothing."""
-    stack: list[list[str]] = [[]]
-    position = 0
-    for match in _LINK.finditer(text):
-        stack[-1].append(text[position : match.start()])
-        position = match.end()
-        if match[0] == "[[":
-            stack.append([])
-        elif len(stack) > 1:
-            inside = "".join(stack.pop())
-            stack[-1].append(_shown(inside))
-    stack[-1].append(text[position:])
-    return "".join(part for level in stack for part in level)
+def _text(code: Wikicode | None) -> str:
+    return "" if code is None else "".join(map(_prose, code.nodes))
 
 
-def _shown(link: str) -> str:
-    target, bar, label = link.partition("|")
-    prefix = _PREFIX.match(target)
-    if prefix and not target.startswith(":"):
-        space = prefix[1].lower()
-        # Two or three small letters, or two and more after a dash, are a language: [[de:Haus]], [[zh-min-nan:...]].
-        if space in ("image", "file", "category", "media") or re.fullmatch(r"[a-z]{2,3}(-[a-z-]+)?|simple", space):
+def _prose(node: object) -> str:
+    """What a reader sees of it in the running text: nothing of templates, their arguments and comments."""
+    match node:
+        case Text():
+            return _UNCLOSED_TAG.sub("", node.value)
+        case HTMLEntity():
+            return html.unescape(str(node))
+        case Wikilink():
+            return _shown(node)
+        case ExternalLink():
+            return _text(node.title) if node.brackets else str(node.url)
+        case Heading():  # inside a tag
+            return f"\n\n{_text(node.title)}\n\n"
+        case Tag():
+            name = str(node.tag).strip().lower()
+            if name == "br":
+                return "\n"
+            if name in _LIST_ITEMS and node.wiki_markup:
+                return str(node.wiki_markup)  # goes where a line begins with it; the colon of "; term : text" stays
+            return "" if name in _DROPPED | _VERBATIM else _text(node.contents)
+        case _:
             return ""
-    if bar:
-        return label.rpartition("|")[2]
+
+
+def _shown(link: Wikilink) -> str:
+    """[[target|shown]] -> shown, [[target]] -> target; pictures, categories and other languages' links -> nothing."""
+    target = _text(link.title)
+    space, colon, _ = target.partition(":")
+    if colon and ((space := space.strip().lower()) in _NO_PROSE or _LANGUAGE.fullmatch(space)):
+        return ""
+    if link.text is not None:
+        return _text(link.text).rpartition("|")[2]
     return target.lstrip(":").partition("#")[0] or target.lstrip("#")
 
 
-def _without_last_sections(text: str) -> str:
-    """Up to the sections that close an article with pointers elsewhere."""
-    last = _LAST.search(text)
-    return text[: last.start()] + "\n" if last else text
-
-
 def _tidied(text: str) -> str:
-    """One space between words, one blank line between paragraphs, no brackets or headings that lost their content."""
+    """One space between words, one blank line between paragraphs, no brackets or lines that lost their content."""
+    text = _LEFTOVER.sub("", text)
     text = re.sub(r"\(\s*[,;:]*\s*\)|\[\s*\]", "", text)
     text = re.sub(r"[ \t\u00a0]+", " ", text)
     text = re.sub(r" +([,.;:)])", r"\1", text)

@@ -1,14 +1,11 @@
 """How far a run is: one line that rewrites itself on a terminal, a plain line now and then in a log."""
 
-import shutil
 import sys
-import threading
-import time
 from typing import TextIO
 
+from data_pipeline.common.live_line import LiveLine
 from pretrain.observe.metrics import StepMetrics
 
-_LIVE_INTERVAL_S = 0.1
 _NEWEST = 0.1  # weight of the newest step in the mean speed that the estimate of the end uses
 
 
@@ -18,53 +15,37 @@ class Progress:
 
     def __init__(self, total_steps: int, end_tokens: int, every_steps: int, stream: TextIO | None = None) -> None:
         self._total_steps, self._end_tokens, self._every_steps = total_steps, end_tokens, every_steps
-        self._stream = stream or sys.stdout
-        self._live = self._stream.isatty()
-        self._line = ""
+        self._line = LiveLine(stream or sys.stdout)
         self._last: StepMetrics | None = None
-        self._shown_s = -_LIVE_INTERVAL_S
         self._speed: float | None = None
         self._heldout: float | None = None
-        self._lock = threading.Lock()  # `say` is for any thread
 
     def step(self, metrics: StepMetrics) -> None:
         """A step is done."""
         speed = metrics.tokens_per_second
         self._speed = speed if self._speed is None else (1 - _NEWEST) * self._speed + _NEWEST * speed
         self._last = metrics
-        with self._lock:
-            self._line = self._describe(metrics)
-            last = metrics.step >= self._total_steps
-            if self._live:
-                if last or time.monotonic() - self._shown_s >= _LIVE_INTERVAL_S:
-                    self._draw()
-            elif last or metrics.step % self._every_steps == 0:
-                self._write(f"{self._line}\n")
+        last = metrics.step >= self._total_steps
+        if self._line.is_live:
+            self._line.show(self._describe(metrics), now=last)
+        elif last or metrics.step % self._every_steps == 0:
+            self._line.say(self._describe(metrics))
 
     def heldout(self, loss: float) -> None:
         """A held-out loss, nats per token: shown from now on."""
         self._heldout = loss
-        if self._live and self._last is not None:
-            with self._lock:
-                self._line = self._describe(self._last)
-                self._draw()
-        elif not self._live:
+        if self._line.is_live and self._last is not None:
+            self._line.show(self._describe(self._last), now=True)
+        elif not self._line.is_live:
             self.say(f"held-out loss {loss:.4f}" + (f" after step {self._last.step:,}" if self._last else ""))
 
     def say(self, text: str) -> None:
-        """A line of its own that stays, above the live one."""
-        with self._lock:
-            self._write(f"\r{text}\x1b[K\n" if self._live else f"{text}\n")
-            if self._live and self._line:
-                self._draw()
+        """A line of its own that stays, above the live one. For any thread."""
+        self._line.say(text)
 
     def close(self) -> None:
         """Leaves the last state on the terminal and ends its line."""
-        with self._lock:
-            if self._live and self._line:
-                self._draw()
-                self._write("\n")
-            self._line = ""
+        self._line.close()
 
     def _describe(self, metrics: StepMetrics) -> str:
         width = len(f"{self._total_steps:,}")
@@ -79,16 +60,6 @@ class Progress:
         if self._speed:
             parts.append(f"{_duration(max(0, self._end_tokens - metrics.tokens) / self._speed)} left")
         return "  ".join(parts)
-
-    def _draw(self) -> None:
-        # A line longer than the terminal would wrap, and a carriage return goes back one row only.
-        columns = shutil.get_terminal_size().columns
-        self._write(f"\r{self._line[: columns - 1]}\x1b[K")
-        self._shown_s = time.monotonic()
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
 
 
 def _duration(seconds: float) -> str:

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
+from mwparserfromhell.parser import ParserError
+
 from data_pipeline.config import Reading
 from data_pipeline.errors import DataError
+from data_pipeline.reading import wikitext
 from data_pipeline.reading.bad_input import Records
 from data_pipeline.reading.formats.streams import BLOCK_BYTES, blocks
-from data_pipeline.reading.wikitext import plain
 
+VERSION = wikitext.VERSION
 _MAX_ELEMENTS = 2**17  # of one page: a page's history has some ten for each of its revisions
 _log = logging.getLogger(__name__)
 
@@ -41,7 +44,13 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
                 spaces.add(element.text or "")
             elif tag == "page":
                 records.seen += 1
-                yield count, (_article(element, spaces),)
+                try:
+                    article = _article(element, spaces)
+                except ParserError as error:
+                    advice = "leave it out with max_bad_fraction"
+                    records.malformed(count, f"page {count}", f"its markup can't be parsed ({error})", advice)
+                else:
+                    yield count, (article,)
                 root.clear()
                 in_page, count, size, elements = False, count + 1, 0, 0
         size += len(block)
@@ -73,5 +82,5 @@ def _article(page: Element, spaces: set[str]) -> str:
     other = fields.get("ns", "0") != "0" or (":" in title and title.partition(":")[0] in spaces)
     if other or "redirect" in fields or markup.lstrip()[:9].upper() == "#REDIRECT":
         return ""
-    prose = plain(markup)
+    prose = wikitext.plain(markup)
     return f"{title}\n\n{prose}\n" if prose else ""

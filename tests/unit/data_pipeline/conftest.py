@@ -12,7 +12,7 @@ import pytest
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.progress import Progress
+from data_pipeline.common.progress import TaskProgress
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
@@ -26,7 +26,7 @@ ODD = [
 ]  # fmt: skip
 
 
-class Silent(Progress):
+class Silent(TaskProgress):
     def add(self, tasks: int, size: int, new: bool = True) -> None:
         pass
 

@@ -25,6 +25,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS
 from data_pipeline.dataset.shards import _HashedFile
 from data_pipeline.errors import DataError
+from data_pipeline.reading import readers
 from data_pipeline.reading.documents import Document
 
 
@@ -119,6 +120,25 @@ def test_another_dataset_in_the_place_is_kept_and_named(text: Path, tmp_path: Pa
     refuses("mine exists and is not a dataset", input=str(text), output=tmp_path / "mine")
     refuses("text.txt exists and is not a dataset", input=str(text), output=text)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_reader_s_new_version_is_another_build_of_what_it_reads_alone(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = tmp_path / "wiki.xml"
+    pages = (f"<page><title>T</title><revision><text>{text}</text></revision></page>" for text in make_documents(0, 60))
+    dump.write_text(f"<mediawiki>{''.join(pages)}</mediawiki>")
+    other = settings(input=str(text), output=tmp_path / "text")
+    wiki = settings(input=str(dump), output=tmp_path / "wiki")
+    assert build(other, Silent)
+    assert build(wiki, Silent)
+    assert not build(wiki, Silent)
+    before = Dataset(wiki.output).identity
+    monkeypatch.setitem(readers._VERSIONS, ".xml", 99)
+    assert not build(other, Silent)
+    with pytest.raises(DataError, match="by a version that reads the input otherwise"):
+        build(wiki, Silent)
+    assert Dataset(wiki.output).identity == before  # which training goes by
 
 
 KILLED = """

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.cli import main
-from data_pipeline.common.progress import Progress
+from data_pipeline.common.progress import TaskProgress
 from data_pipeline.errors import DataError
 
 ROOT = Path(__file__).parents[3]
@@ -160,10 +160,10 @@ class Terminal(io.StringIO):
 
 def test_progress_is_rewritten_on_a_terminal_and_plain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("data_pipeline.common.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
     for stream, lines in ((Terminal(), 5), (io.StringIO(), 1)):
         now[0] = 0.0
-        progress = Progress("reading", stream)
+        progress = TaskProgress("reading", stream)
         progress.expect(10_000_000)
         for _ in range(5):
             now[0] += 0.5

@@ -8,8 +8,10 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pytest
+from mwparserfromhell.parser import ParserError
 from test_readers import refuses, texts, write
 
+from data_pipeline.reading import wikitext
 from data_pipeline.reading.wikitext import plain
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.3/" version="0.3" xml:lang="en">
@@ -52,8 +54,12 @@ ARTICLES = ["Haus\n\nA house is a building.\n", "2001: A Space Odyssey\n\nA film
         ("a\n==Gone==\n===Too===\n{{x}}\n==B==\nc\n== See also ==\n* [[d]]", "a\n\nB\n\nc"),
         ("* a\n*# b\n: c\n----\n__NOTOC__", "a\nb\nc"),
         ("(; ) a ( , ) b", "a b"),
-        ("never {{closed\n\nafter", "never\n\nafter"),
-        ("[[never closed\n\nafter ]] }} |}", "never closed\n\nafter }} |}"),
+        ("&lt;a&gt; is a tag, <small>this is none", "<a> is a tag, this is none"),
+        ("; a : b\n; c\n: d", "a: b\nc\nd"),
+        ("== ''B'' ==\na '''''b''' c\n== ''See also''==\nd", "B\n\na b c"),
+        ("a\n{| never closed\n| b\n|-\n! c\n\n:{| {{d}}\ne", "a\n\ne"),
+        ("never {{closed\n\nafter", "never {{closed\n\nafter"),
+        ("[[never closed\n\nafter ]] }} |}", "[[never closed\n\nafter ]] }} |}"),
     ],
 )
 def test_markup_becomes_prose(markup: str, prose: str) -> None:
@@ -81,6 +87,18 @@ def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
     refuses(write(tmp_path / "a.xml", "<feed><entry>x</entry></feed>"), "not a MediaWiki export")
     refuses(write(tmp_path / "b.xml", "just text"), "not XML")
     refuses(write(tmp_path / "c.xml", DUMP + "</page>"), "not XML")
+
+
+def test_markup_that_the_parser_fails_on_is_a_malformed_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(markup: str) -> str:
+        if "house" in markup:
+            raise ParserError("a bug")
+        return plain(markup)
+
+    monkeypatch.setattr(wikitext, "plain", fails)
+    path = write(tmp_path / "wiki.xml", DUMP + "</mediawiki>")
+    refuses(path, "page 0: its markup can't be parsed")
+    assert texts(path, max_bad_fraction=0.5) == ARTICLES[1:]
 
 
 def test_links_that_are_never_closed_take_no_time_to_speak_of() -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from data_pipeline.batch import Rows
-from data_pipeline.common.progress import Progress
+from data_pipeline.common.progress import TaskProgress
 from pretrain.engine.base import Scores
 
 LENGTH = 192
@@ -111,7 +111,7 @@ def random_model(seed: int = 0) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(config).eval()
 
 
-class Silent(Progress):
+class Silent(TaskProgress):
     def add(self, tasks: int, size: int, new: bool = True) -> None:
         pass
 

@@ -46,7 +46,7 @@ def train(progress: Progress, steps: int) -> None:
 
 
 def test_a_terminal_has_one_line_with_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.progress._LIVE_INTERVAL_S", 0)
+    monkeypatch.setattr("data_pipeline.common.live_line.INTERVAL_S", 0)
     terminal = Terminal()
     progress = Progress(10, 10_000, 1, terminal)
     train(progress, 4)
@@ -54,7 +54,7 @@ def test_a_terminal_has_one_line_with_the_newest_state(monkeypatch: pytest.Monke
 
 
 def test_a_shorter_line_leaves_nothing_of_a_longer_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.progress._LIVE_INTERVAL_S", 0)
+    monkeypatch.setattr("data_pipeline.common.live_line.INTERVAL_S", 0)
     terminal = Terminal()
     progress = Progress(3, 3_000_000, 1, terminal)
     progress.step(replace(STEP, step=1, tokens_per_second=123_456_789.0, mfu=0.5))

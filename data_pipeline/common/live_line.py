@@ -1,0 +1,58 @@
+"""A line that rewrites itself on a terminal, below lines that stay; a log gets the lines that stay alone.
+
+tqdm and rich do the terminal as well, but neither's bar is readable in a log file: tqdm's is one long line of carriage
+returns, and rich's appears at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from typing import TextIO
+
+INTERVAL_S = 0.1
+
+
+class LiveLine:
+    """For any thread."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_live = stream.isatty()
+        """Whether lines can be rewritten."""
+        self._line = ""
+        self._drawn_s = -INTERVAL_S
+        self._lock = threading.Lock()
+
+    def show(self, line: str, now: bool = False) -> None:
+        """The live line is this from now on; drawn at most every INTERVAL_S, unless `now`. Nothing in a log."""
+        with self._lock:
+            self._line = line
+            if now or time.monotonic() - self._drawn_s >= INTERVAL_S:
+                self._draw()
+
+    def say(self, text: str) -> None:
+        """A line of its own that stays, above the live one."""
+        with self._lock:
+            self._write(f"\r{text}\x1b[K\n" if self.is_live else f"{text}\n")
+            self._draw()
+
+    def close(self) -> None:
+        """Leaves the last state on the terminal and ends its line."""
+        with self._lock:
+            if self.is_live and self._line:
+                self._draw()
+                self._write("\n")
+            self._line = ""
+
+    def _draw(self) -> None:
+        if self.is_live and self._line:
+            # A line longer than the terminal would wrap, and a carriage return goes back one row only.
+            columns = shutil.get_terminal_size().columns
+            self._write(f"\r{self._line[: columns - 1]}\x1b[K")
+            self._drawn_s = time.monotonic()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
