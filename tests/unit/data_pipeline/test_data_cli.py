@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_documents
 from pydantic import ValidationError
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.cli import main
 from data_pipeline.common.progress import TaskProgress
 from data_pipeline.errors import DataError
+from tests.helpers.datasets import make_documents
 
 ROOT = Path(__file__).parents[3]
 TEXT_YAML = ROOT / "configs" / "data" / "text.yaml"

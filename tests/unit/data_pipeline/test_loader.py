@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import build_dataset, make_documents
 
 from data_pipeline.batch import Batch, Cursor
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import Stream, load
+from tests.helpers.datasets import build_dataset, make_documents
 
 LENGTH = 32
 

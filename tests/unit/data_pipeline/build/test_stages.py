@@ -1,0 +1,301 @@
+"""Builds of many units: the dataset is the same however the work is cut, shared, stopped and taken up again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_pipeline.build import build as module
+from data_pipeline.build import passes
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.scratch import scratch_of
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SPLITS
+from data_pipeline.dataset.mix import Mix
+from data_pipeline.errors import DataError
+from data_pipeline.reading.documents import Document
+from tests.helpers.datasets import Silent, make_documents, settings
+
+ROOT = Path(__file__).parents[4]
+STEPS = [{"name": "length", "least_characters": 40}, {"name": "length", "most_characters": 600}]
+ALL_KINDS = [
+    "repair",
+    "personal",
+    {"name": "dedup_exact", "by": "paragraph", "least_characters": 10},
+    *STEPS,
+    {"name": "dedup_fuzzy", "ngram": 3, "items_per_task": 500},
+]
+
+
+def write(folder: Path, files: dict[str, list[str]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, texts in files.items():
+        (folder / name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    texts = make_documents(0, 240)
+    return write(tmp_path / "in", {"a.jsonl": texts[:150], "b.jsonl": texts[150:180], "c.jsonl": texts[180:]})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_the_dataset_is_the_same_for_any_units_and_processes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("data_pipeline.common.work._SMALL", 0)  # else so little is never shared
+    made = []
+    for number, (workers, piece_bytes) in enumerate([(1, 2**26), (1, 3000), (3, 1500), (2, 20_000)]):
+        config = settings(
+            input=str(corpus),
+            output=tmp_path / str(number),
+            steps=ALL_KINDS,
+            workers=workers,
+            piece_bytes=piece_bytes,
+            tokenizer={"vocabulary": 400, "training_bytes": 15_000},
+        )
+        assert build(config, Silent)
+        made.append(contents(config.output))
+    assert len(made[0]) >= 6
+    assert made[0] == made[1] == made[2] == made[3]
+
+
+def test_documents_lie_in_the_order_of_their_keys_over_all_files(corpus: Path, tmp_path: Path) -> None:
+    build(settings(input=str(corpus), output=tmp_path / "out"), Silent)
+    dataset = Dataset(tmp_path / "out")
+    tokenizer = dataset.tokenizer()
+    for split in SPLITS:
+        texts = [tokenizer.decode(tokens) for _, tokens in dataset.documents(split)]
+        keys = [Document((text,), "", 0).key for text in texts]
+        assert keys == sorted(keys)
+    files = [record["source"] for record, _ in dataset.documents("train")]
+    changes = sum(a != b for a, b in itertools.pairwise(files))
+    assert changes > 50  # files are thoroughly mixed
+
+
+def test_steps_count_what_they_drop_and_keep_samples_of_it(corpus: Path, tmp_path: Path) -> None:
+    build(settings(input=str(corpus), output=tmp_path / "out", steps=STEPS), Silent)
+    texts = make_documents(0, 240)
+    short = [text for text in texts if len(text) < 40]
+    long = [text for text in texts if len(text) > 600]
+    first, second = json.loads((tmp_path / "out" / "report.json").read_text())["steps"]
+    assert (first["seen"], first["kept"], first["dropped"]) == (240, 240 - len(short), {"too short": len(short)})
+    assert (second["seen"], second["dropped"]) == (240 - len(short), {"too long": len(long)})
+    assert second["kept"] == sum(Dataset(tmp_path / "out").manifest.splits[s].documents for s in SPLITS)
+    (samples,) = second["samples"].values()
+    least = sorted(long, key=lambda text: Document((text,), "", 0).key)[:5]
+    assert [sample["text"] for sample in samples] == [text[:500] for text in least]
+    assert all(texts[150 * (s["file"] == "b.jsonl") + 180 * (s["file"] == "c.jsonl") + s["index"]].startswith(s["text"])
+               for s in samples)  # fmt: skip
+
+
+def test_steps_that_leave_nothing_are_named(corpus: Path, tmp_path: Path) -> None:
+    config = settings(input=str(corpus), output=tmp_path / "out", steps=[{"name": "length", "least_characters": 10**6}])
+    with pytest.raises(DataError, match="holds no text after its steps"):
+        build(config, Silent)
+
+
+def test_a_stopped_build_does_not_do_again_what_is_done(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(input=str(corpus), output=tmp_path / "out", piece_bytes=3000, workers=1)
+    done: list[int] = []
+    real = passes._pass
+
+    def stops(config: BuildConfig, chunk: Any, *others: Any) -> Any:
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        done.append(chunk.number)
+        return real(config, chunk, *others)
+
+    monkeypatch.setattr(passes, "_pass", stops)
+    with pytest.raises(KeyboardInterrupt):
+        build(config, Silent)
+    first = list(done)
+    done.clear()
+    done.extend([-1] * 5)  # stops no more
+    monkeypatch.undo()
+    monkeypatch.setattr(passes, "_pass", stops)
+    assert build(config, Silent)
+    assert len(first) == 4
+    assert not set(first) & set(done)
+    monkeypatch.undo()
+    build(settings(input=str(corpus), output=tmp_path / "again"), Silent)
+    assert contents(tmp_path / "again") == contents(config.output)
+
+
+TOGETHER = """
+import os, pathlib, sys
+from tests.helpers.datasets import Silent, settings
+from data_pipeline.common import work
+from data_pipeline.build.build import build
+work._SMALL = 0
+real = work.written
+def logged(path):
+    with open(sys.argv[3], "a") as log:
+        log.write(f"{os.getpid()} {path.name} {path.parent.name}\\n")
+    return real(path)
+work.written = logged
+build(settings(input=sys.argv[1], output=sys.argv[2], piece_bytes=2000, workers=1), Silent)
+"""
+
+
+def test_equal_commands_started_together_share_the_work(corpus: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", TOGETHER, str(corpus), str(tmp_path / "out"), str(tmp_path / "log")]
+    commands = [subprocess.Popen(command, env=environment) for _ in range(3)]
+    assert [command.wait(120) for command in commands] == [0, 0, 0]
+    results = [line.split() for line in (tmp_path / "log").read_text().splitlines() if ".done.json" in line]
+    assert len({worker for worker, *_ in results}) == 3
+    assert len({tuple(task) for _, *task in results}) == len(results)  # none was done twice
+    build(settings(input=str(corpus), output=tmp_path / "alone"), Silent)
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+    assert not scratch_of(tmp_path / "out").exists()
+
+
+def test_another_build_of_the_same_output_waits_or_is_refused(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(input=str(corpus), output=tmp_path / "out")
+    real = passes.write_piece
+    monkeypatch.setattr("data_pipeline.common.scratch._TRIES", 2)
+
+    def starts_another(*arguments: Any) -> None:
+        monkeypatch.setattr(passes, "write_piece", real)
+        with pytest.raises(DataError, match="Another build is writing"):
+            build(settings(input=str(corpus), output=tmp_path / "out", validation_fraction=0.2), Silent)
+        real(*arguments)
+
+    monkeypatch.setattr(passes, "write_piece", starts_another)
+    assert build(config, Silent)
+    Dataset(config.output).verify()
+
+
+def test_what_a_build_of_other_pieces_left_is_not_used(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(name: str, piece_bytes: int | None) -> BuildConfig:
+        return settings(input=str(corpus), output=tmp_path / name, piece_bytes=piece_bytes)
+
+    with monkeypatch.context() as stops:
+        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(config("out", 3000), Silent)
+    build(config("out", 20_000), Silent)
+    build(config("clean", None), Silent)
+    assert contents(tmp_path / "out") == contents(tmp_path / "clean")
+
+
+def test_what_a_build_with_other_settings_left_is_not_used(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as stops:
+        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(settings(input=str(corpus), output=tmp_path / "out", steps=STEPS), Silent)
+    assert scratch_of(tmp_path / "out").is_dir()
+    build(settings(input=str(corpus), output=tmp_path / "out"), Silent)
+    build(settings(input=str(corpus), output=tmp_path / "clean"), Silent)
+    assert contents(tmp_path / "out") == contents(tmp_path / "clean")
+
+
+@pytest.fixture
+def mix(corpus: Path, tmp_path: Path) -> BuildConfig:
+    write(tmp_path / "other", {"x.jsonl": make_documents(7, 60)})
+    return BuildConfig(
+        sources=[
+            {"name": "web", "input": str(corpus), "weight": 3},
+            {"name": "books", "input": str(tmp_path / "other"), "weight": 1},
+        ],
+        output=tmp_path / "mix",
+        steps=[{"name": "length", "least_characters": 100, "only": ["books"]}],
+        tokenizer={"vocabulary": 400},
+        validation_fraction=0.1,
+        shard_tokens=5000,
+    )
+
+
+def test_sources_become_datasets_with_one_tokenizer_and_weights(mix: BuildConfig) -> None:
+    assert build(mix, Silent)
+    assert not build(mix, Silent)
+    web, books = (Dataset(mix.output / name) for name in ("web", "books"))
+    assert web.manifest.tokenizer == books.manifest.tokenizer
+    found = Mix.load(mix.output)
+    assert [(s.name, s.weight, s.identity) for s in found.sources] == [
+        ("web", 3.0, web.identity), ("books", 1.0, books.identity)
+    ]  # fmt: skip
+    for dataset in (web, books):
+        dataset.verify()
+    assert sum(web.manifest.splits[s].documents for s in SPLITS) == 240
+    assert [file.file for file in books.manifest.build.inputs] == ["x.jsonl"]
+    reports = [json.loads((dataset.directory / "report.json").read_text())["steps"][0] for dataset in (web, books)]
+    assert [report["seen"] for report in reports] == [0, 60]
+    kept = sum(len(text) >= 100 for text in make_documents(7, 60))
+    assert sum(books.manifest.splits[s].documents for s in SPLITS) == kept == reports[1]["kept"]
+
+
+def test_the_tokenizer_s_sample_follows_the_weights(mix: BuildConfig, trained_on: list[str]) -> None:
+    values = mix.model_dump() | {"tokenizer": {"vocabulary": 400, "training_bytes": 24_000}}
+    build(BuildConfig.model_validate(values), Silent)
+    web = set(make_documents(0, 240))
+    sizes = [sum(len(text.encode()) for text in trained_on if (text in web) == own) for own in (True, False)]
+    assert 16_500 < sizes[0] <= 18_000
+    assert 4_500 < sizes[1] <= 6_000
+
+
+def test_sources_of_equal_weight_have_equal_parts_of_the_sample(mix: BuildConfig, trained_on: list[str]) -> None:
+    values = mix.model_dump() | {"tokenizer": {"vocabulary": 400, "training_bytes": 20_000}}
+    values["sources"] = [source | {"weight": 1} for source in values["sources"]]
+    build(BuildConfig.model_validate(values), Silent)
+    web = set(make_documents(0, 240))
+    sizes = [sum(len(text.encode()) for text in trained_on if (text in web) == own) for own in (True, False)]
+    assert all(8_500 < size <= 10_000 for size in sizes)
+
+
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+from tests.helpers.datasets import Silent, settings
+from data_pipeline.build.build import build
+steps = ["dedup_exact", {"name": "dedup_fuzzy", "ngram": 3}]
+build(settings(input=sys.argv[1], output=sys.argv[2], steps=steps, piece_bytes=1000, workers=1), Silent)
+"""
+
+
+def test_more_units_than_files_may_be_open_are_no_matter(corpus: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", FEW_FILES, str(corpus), str(tmp_path / "out")]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert len(Dataset(tmp_path / "out").manifest.splits["train"].shards) >= 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"input": "a"}, "exactly one of input and sources"),
+        ({"sources": []}, "exactly one of input and sources"),
+        ({"steps": ["lenght"]}, "no step 'lenght': did you mean 'length'"),
+        (
+            {"steps": [{"name": "length", "least": 3}]},
+            "length: unknown key 'least': did you mean 'least_characters'",
+        ),
+        ({"steps": [{"name": "length", "only": ["wiki"]}]}, "names 'wiki', which is none of the sources"),
+        ({"steps": [{"name": "dedup_fuzzy", "prefer": ["bokks"]}]}, "names 'bokks', which is none of the sources"),
+        ({"steps": [3]}, "a step is its name"),
+    ],
+)
+def test_configs_that_make_no_sense_are_refused(mix: BuildConfig, changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        BuildConfig.model_validate(mix.model_dump() | changes)

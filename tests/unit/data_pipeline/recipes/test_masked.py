@@ -1,0 +1,177 @@
+"""BERT's and RoBERTa's samples: what is masked, how, and where the two segments come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.batch import Rows
+from data_pipeline.config import Objective
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.errors import DataError
+from data_pipeline.loader import Stream
+from data_pipeline.recipes.make import make
+from data_pipeline.recipes.masked import Masked
+from tests.helpers.datasets import build_dataset, make_documents
+
+LENGTH = 64
+
+
+@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    tokenizer = {"type": request.param, "vocabulary": 500}
+    documents = [text.replace(" ", " one. ", 2) for text in make_documents(3, 300)]
+    return build_dataset(documents, tmp_path_factory.mktemp("words"), tokenizer=tokenizer)
+
+
+def batch_of(dataset: Dataset, count: int = 256, start: int = 0, **objective: Any) -> tuple[Masked, Rows]:
+    recipe = make(Objective(name="masked", **objective), dataset.tokenizer(), LENGTH)
+    assert isinstance(recipe, Masked)
+    return recipe, Stream([(dataset.directory, 1.0)], recipe, 1).batch(start, count)
+
+
+def test_roberta_s_rows_are_the_stream_between_cls_and_sep(words: Dataset) -> None:
+    recipe, rows = batch_of(words)
+    specials, text = recipe.known.specials, words.window("train", 0, words.num_tokens("train"))
+    text = np.where(text == recipe.known.end_of_text, specials.sep, text)
+    stream = Stream([(words.directory, 1.0)], recipe, 1)
+    assert stream.num_samples == [len(text) // (LENGTH - 2)]
+    for labels, (_, _, number) in zip(rows.labels, stream.sample_ids(0, 256).tolist(), strict=True):
+        window = text[number * (LENGTH - 2) :][: LENGTH - 2]
+        assert np.array_equal(labels, [specials.cls, *window, specials.sep])
+    assert rows.attention_mask is rows.segments is rows.next_sentence is rows.decoder_tokens is None
+    assert (rows.labels[:, 1:-1] == specials.sep).any()
+
+
+@pytest.mark.parametrize("objective", [{}, {"next_sentence": True}, {"whole_words": True}, {"noise_density": 0.4}])
+def test_of_the_chosen_tokens_80_percent_are_masked_and_10_replaced(words: Dataset, objective: dict[str, Any]) -> None:
+    recipe, rows = batch_of(words, 1024, **objective)
+    special, chosen = recipe.known.is_special[rows.labels], rows.loss_mask > 0
+    if rows.attention_mask is not None:
+        special = special | ~rows.attention_mask
+        assert np.array_equal(
+            rows.tokens[~rows.attention_mask], np.full((~rows.attention_mask).sum(), recipe.known.specials.pad)
+        )
+    assert not (special & chosen).any()
+    assert np.array_equal(rows.tokens[~chosen], rows.labels[~chosen])
+    density = recipe.objective.noise_density
+    budget = np.maximum(1, [round(density * count) for count in (~special).sum(axis=1)])
+    if not objective.get("whole_words"):
+        assert np.array_equal(chosen.sum(axis=1), budget)
+    count = chosen.sum()
+    tokens, labels = rows.tokens[chosen], rows.labels[chosen]
+    masked = tokens == recipe.known.specials.mask
+    replaced = ~masked & (tokens != labels)
+    for found, share in ((masked.sum(), 0.8), (replaced.sum(), 0.1)):  # a random token may be the same one: 1 in 500
+        assert abs(found - share * count) < 5 * np.sqrt(count * share * (1 - share)) + 0.001 * count
+    assert not recipe.known.is_special[tokens[~masked]].any()
+    assert len(np.unique(tokens[replaced])) > 200
+
+
+def test_whole_words_are_chosen_whole_and_fill_the_budget(words: Dataset) -> None:
+    recipe, rows = batch_of(words, 512, whole_words=True)
+    starts = recipe.known.starts_word
+    assert 0 < (~starts[rows.labels]).mean() < 0.9
+    inside = ~starts[rows.labels[:, 1:]] & ~recipe.known.is_special[rows.labels[:, :-1]]
+    inside &= ~recipe.known.ends_sentence[rows.labels[:, :-1]]
+    chosen = rows.loss_mask > 0
+    assert np.array_equal(chosen[:, 1:][inside], chosen[:, :-1][inside])
+    budget = np.array([round(0.15 * count) for count in (~recipe.known.is_special[rows.labels]).sum(axis=1)])
+    assert ((chosen.sum(axis=1) <= budget) | (chosen.sum(axis=1) <= 12)).all()  # 12: the longest word
+    assert chosen.sum() > 0.95 * budget.sum()
+    if words.manifest.tokenizer.file == "tokenizer.model":  # a document's first word has no space before it
+        over_end = (rows.labels[:, 1:-1] == recipe.known.specials.sep) & ~starts[rows.labels[:, 2:]]
+        assert (chosen[:, :-2] != chosen[:, 2:])[over_end].any()
+    _, plain = batch_of(words, 512)
+    split = plain.loss_mask[:, 1:][inside] != plain.loss_mask[:, :-1][inside]
+    assert split.any()
+
+
+def test_the_mask_is_another_one_in_each_epoch(words: Dataset) -> None:
+    recipe, _ = batch_of(words)
+    samples = recipe.samples(words, "train")
+    first, again, second = (samples.rows(0, np.array([[0, epoch, 3]])) for epoch in (0, 0, 1))
+    assert np.array_equal(first.labels, second.labels)
+    assert np.array_equal(first.tokens, again.tokens)
+    assert not np.array_equal(first.loss_mask, second.loss_mask)
+
+
+def test_half_of_the_second_segments_follow_and_the_others_come_from_elsewhere(words: Dataset) -> None:
+    recipe, rows = batch_of(words, 1000, next_sentence=True)
+    specials = recipe.known.specials
+    assert rows.segments is not None
+    assert rows.next_sentence is not None
+    assert rows.attention_mask is not None
+    documents = [bytes(tokens.tobytes()) for _, tokens in words.documents("train")]
+    assert abs(rows.next_sentence.mean() - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    elsewhere = 0
+    for labels, segments, visible, follows in zip(
+        rows.labels, rows.segments, rows.attention_mask, rows.next_sentence, strict=True
+    ):
+        assert labels[0] == specials.cls
+        middle, last = np.flatnonzero(labels == specials.sep)[:2]
+        assert np.array_equal(np.flatnonzero(visible), np.arange(last + 1))
+        assert np.array_equal(segments[: last + 1], (np.arange(last + 1) > middle))
+        assert (labels[last + 1 :] == specials.pad).all()
+        first, second = labels[1:middle], labels[middle + 1 : last]
+        assert first.size
+        assert second.size
+        together = any(bytes(np.concatenate([first, second]).tobytes()) in document for document in documents)
+        assert together or not follows
+        elsewhere += not follows and not together
+    assert elsewhere > 0.95 * (rows.next_sentence == 0).sum()  # a piece of a word may well follow by chance
+    if words.manifest.tokenizer.file == "tokenizer.json":
+        return
+    cuts = [labels[np.flatnonzero(labels == specials.sep)[0] - 1] for labels in rows.labels]
+    ends = [recipe.known.ends_sentence[labels[1:]].any() for labels in rows.labels]
+    assert recipe.known.ends_sentence[cuts].sum() > 0.5 * sum(ends)
+
+
+def test_another_document_is_never_the_same_one(tmp_path: Path) -> None:
+    low, high = (" ".join(f"{word}{i % 7}." for i in range(900)) for word in ("aa", "bbb"))
+    (tmp_path / "held.txt").write_text("held out")
+    held = str(tmp_path / "held.txt")
+    dataset = build_dataset([low, high], tmp_path, validation_input=held, tokenizer={"vocabulary": 280})
+    recipe, rows = batch_of(dataset, 200, next_sentence=True)
+    tokenizer, whole = dataset.tokenizer(), []
+    for labels, segments, follows in zip(rows.labels, rows.segments, rows.next_sentence, strict=True):
+        texts = [labels[(segments == number) & ~recipe.known.is_special[labels]] for number in (0, 1)]
+        letters = [{"a", "b"} & set(tokenizer.decode(text)) for text in texts]
+        if all(letters):  # some are a number only
+            assert (letters[0] == letters[1]) == follows
+        if not follows:
+            whole.append(tokenizer.decode(texts[1]).strip().startswith(("aa", "bbb")))
+    assert np.mean(whole) > 0.95  # begin where a sentence does, but near a document's end
+
+
+def test_short_fraction_cuts_samples_and_otherwise_pieces_are_whole(words: Dataset) -> None:
+    def sizes(fraction: float) -> np.ndarray:
+        recipe, _ = batch_of(words, 8, next_sentence=True, short_fraction=fraction)
+        samples = recipe.samples(words, "train")
+        rows = samples.rows(0, np.array([[0, 0, number] for number in range(samples.count)]))
+        assert rows.attention_mask is not None
+        return np.where(rows.next_sentence == 1, rows.attention_mask.sum(axis=1), 0)
+
+    whole, some, all_short = sizes(0.0), sizes(0.2), sizes(1.0)
+    lengths = np.array([len(tokens) for _, tokens in words.documents("train")])
+    size = LENGTH - 3
+    pieces = [min(size, length - start) for length in lengths for start in range(0, length, size)]
+    pieces = np.array([piece for piece in pieces if piece > 1])
+    assert len(whole) == len(pieces)
+    assert np.array_equal(whole[whole > 0], pieces[whole > 0] + 3)
+    changed = [(found[found > 0] < pieces[found > 0] + 3).mean() for found in (some, all_short)]
+    assert 0.1 < changed[0] < 0.3
+    assert changed[1] > 0.9
+
+
+def test_a_split_of_one_document_has_no_next_sentence_from_another(tmp_path: Path) -> None:
+    text = " ".join(make_documents(0, 50)).replace("\n", " ")
+    dataset = build_dataset([text, "one more"], tmp_path, validation_fraction=1e-9)
+    recipe = make(Objective(name="masked", next_sentence=True), dataset.tokenizer(), LENGTH)
+    with pytest.raises(DataError, match="too few documents"):
+        recipe.samples(dataset, "train")
+    recipe = make(Objective(name="masked"), dataset.tokenizer(), LENGTH)
+    assert {recipe.samples(dataset, "train").count} - {0}

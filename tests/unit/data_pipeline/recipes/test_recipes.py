@@ -1,0 +1,284 @@
+"""What every recipe promises: samples that depend on nothing but their own number, in rows of one shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.batch import Cursor, Rows
+from data_pipeline.config import Objective
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.errors import DataError
+from data_pipeline.heldout import heldout
+from data_pipeline.loader import Stream, load
+from data_pipeline.recipes.base import Recipe, Shape, generator
+from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.lengths import span_counts, span_lengths, target_length, text_tokens
+from data_pipeline.recipes.make import make
+from tests.helpers.datasets import build_dataset, build_pairs, make_documents
+
+LENGTH = 48
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "causal": {"name": "causal"},
+    "packed": {"name": "causal", "packing": "best_fit"},
+    "roberta": {"name": "masked"},
+    "whole words": {"name": "masked", "whole_words": True},
+    "bert": {"name": "masked", "next_sentence": True},
+    **{name: {"name": name} for name in ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm")},
+    "deshuffling": {"name": "deshuffling"},
+    "bart": {"name": "denoising", "noise_density": 0.3},
+    "all noise": {
+        "name": "denoising",
+        "noise": ["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"],
+    },
+    "pairs": {"name": "pairs"},
+}
+TO_TARGET = [name for name in OBJECTIVES if name not in ("causal", "packed", "roberta", "whole words", "bert")]
+FIELDS = [field.name for field in dataclasses.fields(Rows)]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return build_pairs(
+        [(f"der Satz {i} ist lang", f"sentence {i}") for i in range(80)], tmp_path_factory.mktemp("pairs")
+    )
+
+
+@pytest.fixture(params=list(OBJECTIVES))
+def stream(request: pytest.FixtureRequest, dataset: Dataset, second: Dataset, pairs: Dataset) -> Stream:
+    objective = Objective(**OBJECTIVES[request.param])
+    sources = [(pairs, 1.0)] if objective.name == "pairs" else [(dataset, 3.0), (second, 1.0)]
+    recipe = make(objective, sources[0][0].tokenizer(), LENGTH)
+    return Stream([(source.directory, weight) for source, weight in sources], recipe, seed=5)
+
+
+def made(name: str, dataset: Dataset, length: int = LENGTH, **changes: Any) -> Recipe:
+    arguments = {key: changes.pop(key) for key in ("target_length", "decoder_only") if key in changes}
+    return make(Objective(**{**OBJECTIVES[name], **changes}), dataset.tokenizer(), length, **arguments)
+
+
+def same(one: Rows, other: Rows) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
+
+
+def test_a_sample_is_the_same_in_any_batch_on_any_rank_and_thread(stream: Stream) -> None:
+    whole = stream.batch(100, 24)
+    assert same(whole, stream.batch(100, 24))
+    for name in FIELDS:
+        expected = getattr(whole, name)
+        for size, world in ((1, 1), (3, 1), (8, 4), (24, 8)):
+            ranks = [
+                [getattr(stream.batch(start, size, rank, world), name) for rank in range(world)]
+                for start in range(100, 124, size)
+            ]
+            parts = [part for batch in ranks for part in batch]
+            assert np.array_equal(np.concatenate(parts), expected) if expected is not None else parts[0] is None
+
+
+def test_a_run_resumed_on_other_ranks_goes_on_as_an_unbroken_one(stream: Stream) -> None:
+    expected = list(islice(load(stream, stream.cursor(0), lambda _: 8, workers=0), 12))
+    cursor, turn = stream.cursor(0), 0
+    for world, steps in ((1, 3), (4, 2), (2, 5), (8, 2)):
+        ranks = [load(stream, cursor, lambda _: 8, rank, world, workers=rank % 3) for rank in range(world)]
+        for _ in range(steps):
+            batches = [next(rank) for rank in ranks]
+            tokens = np.concatenate([batch.tokens for batch in batches])
+            assert np.array_equal(tokens, expected[turn].tokens)
+            assert np.array_equal(np.concatenate([b.labels for b in batches]), expected[turn].labels)
+            assert batches[0].data_hash == expected[turn].data_hash
+            cursor, turn = Cursor.from_dict(batches[0].cursor.to_dict()), turn + 1
+
+
+def test_rows_have_one_shape_and_ids_of_the_vocabulary(stream: Stream) -> None:
+    recipe, batch = stream.recipe, stream.batch(0, 64)
+    assert batch.tokens.shape == (64, recipe.sequence_length) == (64, LENGTH)
+    assert batch.labels.shape == batch.loss_mask.shape == (64, recipe.target_length)
+    for ids in (batch.tokens, batch.labels, batch.decoder_tokens):
+        if ids is not None:
+            assert ids.dtype == np.int64
+            assert ids.min() >= 0
+            assert ids.max() < recipe.vocabulary
+    assert batch.loss_mask.dtype == np.float32
+    assert (batch.loss_mask.sum(axis=1) >= 1).all()
+    assert batch.attention_mask is None or (batch.attention_mask.dtype, batch.attention_mask.shape) == (
+        np.bool_,
+        batch.tokens.shape,
+    )
+
+
+def test_a_sample_changes_with_seed_source_epoch_and_number() -> None:
+    draws = {generator(seed, np.array(ids)).integers(2**62) for seed, ids in [
+        (0, [0, 0, 0]), (1, [0, 0, 0]), (0, [1, 0, 0]), (0, [0, 1, 0]), (0, [0, 0, 1]), (0, [0, 1, 1]), (11, [0, 0, 0]),
+    ]}  # fmt: skip
+    assert len(draws) == 7
+    assert generator(3, np.array([1, 2, 3])).integers(2**62) == 3507237246619380945  # what checkpoints rely on
+
+
+def test_the_causal_order_is_that_of_checkpoints_before_there_were_recipes(dataset: Dataset) -> None:
+    from data_pipeline.dataset.manifest import digest_of
+
+    stream = Stream([(dataset.directory, 2.0)], LENGTH, 7)
+    assert stream.fingerprint == digest_of([1, [dataset.identity], [2.0], 7, LENGTH, "train"])
+    assert Stream([(dataset.directory, 2.0)], Causal(LENGTH, 400), 7).fingerprint == stream.fingerprint
+
+
+def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None:
+    recipes = [
+        made("roberta", dataset), made("whole words", dataset), made("bert", dataset), made("causal", dataset),
+        made("packed", dataset),
+        made("roberta", dataset, noise_density=0.2), made("drop", dataset), made("prefix_lm", dataset),
+        made("drop", dataset, decoder_only=True), made("drop", dataset, target_length=LENGTH),
+        made("span_corruption", dataset), made("span_corruption", dataset, mean_span=4),
+        made("span_corruption", dataset, sentinels=50), made("bart", dataset), made("all noise", dataset),
+    ]  # fmt: skip
+    prints = {Stream([(dataset.directory, 1.0)], recipe, 0).fingerprint for recipe in recipes}
+    assert len(prints) == len(recipes)
+    assert Stream([(dataset.directory, 1.0)], made("bert", dataset), 0).fingerprint in prints
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "causal"])
+def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
+    dataset: Dataset, pairs: Dataset, name: str, world: int
+) -> None:
+    source = pairs if name == "pairs" else dataset
+    recipe = made(name, source, 24)
+    samples = recipe.samples(source, "validation")
+    count = min(samples.count, 7)
+    ids = np.array([[0, 0, number] for number in range(count)])
+    expected = samples.rows(0, ids)
+    ranks = [list(heldout(source, recipe, 4, rank, world, limit=7)) for rank in range(world)]
+    rows = [batch for turn in zip(*ranks, strict=True) for batch in turn]
+    numbers = np.concatenate([batch.sample_ids[:, 2] for batch in ranks[0]])
+    assert numbers.tolist() == [*range(count), *[-1] * (-count % 4)]
+    for field in FIELDS:
+        if getattr(expected, field) is not None:
+            found = np.concatenate([getattr(batch, field) for batch in rows])
+            assert np.array_equal(found[:count], getattr(expected, field))
+    assert sum(batch.loss_mask.sum() for batch in rows) == expected.loss_mask.sum()
+    if expected.next_sentence is not None:
+        assert (np.concatenate([batch.next_sentence for batch in rows])[count:] == -1).all()
+    assert ranks[0][-1].cursor.samples == count
+
+
+def test_t5_s_lengths() -> None:
+    """text-to-text-transfer-transformer's random_spans_helper: 568 tokens of text and a target of 114 for 512."""
+    t5 = Objective(name="span_corruption")
+    assert (text_tokens(t5, 512), target_length(t5, 512)) == (568, 114)
+    assert span_counts(t5, 568) == (85, 28)
+    byt5 = Objective(name="span_corruption", mean_span=20)
+    assert target_length(byt5, 1024) == 189
+    for length in range(8, 700):
+        assert span_lengths(t5, text_tokens(t5, length))[0] == length
+        assert sum(span_lengths(t5, text_tokens(t5, length, True))) <= length
+
+
+def test_lengths_of_the_other_objectives() -> None:
+    for name in ("causal", "masked", "bert_style", "mass_style", "deshuffling", "prefix_lm", "denoising", "pairs"):
+        assert target_length(Objective(name=name), 512) == 512  # type: ignore[arg-type]
+    assert target_length(Objective(name="drop"), 512) == 127  # 511 * .15 + 6 * sqrt(511 * .15 * .85), and the end
+    with pytest.raises(DataError, match="too few for a sample of denoising"):
+        text_tokens(Objective(name="denoising"), 3)
+
+
+@pytest.mark.parametrize("name", TO_TARGET)
+def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset, pairs: Dataset, name: str) -> None:
+    source = pairs if name == "pairs" else dataset
+    recipe = made(name, source, decoder_only=True)
+    assert recipe.target_length == LENGTH
+    batch = Stream([(source.directory, 1.0)], recipe, 0).batch(0, 32)
+    assert batch.tokens.shape == batch.labels.shape == (32, LENGTH)
+    assert batch.decoder_tokens is None
+    start, end = recipe.shape.start, recipe.known.specials.end  # type: ignore[attr-defined]
+    for tokens, labels, mask, visible in zip(
+        batch.tokens, batch.labels, batch.loss_mask, batch.attention_mask, strict=True
+    ):
+        first, count = int(visible.sum()), int(mask.sum())
+        assert visible[:first].all()
+        assert mask[first : first + count].all()
+        assert tokens[first - 1] == end
+        assert tokens[first] == start
+        assert labels[first + count - 1] == end
+        assert np.array_equal(labels[:-1], tokens[1:])
+
+
+def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> None:
+    samples = [(np.array([5, 6, 1]), np.array([7, 1])), (np.array([8, 1]), np.array([9, 10, 1]))]
+    both = Shape(4, 3, pad=0, start=2).rows(samples)
+    assert both.tokens.tolist() == [[5, 6, 1, 0], [8, 1, 0, 0]]
+    assert both.attention_mask is not None
+    assert both.attention_mask.tolist() == [[True, True, True, False], [True, True, False, False]]
+    assert both.labels.tolist() == [[7, 1, 0], [9, 10, 1]]
+    assert both.decoder_tokens is not None
+    assert both.decoder_tokens.tolist() == [[2, 7, 1], [2, 9, 10]]
+    assert both.loss_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
+    alone = Shape(6, 6, pad=0, start=2, decoder_only=True).rows(samples)
+    assert alone.tokens.tolist() == [[5, 6, 1, 2, 7, 1], [8, 1, 2, 9, 10, 1]]
+    assert alone.labels.tolist() == [[6, 1, 2, 7, 1, 0], [1, 2, 9, 10, 1, 0]]
+    assert alone.loss_mask.tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]]
+    assert alone.attention_mask is not None
+    assert alone.attention_mask.sum(axis=1).tolist() == [3, 2]
+
+
+def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="target of 20 positions is too short"):
+        made("bert_style", dataset, target_length=20)
+    with pytest.raises(DataError, match=r"sentinels=2 are too few .* set objective\.sentinels=\d+"):
+        made("span_corruption", dataset, sentinels=2)
+    with pytest.raises(DataError, match="too few for one sample of 100,000"):
+        made("mass_style", dataset, 100_001).samples(dataset, "train")
+    for name, wrong in (("pairs", dataset), ("bert", pairs), ("causal", pairs), ("bart", pairs)):
+        with pytest.raises(DataError, match="no pairs" if wrong is dataset else "use objective.name=pairs"):
+            Stream([(wrong.directory, 1.0)], made(name, wrong), 0)
+    other = build_dataset(make_documents(7, 60), tmp_path)
+    with pytest.raises(DataError, match="made with another tokenizer"):
+        Stream([(other.directory, 1.0)], made("roberta", dataset), 0)
+
+
+def test_the_spans_of_a_row_are_its_text(stream: Stream) -> None:
+    batch = stream.batch(90, 40)
+    for source, samples in enumerate(stream.samples):
+        rows = np.flatnonzero(batch.sample_ids[:, 0] == source)
+        spans = samples.token_spans(5, batch.sample_ids[rows])
+        assert np.array_equal(np.unique(spans[:, 0]), np.arange(len(rows)))
+        assert np.array_equal(spans[:, 0], np.sort(spans[:, 0]))
+        for at, row in enumerate(rows):
+            mine = spans[spans[:, 0] == at]
+            text = [token for _, start, n in mine for token in stream.datasets[source].window("train", start, n)]
+            shown = shown_text(stream, batch[np.array([row])])
+            ordered = objective_of(stream) not in ("span_corruption", "drop")
+            assert shown == text if ordered else sorted(shown) == sorted(text)
+
+
+def objective_of(stream: Stream) -> str:
+    return "causal" if stream.recipe.settings is None else stream.recipe.settings["objective"].get("name", "causal")
+
+
+def shown_text(stream: Stream, row: Rows) -> list[int]:
+    """The tokens of text that a sample's input and labels show, without what its objective adds."""
+    tokens = row.tokens[row.attention_mask] if row.attention_mask is not None else row.tokens[0]
+    labels = row.labels[row.loss_mask == 1]
+    known = stream.datasets[0].manifest.tokenizer
+    name = objective_of(stream)
+    if row.documents is not None:
+        mine = [row.documents == number for number in range(row.documents.max() + 1)]
+        return [token for own in mine for token in [*row.tokens[own].tolist(), int(row.labels[own][-1])]]
+    if name == "causal":
+        return [*row.tokens[0].tolist(), int(row.labels[0, -1])]
+    if name == "masked" and row.segments is not None:
+        labels = row.labels[row.attention_mask]
+        return labels[labels < known.vocabulary].tolist()
+    if name == "masked":
+        text = row.labels[0, 1:-1]
+        return np.where(text < known.vocabulary, text, known.end_of_text).tolist()
+    if name == "pairs":
+        return [*tokens.tolist(), *labels.tolist()]
+    if name == "denoising":
+        return labels[1:-1].tolist()
+    whole = labels[:-1] if name in ("bert_style", "mass_style", "deshuffling") else [*tokens[:-1], *labels[:-1]]
+    return [int(token) for token in whole if token < known.vocabulary]
