@@ -57,6 +57,8 @@ class CoreAttention(MegatronModule):
             if attention_bias is not None:
                 attention_bias = attention_bias.chunk(self.context.size(), dim=1)[self.context.rank()]
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        if k.shape[1] < q.shape[1]:  # a head of keys is read by several of queries, which are neighbours
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
         dropout = self.dropout if self.dropout.active else None
         if attention_mask is not None and attention_mask.dim() == 4:
             own = attention_mask[:, self.number : self.number + 1]

@@ -24,6 +24,11 @@ class Model(Section):
     )
     hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
     heads: int = Field(gt=0)
+    kv_heads: int | None = Field(
+        None,
+        gt=0,
+        description="heads of keys and values, each read by heads / kv_heads queries; absent: as many as heads",
+    )
     head_dim: int | None = Field(None, gt=0, description="width of one head; absent: hidden / heads")
     ffn: int | None = Field(None, gt=0, description="width of the feed-forward layer; absent: 4 * hidden")
     sequence_length: int = Field(gt=0, description="tokens per sequence; of an encoder-decoder, of its input")
@@ -70,6 +75,11 @@ class Model(Section):
             raise ValueError(
                 f"model.hidden={self.hidden} is not a multiple of model.heads={self.heads}: set model.head_dim"
             )
+        if self.kv_heads is not None:
+            if self.heads % self.kv_heads:
+                raise ValueError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}")
+            if self.is_encoder_decoder:
+                raise ValueError("model.kv_heads is for models of one stack: leave it out for an encoder-decoder")
         return self
 
     @model_validator(mode="after")
@@ -116,6 +126,11 @@ class Model(Section):
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def query_groups(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
 
     @property
     def ffn_width(self) -> int:
