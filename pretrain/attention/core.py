@@ -1,6 +1,7 @@
 """The attention module that megatron-core's layers use: decides who sees whom, and gives it whole sequences where ranks
 share them."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -9,18 +10,40 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from pretrain.attention.cache import LayerCache
 from pretrain.attention.exchange import own_positions, whole_sequences
-from pretrain.attention.patterns import PATTERNS, causal, masked
+from pretrain.attention.patterns.base import Kernel, mask, masked
+from pretrain.attention.patterns.registry import FORMS
 from pretrain.attention.relative import bias_by_distance
+from pretrain.attention.rotary import rotated
+from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.random.dropout import Dropout
 
-Kind = Literal["causal", "full"]  # who a query sees: what comes before it; or all that is visible
+Kind = Literal["encoder", "decoder", "cross"]
+"""which attention of a layer: an encoder's, whose queries see what comes later too; a decoder's; a decoder's over the
+encoder's positions"""
+
+
+@dataclass(frozen=True)
+class AttentionInputs:
+    """What attention is told besides queries, keys and values. Takes the place of megatron-core's mask, which its
+    layers hand on without a look."""
+
+    positions_BS: Tensor
+    """of the queries, on this context rank: what rotary positions turn by"""
+    shown_BK: Tensor | None = None
+    """bool, of whole sequences: keys that every query sees: those that are not padding, or a prefix; None: all, and in
+    a decoder none besides what comes before"""
+    documents_BPKK: Tensor | None = None
+    """what `within_documents` makes of packed rows, for the patterns of `Attention.kinds`"""
+    cache: LayerCache | None = None
+    """keys and values of positions that were read before, which these follow"""
 
 
 class CoreAttention(MegatronModule):
-    """softmax(q k^T / sqrt(d) + bias) v. Built from a spec that carries `model` and `kind`; scores with a bias by
-    distance are not divided by sqrt(d), as T5's are not."""
+    """softmax(q k^T / sqrt(d) + bias) v. Built from a spec that carries `model`, `kind` and `kernel`; scores with a
+    bias by distance are not divided by sqrt(d), as T5's are not."""
 
     def __init__(
         self,
@@ -28,49 +51,76 @@ class CoreAttention(MegatronModule):
         layer_number: int,
         model: Model,
         kind: Kind,
+        kernel: Kernel,
         pg_collection: ProcessGroupCollection,
         **_: Any,
     ) -> None:
         super().__init__(config=config)
-        attention = model.attention
-        self.kind = kind
-        name = attention.pattern[(layer_number - 1) % len(attention.pattern)]
-        self.pattern, self.number = PATTERNS[name], attention.kinds.index(name)
-        self.window = attention.window
+        self.causal, self.kernel = kind == "decoder", kernel
+        before = 0 if kind == "encoder" else model.stacks[0]
+        self.pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
+        self.form = FORMS.get(type(self.pattern))
+        self.number = model.attention.kinds.index(self.pattern) if kind != "cross" else 0
         self.biased = model.positions == "relative"
+        self.rotary_base = model.rotary_base if model.positions == "rotary" else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
         self.distance = model.relative_distance
         self.context = pg_collection.cp
         self.dropout = Dropout(config.attention_dropout, shared_by=("tensor", "context"))
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionInputs,
         attention_bias: Tensor | None = None, **_: Any,
     ) -> Tensor:  # fmt: skip
         """[sequence, batch, heads, width] each -> [sequence, batch, heads * width]; with context parallelism this
-        rank's slice of the sequence, of queries and of keys. `attention_mask`: bool [batch, keys], over whole
-        sequences: what every query sees (besides what comes before it, if causal); or, of packed rows, what
-        `within_documents` makes, which says all. `attention_bias`: [buckets, heads] added to scores by distance.
-        Queries are the last of the keys' positions, if causal."""
+        rank's slice of the sequence, of queries and of keys. `attention_bias`: [buckets, heads] added to scores by
+        distance. Queries are the last of the keys' positions, but where a decoder reads an encoder's."""
+        inputs = attention_mask
+        if self.rotary_base is not None:
+            query, key = (rotated(x, inputs.positions_BS, self.rotary_base) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:
                 attention_bias = attention_bias.chunk(self.context.size(), dim=1)[self.context.rank()]
+        if inputs.cache is not None:
+            key, value = inputs.cache.extended(key, value)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        dropout = self.dropout if self.dropout.active else None
-        if attention_mask is not None and attention_mask.dim() == 4:
-            own = attention_mask[:, self.number : self.number + 1]
-            out = masked(q, k, v, None, own, self.scale, dropout)
-        elif self.kind == "causal" and attention_mask is None and not self.biased:
-            out = self.pattern(q, k, v, self.window, dropout)
-        else:
-            visible, bias = self._visible(q, k, attention_mask), None
-            if attention_bias is not None:
-                both_ways = self.kind == "full" or attention_mask is not None
-                bias = bias_by_distance(attention_bias, q.shape[2], k.shape[2], both_ways, self.distance)
-            out = masked(q, k, v, visible, bias, self.scale, dropout)
-        out = out.permute(2, 0, 1, 3)
+        if k.shape[1] < q.shape[1]:  # a head of keys is read by several of queries, which are neighbours
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        out = self._attend(q, k, v, inputs, attention_bias).permute(2, 0, 1, 3)
         return (own_positions(out, self.context) if self.context.size() > 1 else out).flatten(2)
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        """[B, H, queries, width] of whole sequences; in the pattern's own form if nothing else hides or weighs keys."""
+        dropout = self.dropout if self.dropout.active else None
+        plain = inputs.shown_BK is None and inputs.documents_BPKK is None and not self.biased
+        if self.causal and plain and self.form is not None:
+            out: Tensor = self.form(q, k, v, self.pattern, self.kernel, dropout)
+            return out
+        bias = None
+        if table is not None:
+            both_ways = not self.causal or inputs.shown_BK is not None
+            bias = bias_by_distance(table, q.shape[2], k.shape[2], both_ways, self.distance)
+        if inputs.documents_BPKK is not None:  # which says all that `_seen` would, as no documents have a prefix
+            assert inputs.shown_BK is None, "packed rows have no padding between them and no prefix"
+            own = inputs.documents_BPKK[:, self.number : self.number + 1]
+            return masked(q, k, v, None, own if bias is None else own + bias, self.scale, self.kernel, dropout)
+        return masked(q, k, v, self._seen(q, k, inputs.shown_BK), bias, self.scale, self.kernel, dropout)
+
+    def _seen(self, q: Tensor, k: Tensor, shown_BK: Tensor | None) -> Tensor | None:
+        """Bool, broadcastable to [batch, heads, queries, keys]; None: everything."""
+        queries, keys = q.shape[2], k.shape[2]
+        shown = None if shown_BK is None else shown_BK[:, None, None, :]
+        if not self.causal:
+            seen = mask(self.pattern, queries, keys, False, q.device)
+            return shown if seen is None else seen if shown is None else seen & shown
+        before = mask(self.pattern, queries, keys, True, q.device)
+        if shown is None:
+            return before
+        everything = mask(self.pattern, queries, keys, False, q.device)
+        return before | (shown if everything is None else shown & everything)
 
     def _whole(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if query.shape == key.shape:  # together, as each exchange waits for the slowest
@@ -79,11 +129,3 @@ class CoreAttention(MegatronModule):
             q = whole_sequences(query, self.context)
             k, v = whole_sequences(torch.cat((key, value), dim=-1), self.context).chunk(2, dim=-1)
         return q, k, v
-
-    def _visible(self, q: Tensor, k: Tensor, everyone: Tensor | None) -> Tensor | None:
-        """Bool, broadcastable to [batch, heads, queries, keys]; None: everything."""
-        seen = None if everyone is None else everyone[:, None, None, :]
-        if self.kind == "full":
-            return seen
-        before = causal(q.shape[2], k.shape[2], q.device)
-        return before if seen is None else before | seen

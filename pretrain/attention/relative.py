@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def bias_by_distance(table: Tensor, queries: int, keys: int, both_ways: bool, largest: int) -> Tensor:
-    """[buckets, heads] -> [1, heads, queries, keys]. Query i and key i are at one position. `both_ways`: half of
-    the buckets are for keys that come after their query; otherwise those count as at distance zero."""
-    distances = torch.arange(1 - queries, keys, device=table.device)  # of key from query
+    """[buckets, heads] -> [1, heads, queries, keys], the queries being the last of the keys' positions. `both_ways`:
+    half of the buckets are for keys that come after their query; otherwise those count as at distance zero."""
+    distances = torch.arange(1 - keys, queries, device=table.device)  # of key from query
     values = F.embedding(bucket(distances, table.shape[0], both_ways, largest), table)
     # The rows of a Toeplitz matrix are windows of one vector, from the last query to the first.
     return values.T.unfold(1, keys, 1).flip(1)[None]

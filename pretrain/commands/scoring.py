@@ -33,7 +33,7 @@ def report(
     data_dir: Path | None, out: Path,
 ) -> None:  # fmt: skip
     """Scores `checkpoint` on `tasks` and writes the report into `out`. `config` comes from `scoring_config`."""
-    causal = config.objective.name == "causal" and config.model.family == "gpt"
+    causal = config.objective.name == "causal" and config.model.is_causal
     if not causal and tasks != [HELD_OUT]:
         raise ConfigError(
             f"tasks score continuations, which a {config.model.family} model for {config.objective.name} does not "

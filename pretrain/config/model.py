@@ -5,15 +5,8 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from pretrain.config.attention import Attention
+from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.section import Section, refuse_idle
-
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart"]
-
-
-ENCODERS: tuple[Family, ...] = ("bert", "roberta")
-
-
-ENCODER_DECODERS: tuple[Family, ...] = ("t5", "transformer", "bart")
 
 
 class Model(Section):
@@ -24,6 +17,11 @@ class Model(Section):
     )
     hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
     heads: int = Field(gt=0)
+    kv_heads: int | None = Field(
+        None,
+        gt=0,
+        description="heads of keys and values, each read by heads / kv_heads queries; absent: as many as heads",
+    )
     head_dim: int | None = Field(None, gt=0, description="width of one head; absent: hidden / heads")
     ffn: int | None = Field(None, gt=0, description="width of the feed-forward layer; absent: 4 * hidden")
     sequence_length: int = Field(gt=0, description="tokens per sequence; of an encoder-decoder, of its input")
@@ -41,9 +39,12 @@ class Model(Section):
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
         "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"
     )
-    positions: Literal["learned", "sinusoidal", "relative"] = Field(
-        "learned", description="added to the embeddings, or (relative) to attention scores, by distance (T5)"
+    positions: Literal["learned", "sinusoidal", "relative", "rotary"] = Field(
+        "learned",
+        description="added to the embeddings, or (relative) to attention scores, by distance (T5), or (rotary) turning "
+        "queries and keys (Llama)",
     )
+    rotary_base: float = Field(10000.0, gt=1, description="of the wavelengths, 2 pi to 2 pi times this (rotary)")
     position_offset: int = Field(0, ge=0, description="number of the first position (RoBERTa, BART: 2)")
     relative_buckets: int = Field(32, gt=1, description="distances told apart (relative)")
     relative_distance: int = Field(128, gt=0, description="from which on distances are one (relative)")
@@ -70,28 +71,33 @@ class Model(Section):
             raise ValueError(
                 f"model.hidden={self.hidden} is not a multiple of model.heads={self.heads}: set model.head_dim"
             )
+        if self.kv_heads is not None:
+            if self.heads % self.kv_heads:
+                raise ValueError(f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}")
+            if self.is_encoder_decoder:
+                raise ValueError("model.kv_heads is for models of one stack: leave it out for an encoder-decoder")
         return self
 
     @model_validator(mode="after")
     def _family_has_these_parts(self) -> "Model":
-        if self.family not in ENCODER_DECODERS:
+        can = self.capabilities
+        if not (can.encoder and can.decoder):
             for key in ("encoder_layers", "target_length"):
                 if getattr(self, key) is not None:
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
-        if self.encoder_layers == 0 and self.family != "t5":
+        if self.encoder_layers == 0 and not can.decoder_alone:
             raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
-        if self.family != "gpt" and set(self.attention.pattern) != {"dense"}:
-            raise ValueError(f"model.attention.pattern is for the gpt family: the {self.family} family is dense")
-        if (self.segments or self.pooled_head) and self.family not in ENCODERS:
+        if (self.segments or self.pooled_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.pooled_head are BERT's: leave them out for {self.family}")
-        if self.family == "gpt":
-            plain = {
-                "norm_type": "layer", "bias": True, "positions": "learned", "position_offset": 0,
-                "embedding_norm": False, "embedding_scale": False, "init": "normal",
-            }  # fmt: skip
-            for key, value in plain.items():
-                if getattr(self, key) != value:
-                    raise ValueError(f"model.{key}={getattr(self, key)} is not in the gpt family: leave it out")
+        if 0 < self.segments < can.fewest_segments:
+            raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
+        for key, value in can.only.items():
+            if getattr(self, key) != value:
+                raise ValueError(f"model.{key}={getattr(self, key)} is not in the {self.family} family: leave it out")
+        if self.positions not in can.positions:
+            raise ValueError(
+                f"model.positions={self.positions} is not in the {self.family} family: use {' or '.join(can.positions)}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -103,19 +109,28 @@ class Model(Section):
                 f"model.relative_buckets={self.relative_buckets} are to be a multiple of 4, and "
                 f"model.relative_distance={self.relative_distance} more than half of them"
             )
+        if self.positions != "rotary":
+            refuse_idle(self, "model", ("rotary_base",), "positions")
+        elif self.head_width % 2:
+            raise ValueError(
+                f"model.positions=rotary turns pairs of features: a head of {self.head_width} has an odd one"
+            )
         if self.positions != "learned":
             refuse_idle(self, "model", ("position_offset",), "positions")
         if self.init != "normal":
             refuse_idle(self, "model", ("init_std",), "init")
         if self.encoder_layers == 0:
             refuse_idle(self, "model", ("target_length",), "encoder_layers")
-        if self.segments == 1 and self.family != "bert":
-            raise ValueError("model.segments=1 adds the same to every token: leave it out")
         return self
 
     @property
     def head_width(self) -> int:
         return self.head_dim or self.hidden // self.heads
+
+    @property
+    def query_groups(self) -> int:
+        """Heads of keys and values."""
+        return self.kv_heads or self.heads
 
     @property
     def ffn_width(self) -> int:
@@ -126,17 +141,36 @@ class Model(Section):
         return self.activation == "gated_gelu"
 
     @property
+    def capabilities(self) -> Capabilities:
+        """Of its family."""
+        return CAPABILITIES[self.family]
+
+    @property
     def stacks(self) -> tuple[int, int]:
         """(encoder, decoder) layers."""
-        if self.family in ENCODERS:
+        if not self.capabilities.encoder:
+            return 0, self.layers
+        if not self.capabilities.decoder:
             return self.layers, 0
-        if self.family in ENCODER_DECODERS:
-            return self.layers if self.encoder_layers is None else self.encoder_layers, self.layers
-        return 0, self.layers
+        return self.layers if self.encoder_layers is None else self.encoder_layers, self.layers
+
+    @property
+    def has_encoder(self) -> bool:
+        return self.stacks[0] > 0
+
+    @property
+    def has_decoder(self) -> bool:
+        """So it can say one token after the other, reading each once: it has a key-value cache."""
+        return self.stacks[1] > 0
 
     @property
     def is_encoder_decoder(self) -> bool:
-        return min(self.stacks) > 0
+        return self.has_encoder and self.has_decoder
+
+    @property
+    def is_causal(self) -> bool:
+        """A decoder alone: it goes on with what it reads."""
+        return not self.has_encoder
 
     @property
     def label_length(self) -> int:

@@ -12,9 +12,10 @@ from pretrain.config.batch import BatchSize
 from pretrain.config.checkpoint import Checkpoint
 from pretrain.config.data import Data
 from pretrain.config.evaluate import Evaluate
+from pretrain.config.families import CAPABILITIES
 from pretrain.config.health import Health
 from pretrain.config.loss_scale import LossScale
-from pretrain.config.model import ENCODERS, Model
+from pretrain.config.model import Model
 from pretrain.config.objective import Objective
 from pretrain.config.optimizer import Optimizer
 from pretrain.config.parallel import Parallel
@@ -59,10 +60,11 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _objective_and_batch_suit_family(self) -> "RunConfig":
         family, name = self.model.family, self.objective.name
-        if family == "gpt":
-            fitting: tuple[str, ...] = ("causal",)
-        elif family in ENCODERS:
-            fitting = ("masked",)
+        model = self.model
+        if not model.has_decoder:
+            fitting: tuple[str, ...] = ("masked",)
+        elif model.is_causal and not model.capabilities.prefix:
+            fitting = ("causal",)
         else:
             targets = ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm", "deshuffling", "denoising")
             fitting = (*targets, "pairs", *(() if self.model.is_encoder_decoder else ("causal",)))
@@ -85,8 +87,9 @@ class RunConfig(Section):
                 raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
         if name not in fitting:
             raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
-        if self.objective.packing == "best_fit" and family != "gpt":
-            raise ValueError(f"objective.packing=best_fit is for the gpt family: leave it out for {family}")
+        if self.objective.packing == "best_fit" and not model.capabilities.packing:
+            having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
+            raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {family}")
         if self.objective.next_sentence and not (self.model.segments > 1 and self.model.pooled_head):
             raise ValueError(
                 "objective.next_sentence makes samples of two segments and asks whether the second follows: set "

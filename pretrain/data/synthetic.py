@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Batch, Cursor, Rows
-from pretrain.config.model import ENCODERS
 from pretrain.config.run_config import RunConfig
 
 _SHORTEST = 0.5  # part of a row that is no padding
@@ -35,19 +34,17 @@ class SyntheticStream:
             return self._packed(randoms, length)
         spans = np.stack([self._span(random, length) for random in randoms])
         tokens, labels = spans[:, :-1].copy(), spans[:, 1:].copy()
-        if model.family == "gpt":
+        if self._objective.name == "causal":
             return Rows.of(tokens, labels)
         first = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])[:, None]
         seen = np.arange(length) < first
-        if model.family in ENCODERS:
+        if not model.has_decoder:
             mask = seen.astype(np.float32)
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
             asked = self._objective.next_sentence
             follows = np.array([random.integers(2) for random in randoms]) if asked else None
             return Rows(tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows)
-        if not model.is_encoder_decoder:
-            if self._objective.name == "causal":
-                return Rows.of(tokens, labels)
+        if not model.has_encoder:
             return Rows(tokens, labels, 1 - seen.astype(np.float32), attention_mask=seen)
         targets = np.stack([self._span(random, model.label_length) for random in randoms])
         labels, mask = targets[:, 1:].copy(), np.ones((len(randoms), model.label_length), np.float32)

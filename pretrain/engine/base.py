@@ -123,14 +123,14 @@ class DecodeEngine(ScoreEngine, Protocol):
         `score` is."""
 
     def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Any:
-        """Of an encoder-decoder: what its encoder makes of `tokens` [rows, length] (int64), those that are not padding
-        being true in `attention_mask` [rows, length]; for `next_tokens`. Collective within one replica of the model,
-        of one pipeline stage."""
+        """Of an encoder-decoder: hypotheses without a token yet, one for each row of `tokens` [rows, length] (int64),
+        those that are not padding being true in `attention_mask` [rows, length]; for `next_tokens`. Collective within
+        one replica of the model, of one pipeline stage."""
 
-    def next_tokens(self, encoded: Any, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """[hypotheses, vocabulary] float32: log probabilities, in nats, of what follows each of `targets` [hypotheses,
-        tokens] (int64, the decoder's start first), each a target of one of the encoded `rows` [hypotheses]. Collective
-        likewise."""
+    def next_tokens(self, hypotheses: Any, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Makes `hypotheses` those that go on from `parents` [hypotheses], numbers of what they were before, by a token
+        each, of `tokens` [hypotheses] (int64; first the decoder's start), which alone are read. Returns [hypotheses,
+        vocabulary] float32: log probabilities, in nats, of what follows. Collective likewise."""
 
 
 class InspectEngine(Ranks, Protocol):

@@ -1,28 +1,21 @@
-"""Parts that families share: residuals with their norms, the feed-forward layer, and the specs of whole layers."""
+"""What layers are made of: residuals with their norms, the feed-forward layer, and the spec of a whole layer."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from megatron.core import tensor_parallel
-from megatron.core.transformer.attention import (
-    CrossAttention,
-    CrossAttentionSubmodules,
-    SelfAttention,
-    SelfAttentionSubmodules,
-)
+from megatron.core.transformer.attention import CrossAttentionSubmodules, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
-from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor, nn
 
-from pretrain.attention.core import CoreAttention, Kind
+from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
+from pretrain.models.attentions import MemoryAttention, OwnPartAttention
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.random.dropout import Dropout
 
@@ -65,28 +58,6 @@ class ResidualThenNorm(BiasDropoutAdd):
         return self.norm(super().add(x_with_bias, residual, probability))
 
 
-class SelfAttentionWithBias(SelfAttention):
-    """megatron-core's, whose selective recomputation would lose the gradient of the bias: it must be an argument."""
-
-    def _checkpointed_attention_forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *_: Any,
-        attention_bias: Tensor | None = None, **__: Any,
-    ) -> Tensor:  # fmt: skip
-        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, bias: Tensor | None) -> Tensor:
-            return self.core_attention(q, k, v, mask, attention_bias=bias)
-
-        return tensor_parallel.checkpoint(attend, False, query, key, value, attention_mask, attention_bias)
-
-
-class PlainLayer(TransformerLayer):
-    """megatron-core's, but that it turns gradients on around residuals, also where they are off: scoring would keep the
-    activations of all layers whose residuals have a norm."""
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self.bias_dropout_add_exec_handler = nullcontext
-
-
 class FeedForward(MLP):
     """megatron-core's, with dropout between its matrices. If gated, gate and value of each feature lie side by side, so
     that tensor ranks share features and not halves."""
@@ -110,25 +81,21 @@ class FeedForward(MLP):
         return self.linear_fc2(x)
 
 
-def decoder_spec(model: Model, megatron: MegatronConfig, chunk: int | None) -> TransformerBlockSubmodules:
-    """The causal self-attention layers of one pipeline chunk, pre- or post-norm, with a final norm if pre-norm."""
-    layer = ModuleSpec(PlainLayer, submodules=layer_parts(model, megatron, "causal", cross=False))
-    num_layers = get_num_layers_to_build(megatron, vp_stage=chunk)
-    final_norm = megatron.kernels.norm["layer"] if model.norm == "pre" else None
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=final_norm)
-
-
-def layer_parts(model: Model, megatron: MegatronConfig, kind: Kind, cross: bool) -> TransformerLayerSubmodules:
-    """Self-attention of `kind`, attention to an encoder if `cross`, feed-forward; each pre- or post-norm."""
+def layer_parts(
+    model: Model, megatron: MegatronConfig, part: Literal["encoder", "decoder"]
+) -> TransformerLayerSubmodules:
+    """Of a layer of `part`: self-attention, attention to the encoder if that is the decoder of both, feed-forward; each
+    pre- or post-norm."""
     pre, kernels = model.norm == "pre", megatron.kernels
+    core = partial(CoreAttention, model=model, kernel=kernels.attention)
     norm = kernels.norm[model.norm_type] if pre else IdentityOp
     residual = ModuleSpec(BiasDropoutAdd if pre else ResidualThenNorm, params={"config": megatron, "model": model})
     self_attention = ModuleSpec(
-        module=SelfAttentionWithBias,
-        params={"attn_mask_type": AttnMaskType.causal},  # not read: `kind` says it
+        module=OwnPartAttention,
+        params={"attn_mask_type": AttnMaskType.causal},  # not read: the part says it
         submodules=SelfAttentionSubmodules(
             linear_qkv=kernels.column_linear,
-            core_attention=partial(CoreAttention, model=model, kind=kind),
+            core_attention=partial(core, kind=part),
             linear_proj=kernels.row_linear,
         ),
     )
@@ -140,14 +107,14 @@ def layer_parts(model: Model, megatron: MegatronConfig, kind: Kind, cross: bool)
         mlp=FeedForward,
         mlp_bda=residual,
     )
-    if cross:
+    if part == "decoder" and model.has_encoder:
         parts.pre_cross_attn_layernorm = norm
         parts.cross_attention = ModuleSpec(
-            module=CrossAttention,
+            module=MemoryAttention,
             submodules=CrossAttentionSubmodules(
                 linear_q=kernels.column_linear,
                 linear_kv=kernels.column_linear,
-                core_attention=partial(CoreAttention, model=model, kind="full"),
+                core_attention=partial(core, kind="cross"),
                 linear_proj=kernels.row_linear,
             ),
         )

@@ -4,6 +4,8 @@ Shapes: S positions (this context rank's), B rows, H width.
 """
 
 import math
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -13,31 +15,42 @@ from torch import Tensor, nn
 
 from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout
+from pretrain.models.inputs import MicroBatch
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.stream import Stream, table_values
+
+StackPart = Callable[[Model, MegatronConfig, int], nn.Module]
+"""makes what a stack of some length adds to token embeddings, called as `StackEmbedding`"""
 
 
 class Embedding(nn.Module):
     """`encoder` and `decoder` are the parts of the stacks that the model has, `relative` the tables of distances."""
 
-    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
+    def __init__(self, model: Model, megatron: MegatronConfig, part: StackPart) -> None:
         super().__init__()
         self.word_embeddings = megatron.kernels.embedding(
             model.padded_vocabulary, model.hidden, init_method=lambda weight: weight, config=megatron
         )
-        encoder_layers, decoder_layers = model.stacks
-        self.encoder = StackEmbedding(model, megatron, model.sequence_length) if encoder_layers else None
-        self.decoder = StackEmbedding(model, megatron, model.label_length) if decoder_layers else None
+        self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
+        self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
         self.relative = DistanceTables(model) if model.positions == "relative" else None
 
-    def encode(self, tokens_BS: Tensor, positions_BS: Tensor, segments_BS: Tensor | None) -> Tensor:
-        """[S, B, H], under sequence parallelism this tensor rank's slice of S."""
-        assert self.encoder is not None, "the model has no encoder"
-        return self.encoder(self.word_embeddings(tokens_BS), positions_BS, segments_BS)
-
-    def decode(self, tokens_BS: Tensor, positions_BS: Tensor) -> Tensor:
-        """Likewise."""
-        assert self.decoder is not None, "the model has no decoder"
-        return self.decoder(self.word_embeddings(tokens_BS), positions_BS, None)
+    def forward(self, batch: MicroBatch, stream: Stream) -> Tensor:
+        """The stream for the first layer, [P, B, H]; under sequence parallelism this tensor rank's."""
+        parts = []
+        if "encoder" in stream:
+            assert self.encoder is not None
+            words_BSH = self.word_embeddings(batch.tokens_BS)
+            parts.append(self.encoder(words_BSH, batch.positions_BS, batch.segments_BS))
+        if "decoder" in stream:
+            assert self.decoder is not None
+            tokens, positions = batch.decoder_tokens_BL, batch.decoder_positions_BL
+            if tokens is None or positions is None:  # a decoder alone reads what an encoder would
+                tokens, positions = batch.tokens_BS, batch.positions_BS
+            parts.append(self.decoder(self.word_embeddings(tokens), positions, None))
+        if self.relative is not None:
+            parts.append(self.relative(parts[0].shape[1]))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 class StackEmbedding(nn.Module):
@@ -94,23 +107,16 @@ class DistanceTables(nn.Module):
         return padded.view(count, 1, self.hidden).expand(-1, rows, -1)
 
 
-def table_positions(model: Model, tensor_ranks: int) -> int:
-    """Positions that `DistanceTables` makes on a tensor rank."""
-    if model.positions != "relative":
-        return 0
-    values = model.relative_buckets * (model.heads // tensor_ranks) * sum(layers > 0 for layers in model.stacks)
-    return -(-values // model.hidden)
-
-
-def table_of(stream_PBH: Tensor, stack: int, model: Model, tensor_ranks: int) -> Tensor | None:
-    """[buckets, heads] of the `stack`-th stack, from the stream's last positions."""
-    positions = table_positions(model, tensor_ranks)
-    if not positions:
+def table_of(
+    stream_PBH: Tensor, stream: Stream, part: Literal["encoder", "decoder"], model: Model, tensor_ranks: int
+) -> Tensor | None:  # fmt: skip
+    """[buckets, heads] of a stack, from the stream's tables."""
+    if "tables" not in stream:
         return None
-    heads = model.heads // tensor_ranks
-    count = model.relative_buckets * heads
-    flat = stream_PBH[-positions:, 0].reshape(-1)
-    return flat[stack * count : (stack + 1) * count].view(model.relative_buckets, heads)
+    count = table_values(model, tensor_ranks)
+    first = count if part == "decoder" and model.has_encoder else 0
+    flat = stream.part(stream_PBH, "tables")[:, 0].reshape(-1)
+    return flat[first : first + count].view(model.relative_buckets, -1)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

@@ -35,6 +35,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         num_layers=sum(model.stacks),
         hidden_size=model.hidden,
         num_attention_heads=model.heads,
+        num_query_groups=model.query_groups,
         kv_channels=model.head_width,
         ffn_hidden_size=model.ffn_width,
         layernorm_epsilon=model.norm_eps,

@@ -6,6 +6,7 @@ each parameter gets the name and the shape it has in the whole model, and where 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from megatron.core.tensor_parallel.layers import (
     ColumnParallelLinear,
@@ -82,15 +83,15 @@ def place_dropout(chunk: nn.Module, axes: Mapping[str, tuple[int, int]]) -> None
             module.place(_global_name(chunk, name), axes)
 
 
-def _global_name(chunk: nn.Module, name: str) -> str:
-    parts = name.split(".")
-    if parts[:2] == ["decoder", "layers"]:
-        number = chunk.decoder.layers[int(parts[2])].layer_number - 1
-        if number < chunk.encoder_layers:
-            parts[0], parts[2] = "encoder", str(number)
-        else:
-            parts[2] = str(number - chunk.encoder_layers)
-    return ".".join(parts)
+def _global_name(chunk: nn.Module, path: str) -> str:
+    """The path to a module or parameter in `chunk`; where a module on it says its `global_name`, that instead."""
+    found: Any = chunk
+    name: list[str] = []
+    for part in path.split("."):
+        found = getattr(found, part)
+        said = getattr(found, "global_name", None)
+        name = [*name, part] if said is None else [said]
+    return ".".join(name)
 
 
 def _split_dim(module: nn.Module, leaf: str) -> int | None:

@@ -1,12 +1,26 @@
-"""Families by name. A new family is one file here and one row."""
+"""Families by name: the parts of each. A new family is a row here and one in `config/families.py`, with a file of its
+own for parts that no other has."""
 
-from pretrain.models import bart, bert, gpt, t5, transformer
+from functools import partial
 
-FAMILIES = {
-    "gpt": gpt.build,
-    "bert": bert.build,
-    "roberta": bert.build,
-    "t5": t5.build,
-    "transformer": transformer.build,
-    "bart": bart.build,
+from pretrain.config.families import Family
+from pretrain.config.model import Model
+from pretrain.models import gpt, heads
+from pretrain.models.masked_head import MaskedHead
+from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.network import FamilyParts, Network
+
+FAMILIES: dict[Family, FamilyParts] = {
+    "gpt": FamilyParts(head=heads.plain, embedding=gpt.GptEmbedding, final=gpt.final_norm),
+    "bert": FamilyParts(head=MaskedHead),
+    "roberta": FamilyParts(head=partial(MaskedHead, activation="gelu")),
+    "t5": FamilyParts(head=heads.scaled_if_tied),
+    "transformer": FamilyParts(head=heads.plain),
+    "bart": FamilyParts(head=heads.plain),
 }
+
+
+def build_chunk(model: Model, megatron: MegatronConfig, first: bool, last: bool, chunk: int | None) -> Network:
+    """One pipeline chunk of the model: whether it is the `first` and the `last`; `chunk` numbers those of one stage
+    (interleaving)."""
+    return Network(model, megatron, FAMILIES[model.family], first, last, chunk)

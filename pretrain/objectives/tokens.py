@@ -25,12 +25,12 @@ class Tokens:
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
         """Hidden states for the next stage, or on the last one logits [L, B, V / tensor ranks] (with two segments, and
-        [B, 2] of whether the second follows); with a key-value `cache` [B, 1, V] for the last position."""
+        [B, 2] of whether the second follows); with a key-value `cache`, of positions that follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
 
-    def next_token(self, logits_B1V: Tensor) -> Tensor:
-        """The most probable next token id [B], from gathered logits."""
-        return logits_B1V[:, -1, : self.vocabulary].argmax(dim=-1)
+    def next_token(self, logits_1BV: Tensor) -> Tensor:
+        """The most probable next token id [B], on every tensor rank."""
+        return self._most_probable(logits_1BV)[-1]
 
     def log_probabilities(self, logits_LBV: Tensor) -> Tensor:
         """[L, B, vocabulary] float32, nats, on every tensor rank."""

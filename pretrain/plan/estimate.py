@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from pretrain.config.model import ENCODERS, Model
+from pretrain.config.model import Model
 from pretrain.config.optimizer import AdafactorOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.layout import Layout
@@ -29,7 +29,7 @@ def num_parameters(model: Model, padded: bool = True) -> int:
             total += (length + model.position_offset) * hidden if model.positions == "learned" else 0
             total += model.relative_buckets * model.heads if model.positions == "relative" else 0
             total += model.segments * hidden + norm * model.embedding_norm
-    if model.family in ENCODERS:
+    if model.capabilities.masked_head:
         total += hidden * hidden + hidden + norm + rows  # of masked tokens
         total += hidden * hidden + hidden + 2 * hidden + 2 if model.pooled_head else 0
     return total + (0 if model.tied_head else rows * hidden)
@@ -52,15 +52,15 @@ def training_flops_per_token(model: Model) -> float:
     weights = 4 * projection + (3 if model.gated else 2) * model.hidden * model.ffn_width
     scores = 2 * model.heads * model.head_width  # multiply-adds for each key that a query sees
     encoder_layers, decoder_layers = model.stacks
-    multiply_adds: float = encoder_layers * inputs * (weights + scores * inputs)
-    pattern = model.attention.pattern
-    for layer in range(decoder_layers):
-        keys = mean_visible_keys(pattern[layer % len(pattern)], model.attention.window, labels)
-        multiply_adds += labels * (weights + scores * keys)
+    multiply_adds = 0.0
+    for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
+        for layer in range(layers):
+            keys = model.attention.of_layer(layer).mean_keys(length, causal)
+            multiply_adds += length * (weights + scores * keys)
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs + labels) * projection + labels * scores * inputs)
     head = _rows(model, padded=False) * model.hidden
-    if model.family in ENCODERS:
+    if model.capabilities.masked_head:
         head += model.hidden * model.hidden
     return 6 * (multiply_adds + labels * head) / inputs
 
@@ -103,12 +103,6 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
         gradients=4 * (own if layout.zero >= 2 else parameters),
         optimizer=4 * (moments + copies) * own,
     )
-
-
-def mean_visible_keys(pattern: str, window: int, length: int) -> float:
-    """Keys that a query sees, itself included, averaged over `length` positions."""
-    width = length if pattern == "dense" else min(window, length)
-    return width - width * (width - 1) / 2 / length
 
 
 def run_length(config: RunConfig) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.config import Objective, TokenizerConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.make import make
-from pretrain.engine.megatron import engine as megatron
+from pretrain.engine.megatron import micro_batches
 from pretrain.evaluate.heldout import heldout_loss
-from pretrain.models import gpt
+from pretrain.models import network
 from tests.helpers.families import train_family
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import meet_again, run_ranks
@@ -57,10 +57,10 @@ def _positions_of_the_row(documents_BS: torch.Tensor) -> torch.Tensor:
     return torch.arange(documents_BS.shape[1]).expand_as(documents_BS)
 
 
-_within_documents = gpt.within_documents
+_within_documents = network.within_documents
 FAULTS = {
-    "mask lost": (gpt, "within_documents", _everything_seen),
-    "positions of the row": (megatron, "positions_within", _positions_of_the_row),
+    "mask lost": (network, "within_documents", _everything_seen),
+    "positions of the row": (micro_batches, "positions_within", _positions_of_the_row),
 }
 
 

@@ -22,7 +22,7 @@ from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.optimizer.totals import Holders
 from pretrain.engine.zero.megatron import MegatronSharding
-from pretrain.models.gpt import GPT
+from pretrain.models.network import Network
 from pretrain.plan.layout_names import parse
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import plan, shrink
@@ -300,14 +300,14 @@ def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: i
 
 def _documents_lost(patch: pytest.MonkeyPatch) -> None:
     """In a pipeline, packed documents see each other; their positions are right."""
-    forward = GPT.forward
+    forward = Network.forward
 
-    def seeing(self: GPT, batch: Any, cache: Any = None) -> Any:
+    def seeing(self: Network, batch: Any, cache: Any = None) -> Any:
         if self.config.pipeline_model_parallel_size > 1 and self.post_process:
             batch = replace(batch, documents_BS=None)
         return forward(self, batch, cache)
 
-    patch.setattr(GPT, "forward", seeing)
+    patch.setattr(Network, "forward", seeing)
 
 
 def test_packed_documents_that_see_each_other_on_one_stage_are_found(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.select import creating
-from pretrain.models.blocks import transformer_config
+from pretrain.models.kernels import plain
+from pretrain.models.megatron_config import megatron_config
 from pretrain.models.placement import parameters
-from pretrain.models.registry import FAMILIES
+from pretrain.models.registry import build_chunk
 from pretrain.plan.estimate import StateBytes, state_bytes
 from pretrain.plan.layout import plan_layout
 from pretrain.plan.layout_names import parse
@@ -86,7 +87,7 @@ def _while_building() -> tuple[float, float]:
 
         patch.setattr(Init, "_post_init_method", counted)
         with creating(config, groups):
-            chunk = FAMILIES["gpt"](config.model, transformer_config(config), True, True, None)
+            chunk = build_chunk(config.model, megatron_config(config, plain(torch.device("cpu"))), True, True, None)
     whole = sum(4 * torch.Size(parameter.local_shape).numel() for parameter in parameters(chunk))
     return max(seen), whole
 

@@ -189,11 +189,12 @@ def one_rank() -> Iterator[Layout]:
 
 @pytest.mark.parametrize("path", SIZES, ids=name)
 def test_num_parameters_is_that_of_the_model_as_built(path: Path, one_rank: Layout) -> None:
-    from pretrain.models.blocks import transformer_config
-    from pretrain.models.registry import FAMILIES
+    from pretrain.models.kernels import plain
+    from pretrain.models.megatron_config import megatron_config
+    from pretrain.models.registry import build_chunk
 
     alone = ["parallel.tensor=1", "parallel.sequence=false", "parallel.pipeline=1"]
     config = load(RunConfig, path, alone)
     with torch.device("meta"):
-        model = FAMILIES[config.model.family](config.model, transformer_config(config), True, True, None)
+        model = build_chunk(config.model, megatron_config(config, plain(torch.device("cpu"))), True, True, None)
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(config.model)

@@ -19,6 +19,15 @@ def check(model: Model, name: str, activations: Mapping[str, str], **wanted: Any
                 f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={found} cannot be exported "
                 "to it"
             )
+    if set(model.attention.pattern) != {"dense"}:
+        raise ConfigError(
+            f"Hugging Face's {name} has dense attention only: model.attention.pattern={model.attention.pattern} "
+            "cannot be exported to it"
+        )
+    if model.query_groups != model.heads:
+        raise ConfigError(
+            f"Hugging Face's {name} has no grouped heads: model.kv_heads={model.kv_heads} cannot be exported"
+        )
     if model.activation not in activations:
         raise ConfigError(f"Hugging Face's {name} has no model.activation={model.activation}: it cannot be exported")
 

@@ -11,20 +11,14 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
 from pretrain.config.model import Model
-from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = GPT2LMHeadModel, "gpt2", "causal"
 
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    check(model, "GPT-2", ACTIVATIONS, norm="pre", ffn_dropout=0.0)
+    check(model, "GPT-2", ACTIVATIONS, norm="pre", positions="learned", ffn_dropout=0.0)
     check_heads(model, "GPT-2")
-    if set(model.attention.pattern) != {"dense"}:
-        raise ConfigError(
-            f"Hugging Face's GPT-2 has dense attention only: model.attention.pattern={model.attention.pattern} "
-            "cannot be exported to it"
-        )
     return GPT2Config(
         vocab_size=model.real_vocabulary,
         n_positions=model.sequence_length,

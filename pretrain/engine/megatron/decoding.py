@@ -1,16 +1,16 @@
 """Making text: greedy continuations of prompts, and what an encoder-decoder would say next."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from megatron.core.inference.contexts import StaticInferenceContext
 from torch import Tensor
 
 from data_pipeline.batch import Rows
+from pretrain.attention.cache import KeyValueCache
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
@@ -20,12 +20,17 @@ from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Inputs, as an encoder leaves them."""
+@dataclass
+class Hypotheses:
+    """Targets that grow together, each of one of the inputs that were encoded."""
 
-    memory_SBH: Tensor
-    batch: MicroBatch
+    cache: KeyValueCache
+    shown_BS: Tensor
+    """of each input, what is not padding"""
+    inputs: Tensor
+    """[hypotheses]: of which input each is"""
+    length: int = 0
+    """tokens of each that were read"""
 
 
 class Decoder:
@@ -53,50 +58,53 @@ class Decoder:
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(list(prompt), device=device)
         ends = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        cache = StaticInferenceContext(rows, total)
+        cache = KeyValueCache()
         finished = torch.zeros(rows, dtype=torch.bool, device=device)
         with self._runner.without_sequence_parallel():
             begin = 0
             for end in range(shortest, total):
                 next_id = self._next_token(ids[:, begin:end], begin, cache)
-                cache.sequence_len_offset = begin = end
+                begin = end
                 ids[:, end] = torch.where(end < ends, ids[:, end], next_id)
                 finished |= (end >= ends) & (ids[:, end] == stop)
                 if bool((finished | (end + 1 >= ends + new_tokens)).all()):
                     break
         return [_until(ids[row, len(p) : len(p) + new_tokens].tolist(), stop) for row, p in enumerate(prompts)]
 
-    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Encoded:
+    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Hypotheses:
         """See `base.DecodeEngine`."""
         if self._layout.pipeline > 1 or self._layout.context > 1:
             raise ConfigError(
                 "translation runs with parallel.pipeline=1 and parallel.context=1, which change no number"
             )
         batch = self._cutter.cut(Rows(tokens, tokens, tokens, attention_mask=attention_mask), len(tokens))[0]
+        assert batch.attention_mask_BS is not None
         with self._runner.evaluating(), self._runner.without_sequence_parallel():
-            return Encoded(self._runner.bare[0].encode(batch), batch)
+            cache = self._runner.bare[0].encode(batch)
+        return Hypotheses(cache, batch.attention_mask_BS, torch.arange(len(tokens), device=self._device))
 
-    def next_tokens(self, encoded: Encoded, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
-        chosen = torch.as_tensor(rows, device=self._device)
-        assert encoded.batch.attention_mask_BS is not None
-        ids = torch.as_tensor(targets, device=self._device)
-        batch = replace(
-            encoded.batch,
-            tokens_BS=encoded.batch.tokens_BS[chosen],
-            attention_mask_BS=encoded.batch.attention_mask_BS[chosen],
-            labels_BL=ids[:, -1:],  # the head works on the last position
-            decoder_tokens_BL=ids,
-            decoder_positions_BL=torch.arange(ids.shape[1], device=self._device).expand_as(ids),
-        )
+        rows = torch.as_tensor(parents, device=self._device)
+        inputs = hypotheses.inputs[rows]
+        hypotheses.cache.take(rows, memory_changes=not torch.equal(inputs, hypotheses.inputs))
+        ids = torch.as_tensor(tokens, device=self._device)[:, None]
+        positions = torch.full_like(ids, hypotheses.length)
+        batch = MicroBatch(
+            ids, positions, ids, ids, decoder_tokens_BL=ids, decoder_positions_BL=positions,
+            attention_mask_BS=hypotheses.shown_BS[inputs],
+        )  # fmt: skip
         with self._runner.evaluating(), self._runner.without_sequence_parallel():
-            logits_1BV = self._runner.bare[0].decode(encoded.memory_SBH[:, chosen], batch)
-            return self._objective.log_probabilities(logits_1BV)[0].cpu().numpy()
+            logits_1BV = self._runner.bare[0](batch, hypotheses.cache)
+            found: np.ndarray = self._objective.log_probabilities(logits_1BV)[0].cpu().numpy()
+        hypotheses.inputs, hypotheses.length = inputs, hypotheses.length + 1
+        return found
 
-    def _next_token(self, ids: Tensor, begin: int, cache: StaticInferenceContext) -> Tensor:
+    def _next_token(self, ids: Tensor, begin: int, cache: KeyValueCache) -> Tensor:
         """The most probable token after `ids` [rows, positions], which follow `begin` cached positions."""
         positions = torch.arange(begin, begin + ids.shape[1], device=self._device).expand_as(ids)
-        batch = MicroBatch(ids, positions, ids, ids)
+        last = ids[:, -1:]  # the head works on no other
+        batch = MicroBatch(ids, positions, last, last)
 
         def last_id(_: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
             return logits.sum(), torch.tensor(0, dtype=torch.int), self._objective.next_token(logits)

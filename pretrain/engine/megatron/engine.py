@@ -15,7 +15,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import groups
 from pretrain.engine.base import GlobalPart, Scores, StepResult
 from pretrain.engine.loss_scale import DynamicLossScale
-from pretrain.engine.megatron.decoding import Decoder, Encoded
+from pretrain.engine.megatron.decoding import Decoder, Hypotheses
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
@@ -25,7 +25,7 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
 from pretrain.models.placement import mark_split, parameters, place_dropout
-from pretrain.models.registry import FAMILIES
+from pretrain.models.registry import build_chunk
 from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
 from pretrain.random import dropout
@@ -146,13 +146,13 @@ class MegatronEngine:
         """See `base.DecodeEngine`."""
         return self._decoder.generate(prompts, new_tokens, stop)
 
-    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Encoded:
+    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Hypotheses:
         """See `base.DecodeEngine`."""
         return self._decoder.encode(tokens, attention_mask)
 
-    def next_tokens(self, encoded: Encoded, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
-        return self._decoder.next_tokens(encoded, rows, targets)
+        return self._decoder.next_tokens(hypotheses, parents, tokens)
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.TrainEngine`. Names are `model/...` (fp32 weights) and those of the optimizer's moments."""
@@ -188,9 +188,8 @@ class MegatronEngine:
 
     def _build_chunk(self, index: int) -> nn.Module:
         chunk = index if self.layout.virtual > 1 else None
-        build = FAMILIES[self.config.model.family]
         first, last = groups.is_first(chunk), groups.is_last(chunk)
-        module = build(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
+        module = build_chunk(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
         mark_split(module)
         place_dropout(module, self.groups.axes)
         return module

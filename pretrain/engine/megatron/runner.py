@@ -12,8 +12,8 @@ from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
+from pretrain.models import stream as streams
 from pretrain.models.inputs import MicroBatch
-from pretrain.models.network import stream_positions
 from pretrain.plan.layout import Layout
 from pretrain.random import dropout
 
@@ -95,6 +95,6 @@ class Runner:
     def _stream_positions(self, inputs: int, labels: int) -> int:
         """Of what travels between stages, over all ranks that share it: megatron-core divides by those."""
         layout = self._layout
-        slices = layout.context * (layout.tensor if layout.sequence else 1)
-        inputs, labels = inputs * layout.context, labels * layout.context
-        return stream_positions(self._model, inputs, labels, slices, layout.tensor)
+        slices = layout.tensor if get_model_config(self.bare[0]).sequence_parallel else 1
+        own = streams.of_model(self._model, inputs // slices, labels // slices, layout.tensor)
+        return own.positions * slices * layout.context

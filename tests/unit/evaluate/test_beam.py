@@ -20,11 +20,12 @@ class Chain:
         self.table = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
     def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Any:
-        return tokens[:, 0]
+        return {"inputs": tokens[:, 0], "last": np.full(len(tokens), START)}
 
-    def next_tokens(self, encoded: Any, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        before = targets[:, -2] if targets.shape[1] > 1 else np.full(len(targets), START)
-        return self.table[encoded[rows], before, targets[:, -1]]
+    def next_tokens(self, held: Any, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        inputs, before = held["inputs"][parents], held["last"][parents]
+        held.update(inputs=inputs, last=tokens)
+        return self.table[inputs, before, tokens]
 
     def score(self, row: int, target: tuple[int, ...], penalty: float) -> float:
         """Of a target with its end, if it has one."""

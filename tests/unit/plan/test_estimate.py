@@ -6,7 +6,6 @@ import pytest
 
 from pretrain.config.model import Model
 from pretrain.plan.estimate import (
-    mean_visible_keys,
     num_moments,
     num_parameters,
     state_bytes,
@@ -43,12 +42,6 @@ class TestParameters:
 
 
 class TestOperations:
-    @pytest.mark.parametrize(("pattern", "window", "length"), [("dense", 3, 7), ("banded", 3, 7), ("banded", 9, 7)])
-    def test_mean_visible_keys_is_the_mean_over_queries(self, pattern: str, window: int, length: int) -> None:
-        reach = length if pattern == "dense" else window
-        seen = [min(query + 1, reach) for query in range(length)]
-        assert mean_visible_keys(pattern, window, length) == pytest.approx(sum(seen) / length)
-
     def test_counted_by_hand(self) -> None:
         # Forward multiply-adds per token: 192 weights of the layer, 10 logits of 4; scores and values on 4.5 keys
         # (mean of 1..8), 4 wide. Two operations each, backward twice forward.

@@ -20,6 +20,16 @@ def refusal(run: RunConfig, world: int) -> str:
 # What the layout is, the ranks, and what the refusal must say: the rule, and the nearest legal value.
 ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "heads": ({"parallel": {"tensor": 8}}, 8, ("parallel.tensor=8", "model.heads (12)", "nearest that does is 6")),
+    "heads of keys": (
+        {"parallel": {"tensor": 4}, "model": {"kv_heads": 6}},
+        4,
+        ("parallel.tensor=4", "model.kv_heads (6)", "nearest that does is 3"),
+    ),
+    "heads of keys and context": (
+        {"parallel": {"tensor": 2, "context": 3}, "model": {"kv_heads": 4}},
+        6,
+        ("parallel.context=3", "model.kv_heads / parallel.tensor (2)", "nearest that does is 2"),
+    ),
     "ffn": (
         {"parallel": {"tensor": 4}, "model": {"ffn": 6 * 47}},
         4,

@@ -1,7 +1,6 @@
-"""BERT and RoBERTa: encoders with a head for masked tokens and, if asked for, one for the next sentence."""
+"""The head of BERT and RoBERTa: for masked tokens and, if asked for, one for the next sentence."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 
 from pretrain.config.model import Model
 from pretrain.models.megatron_config import MegatronConfig
-from pretrain.models.network import Network
 
 
 class MaskedHead(nn.Module):
@@ -20,14 +18,11 @@ class MaskedHead(nn.Module):
 
     bias = True
 
-    def __init__(self, model: Model, megatron: MegatronConfig) -> None:
+    def __init__(self, model: Model, megatron: MegatronConfig, activation: str | None = None) -> None:
+        """`activation`: absent, that of the layers."""
         super().__init__()
         self.transform = nn.Linear(model.hidden, model.hidden)
-        self.activation = (
-            megatron.kernels.activation["gelu"]
-            if model.family == "roberta"
-            else megatron.kernels.activation[model.activation]
-        )
+        self.activation = megatron.kernels.activation[activation or model.activation]
         self.norm = megatron.make_norm()
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
@@ -42,7 +37,3 @@ class MaskedHead(nn.Module):
         if self.shares_sequence:  # every tensor rank goes on alike, so each takes its own slice's gradient
             hidden_SBH = gather_from_sequence_parallel_region(hidden_SBH, tensor_parallel_output_grad=False)
         return logits, self.next_sentence(torch.tanh(self.pooler(hidden_SBH[0])))
-
-
-build = partial(Network, head=MaskedHead)
-"""(model, megatron, first, last, chunk) -> one chunk"""

@@ -1,0 +1,64 @@
+"""Keys and values that decoding has computed before, so that it reads each position once.
+
+Shapes: S positions, B rows (hypotheses), H this tensor rank's heads of keys, D their width.
+"""
+
+from collections import defaultdict
+
+from torch import Tensor
+
+Pair = tuple[Tensor, Tensor]
+"""keys and values [S, B, H, D]"""
+
+
+class LayerCache:
+    """Of one layer."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        """positions that its self-attention has read"""
+        self.memory: Pair | None = None
+        """of the encoder's positions, for a decoder layer that reads them"""
+        self._held: Pair | None = None  # with room for more positions than `length`
+
+    def extended(self, key: Tensor, value: Tensor) -> Pair:
+        """Keys and values of all positions so far, after adding those of the newest ones."""
+        begin, self.length = self.length, self.length + len(key)
+        if self._held is None or len(self._held[0]) < self.length:
+            # Room for twice as many, so that copying costs no more than a constant for each position.
+            old, self._held = self._held, (_room(key, 2 * self.length), _room(value, 2 * self.length))
+            for to, from_ in zip(self._held, old or (), strict=False):
+                to[:begin] = from_[:begin]
+        for held, new in zip(self._held, (key, value), strict=True):
+            held[begin : self.length] = new
+        return self._held[0][: self.length], self._held[1][: self.length]
+
+    def take(self, rows: Tensor, memory_changes: bool) -> None:
+        """Row i goes on from what was row `rows[i]`. Unless `memory_changes`, each still reads the same input."""
+        if self._held is not None:
+            self._held = _rows(self._held, rows)
+        if self.memory is not None and memory_changes:
+            self.memory = _rows(self.memory, rows)
+
+
+class KeyValueCache:
+    """Of the layers on this rank, by number."""
+
+    def __init__(self) -> None:
+        self._layers: dict[int, LayerCache] = defaultdict(LayerCache)
+
+    def __getitem__(self, layer_number: int) -> LayerCache:
+        return self._layers[layer_number]
+
+    def take(self, rows: Tensor, memory_changes: bool) -> None:
+        """See `LayerCache.take`."""
+        for layer in self._layers.values():
+            layer.take(rows, memory_changes)
+
+
+def _room(like: Tensor, positions: int) -> Tensor:
+    return like.new_empty(positions, *like.shape[1:])
+
+
+def _rows(pair: Pair, rows: Tensor) -> Pair:
+    return pair[0].index_select(1, rows), pair[1].index_select(1, rows)

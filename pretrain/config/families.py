@@ -1,0 +1,43 @@
+"""What models of each family can be: asked for wherever code would otherwise ask for a family by name. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart"]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """Of one family. What depends on a model's size too (whether it has an encoder, say) is a property of `Model`."""
+
+    encoder: bool = False
+    decoder: bool = False
+    decoder_alone: bool = False
+    """a model of a family with both may leave its encoder out"""
+    masked_head: bool = False
+    """the head is a transform and a norm before the logits, which have a bias"""
+    fewest_segments: int = 0
+    """that tokens may be told apart by, where they may be, and the first position asked about them; 0: they may not"""
+    prefix: bool = False
+    """a decoder alone may be given a prefix that every position sees"""
+    packing: bool = False
+    """documents may lie side by side in a row"""
+    positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """keys of `model` that have one value in this family"""
+
+
+_PLAIN = {
+    "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
+    "init": "normal",
+}  # fmt: skip
+
+CAPABILITIES: dict[Family, Capabilities] = {
+    "gpt": Capabilities(decoder=True, packing=True, positions=("learned", "rotary"), only=_PLAIN),
+    "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1),
+    "roberta": Capabilities(encoder=True, masked_head=True, fewest_segments=2),
+    "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True),
+    "transformer": Capabilities(encoder=True, decoder=True),
+    "bart": Capabilities(encoder=True, decoder=True),
+}

@@ -1,0 +1,52 @@
+"""megatron-core's attention layers, as our layers use them: told what `AttentionInputs` says, recomputed by a closure,
+and, where they read an encoder, able to take its keys and values as they were computed before."""
+
+from typing import Any
+
+from megatron.core import tensor_parallel
+from megatron.core.transformer.attention import CrossAttention, SelfAttention
+from torch import Tensor
+
+from pretrain.attention.cache import Pair
+from pretrain.attention.core import AttentionInputs
+
+
+class _Recomputed:
+    """Selective recomputation, as megatron-core does it but that it keeps `AttentionInputs`, which are no tensor, and
+    the gradient of the bias, which must be an argument."""
+
+    core_attention: Any
+
+    def _checkpointed_attention_forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionInputs, *_: Any,
+        attention_bias: Tensor | None = None, **__: Any,
+    ) -> Tensor:  # fmt: skip
+        def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+            out: Tensor = self.core_attention(q, k, v, attention_mask, attention_bias=bias)
+            return out
+
+        return tensor_parallel.checkpoint(attend, False, query, key, value, attention_bias)
+
+
+class OwnPartAttention(_Recomputed, SelfAttention):
+    """Of a part of the stream to itself."""
+
+
+class MemoryAttention(_Recomputed, CrossAttention):
+    """Of the decoder's part to the encoder's."""
+
+    def keys_values(self, memory_SBH: Tensor) -> Pair:
+        """[S, B, heads, width] each, of the encoder's last layer: for `forward` in place of it."""
+        key, value = (
+            self.linear_kv(memory_SBH)[0].unflatten(-1, (-1, 2 * self.hidden_size_per_attention_head)).chunk(2, -1)
+        )
+        return key, value
+
+    def get_query_key_value_tensors(
+        self, hidden_states: Tensor, key_value_states: Tensor | Pair, **_: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """megatron-core asks for them."""
+        read = key_value_states
+        key, value = self.keys_values(read) if isinstance(read, Tensor) else read
+        query = self.linear_q(hidden_states)[0].unflatten(-1, (-1, self.hidden_size_per_attention_head))
+        return query, key, value

@@ -1,0 +1,127 @@
+"""The layers of one pipeline chunk, each on its part of the stream."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+from megatron.core import tensor_parallel
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer.spec_utils import ModuleSpec, build_module
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.transformer.transformer_layer import (
+    TransformerLayer,
+    TransformerLayerSubmodules,
+    get_transformer_layer_offset,
+)
+from megatron.core.utils import make_viewless_tensor
+from torch import Tensor, nn
+
+from pretrain.attention.cache import KeyValueCache, Pair
+from pretrain.attention.core import AttentionInputs
+from pretrain.config.model import Model
+from pretrain.models.blocks import HiddenDropout, layer_parts
+from pretrain.models.embeddings import table_of
+from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.stream import Stream
+
+Final = Callable[[MegatronConfig], nn.Module]
+"""makes what follows the last layer of a pre-norm stack"""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What the layers of a call are told besides the stream."""
+
+    stream: Stream
+    own: Mapping[str, AttentionInputs]
+    """of each stack's attention to its own part"""
+    memory: AttentionInputs | None = None
+    """of the decoder's attention to the encoder's part"""
+    cache: KeyValueCache | None = None
+
+
+class FinalNorm(nn.Module):
+    """A norm, with dropout behind it (T5)."""
+
+    def __init__(self, megatron: MegatronConfig) -> None:
+        super().__init__()
+        self.norm, self.dropout = megatron.make_norm(), HiddenDropout(megatron)
+
+    def forward(self, x_SBH: Tensor) -> Tensor:
+        return self.dropout(self.norm(x_SBH))
+
+
+class Layer(TransformerLayer):
+    """megatron-core's layer, on its part of the stream. It is named by its number in its stack."""
+
+    def __init__(
+        self, config: MegatronConfig, submodules: TransformerLayerSubmodules, model: Model, final: Final, **where: Any
+    ) -> None:
+        super().__init__(config, submodules, **where)
+        # megatron-core turns gradients on around residuals, also where they are off: scoring would keep the
+        # activations of all layers whose residuals have a norm.
+        self.bias_dropout_add_exec_handler = nullcontext
+        encoder_layers, decoder_layers = model.stacks
+        self.part: Literal["encoder", "decoder"] = "encoder" if self.layer_number <= encoder_layers else "decoder"
+        number = self.layer_number - 1 - (0 if self.part == "encoder" else encoder_layers)
+        self.global_name = f"{self.part}.layers.{number}"
+        self.model, self.reads_memory = model, self.part == "decoder" and model.has_encoder
+        last = self.layer_number in (encoder_layers, encoder_layers + decoder_layers)
+        self.final = final(config) if last and model.norm == "pre" else None
+
+    def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
+        """The stream, after this layer's work on its part."""
+        own = inputs.own[self.part]
+        x, _ = super().forward(
+            inputs.stream.part(stream_PBH, self.part),
+            attention_mask=own if inputs.cache is None else replace(own, cache=inputs.cache[self.layer_number]),
+            context=self._memory(stream_PBH, inputs) if self.reads_memory else None,
+            context_mask=inputs.memory,
+            attention_bias=table_of(stream_PBH, inputs.stream, self.part, self.model, self.tp_group.size()),
+        )
+        if self.final is not None:
+            x = self.final(x)
+        return inputs.stream.replaced(stream_PBH, self.part, x)
+
+    def remember(self, memory_SBH: Tensor, cache: KeyValueCache) -> None:
+        """Computes the keys and values of what it reads of the encoder, once for all that follows."""
+        cache[self.layer_number].memory = self.cross_attention.keys_values(memory_SBH)
+
+    def _memory(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor | Pair:
+        if inputs.cache is None:
+            return inputs.stream.part(stream_PBH, "encoder")
+        memory = inputs.cache[self.layer_number].memory
+        assert memory is not None, "decoding begins with the encoder's work"
+        return memory
+
+
+class Layers(nn.Module):
+    """Of one chunk. Runs those whose part is in the stream; recomputed, if the config says so, one at a time."""
+
+    def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final) -> None:
+        super().__init__()
+        begin, groups = get_transformer_layer_offset(megatron, chunk), ProcessGroupCollection.use_mpu_process_groups()
+        layers = []
+        for index in range(get_num_layers_to_build(megatron, chunk)):
+            parts = layer_parts(model, megatron, "encoder" if begin + index < model.stacks[0] else "decoder")
+            spec = ModuleSpec(Layer, {"model": model, "final": final}, parts)
+            layers.append(
+                build_module(spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk)
+            )
+        self.layers = nn.ModuleList(layers)
+        self.recomputes = megatron.recompute_granularity == "full"
+
+    def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
+        """The stream, after this chunk's layers."""
+        # megatron-core's schedules free what is sent, which a view would keep.
+        stream = make_viewless_tensor(inp=stream_PBH, requires_grad=True, keep_graph=True)
+        for layer in self.layers:
+            if layer.part not in inputs.stream:
+                continue
+            if self.recomputes and self.training:
+                stream = tensor_parallel.checkpoint(partial(layer, inputs=inputs), False, stream)
+            else:
+                stream = layer(stream, inputs)
+        return stream
