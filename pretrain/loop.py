@@ -16,8 +16,8 @@ from pretrain.data.ledger import summary
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe.log import RunLog
-from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import batch_sequences, tokens_of
+from pretrain.plan.run_length import run_length
 from pretrain.plan.schedule import learning_rate
 from pretrain.process.signals import StopRequest
 

@@ -11,7 +11,7 @@ from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.plan.estimate import run_length
+from pretrain.plan.run_length import run_length
 from pretrain.plan.schedule import settled_until
 
 _LARGEST_RECORD_BYTES = 16 << 20

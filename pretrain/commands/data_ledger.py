@@ -10,8 +10,8 @@ from pretrain.data.consumed import Consumed, config_of
 from pretrain.data.ledger import entries, planned
 from pretrain.data.stream import open_stream
 from pretrain.observe.metrics import read_metrics
-from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import tokens_of
+from pretrain.plan.run_length import run_length
 
 _COLUMNS = ("samples", "tokens", "epochs")
 

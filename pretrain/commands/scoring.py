@@ -25,7 +25,7 @@ from pretrain.evaluate.report import Facts, write
 from pretrain.evaluate.run import Settings, evaluate
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.track import keep_files
-from pretrain.plan.estimate import num_parameters
+from pretrain.plan.parameters import num_parameters
 
 
 def report(

@@ -23,6 +23,8 @@ class Capabilities:
     """a decoder alone may be given a prefix that every position sees"""
     packing: bool = False
     """documents may lie side by side in a row"""
+    first_names: bool = False
+    """parameters go by names given when there was no other family, which checkpoints have"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
     only: Mapping[str, Any] = field(default_factory=dict)
     """keys of `model` that have one value in this family"""
@@ -34,7 +36,7 @@ _PLAIN = {
 }  # fmt: skip
 
 CAPABILITIES: dict[Family, Capabilities] = {
-    "gpt": Capabilities(decoder=True, packing=True, positions=("learned", "rotary"), only=_PLAIN),
+    "gpt": Capabilities(decoder=True, packing=True, first_names=True, positions=("learned", "rotary"), only=_PLAIN),
     "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1),
     "roberta": Capabilities(encoder=True, masked_head=True, fewest_segments=2),
     "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True),

@@ -8,8 +8,8 @@ from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_dataset, recipe_of
 from pretrain.errors import ConfigError
-from pretrain.plan.estimate import run_length
 from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
+from pretrain.plan.run_length import run_length
 
 
 def open_stream(config: RunConfig) -> tuple[Stream | ChainedStreams, Recipe]:

@@ -1,8 +1,11 @@
 """A flat range of a rank's local tensor, as boxes of the global tensor.
 
 ZeRO cuts parameters anywhere, also inside a row; tensor parallelism cuts them along one dimension. A contiguous range
-of a row-major matrix is at most three boxes: the rest of a row, whole rows, the start of a row.
+of a row-major tensor is the rest of a row, whole rows, and the start of a row. A row is itself such a tensor, of one
+dimension less: so n dimensions make at most 2 n - 1 boxes.
 """
+
+from math import prod
 
 from torch import Tensor
 
@@ -12,22 +15,17 @@ from pretrain.engine.base import Piece
 def pieces(flat: Tensor, start: int, local_shape: tuple[int, ...], offset: tuple[int, ...]) -> tuple[Piece, ...]:
     """Views of `flat` (1-D, the values from flat position `start` of a local tensor of `local_shape`, which lies at
     `offset` of the global one) as boxes of the global tensor."""
-    assert len(local_shape) in (1, 2), "parameters are vectors or matrices"
+    if not flat.numel():
+        return ()
     if len(local_shape) == 1:
-        return (Piece((offset[0] + start,), flat),) if flat.numel() else ()
-    columns = local_shape[1]
-    end = start + flat.numel()
-    found = []
-    position = start
-    while position < end:
-        row, column = divmod(position, columns)
-        if column or end - position < columns:  # a part of one row
-            count = min(columns - column, end - position)
-            box = (1, count)
-        else:
-            box = ((end - position) // columns, columns)
-            count = box[0] * columns
-        view = flat[position - start : position - start + count].view(box)
-        found.append(Piece((offset[0] + row, offset[1] + column), view))
-        position += count
-    return tuple(found)
+        return (Piece((offset[0] + start,), flat),)
+    size = prod(local_shape[1:])  # of a row
+    row, column = divmod(start, size)
+    if column or flat.numel() < size:  # a part of one row, or of two
+        count = min(size - column, flat.numel())
+        parts = pieces(flat[:count], column, local_shape[1:], offset[1:])
+        found = tuple(Piece((offset[0] + row, *part.offset), part.value[None]) for part in parts)
+    else:
+        count = flat.numel() // size * size
+        found = (Piece((offset[0] + row, *offset[1:]), flat[:count].view(-1, *local_shape[1:])),)
+    return found + pieces(flat[count:], start + count, local_shape, offset)

@@ -29,6 +29,7 @@ class Groups:
         here = (self.tensor_rank, self.context_rank, self.data_rank, self.pipeline_rank)
         assert here == layout.coordinates(self.rank)
         self.replica_rank = parallel_state.get_data_parallel_rank(with_context_parallel=True)
+        self.stage = parallel_state.get_pipeline_model_parallel_rank()
         self.first_stage = parallel_state.is_pipeline_first_stage(ignore_virtual=True)
         self.last_stage = parallel_state.is_pipeline_last_stage(ignore_virtual=True)
         self.pipeline_world = layout.pipeline
@@ -40,6 +41,11 @@ class Groups:
     def axes(self) -> dict[str, tuple[int, int]]:
         """(rank, number of ranks) on the axes whose ranks share activations."""
         return {"tensor": (self.tensor_rank, self.tensor_world), "context": (self.context_rank, self.context_world)}
+
+    @property
+    def weight_axes(self) -> dict[str, tuple[int, int]]:
+        """Likewise, on the axes whose ranks share weights."""
+        return {"tensor": (self.tensor_rank, self.tensor_world)}
 
     @property
     def tensor_group(self) -> dist.ProcessGroup:

@@ -89,8 +89,6 @@ class DistanceTables(nn.Module):
     their own heads.
     """
 
-    split_dim = 1
-
     def __init__(self, model: Model) -> None:
         super().__init__()
         heads = model.heads // ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp.size()

@@ -1,108 +1,107 @@
-"""Names and shapes of parameters that do not depend on the layout.
+"""The parameters of a model chunk as built, joined with what is declared of them.
 
-megatron-core numbers layers from zero on each stage and keeps a second copy of a tied embedding on the last one. Here
-each parameter gets the name and the shape it has in the whole model, and where this rank's part lies in it.
+Modules are named by where they lie in their chunk: megatron-core numbers layers from zero on each stage and keeps a
+second copy of a tied embedding on the last one. Each parameter's name in the whole model leads to its declaration
+(`plan/parts.py`), from which its share of the whole follows; a module that was built otherwise is refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from megatron.core.tensor_parallel.layers import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    VocabParallelEmbedding,
-    set_tensor_model_parallel_attributes,
-)
-from torch import Tensor, nn
+from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
+from torch import nn
 
+from pretrain.plan.declaration import Declared
+from pretrain.plan.parameters import Held
 from pretrain.random.dropout import Dropout
 
-_EMBEDDING = "embedding.word_embeddings.weight"
+Axes = Mapping[str, tuple[int, int]]
+"""(rank, number of ranks) on each axis"""
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of this rank and its place in the whole model."""
 
-    name: str
+    declared: Declared
     value: nn.Parameter
-    split_dim: int | None
-    """dimension split over tensor ranks; None: every tensor rank holds all of it"""
+    local_shape: tuple[int, ...]
+    """of this rank's part. Under ZeRO stage 3 the value itself is there only while it is computed with"""
+    offset: tuple[int, ...]
+    """where this rank's part begins in the whole"""
     copy: bool
     """a second copy of a tied embedding, which lives under the name of the first"""
     tied: bool
     """an embedding whose copy lives on another stage, or that copy"""
+    primary: bool
+    """of the tensor ranks and stages that hold the same values, this rank is the one that counts and saves them"""
 
     @property
-    def of_vocabulary(self) -> bool:
-        """Each row is of one token, and the last ones may be padding."""
-        return self.name == _EMBEDDING or self.name.startswith("output_layer.")
-
-    @property
-    def local_shape(self) -> tuple[int, ...]:
-        """Of this tensor rank's part. Under ZeRO stage 3 the value itself is there only while it is computed with."""
-        return tuple(getattr(self.value, "ds_shape", self.value.shape))
-
-    def global_shape(self, tensor_ranks: int) -> tuple[int, ...]:
-        shape = list(self.local_shape)
-        if self.split_dim is not None:
-            shape[self.split_dim] *= tensor_ranks
-        return tuple(shape)
-
-    def offset(self, tensor_rank: int) -> tuple[int, ...]:
-        """Where this rank's part begins in the whole."""
-        return tuple(tensor_rank * size if dim == self.split_dim else 0 for dim, size in enumerate(self.local_shape))
+    def name(self) -> str:
+        return self.declared.name
 
 
-def parameters(chunk: nn.Module) -> Iterator[Parameter]:
-    """The parameters of one (unwrapped) model chunk, under layout-free names."""
-    tied = chunk.share_embeddings_and_output_weights and chunk.post_process != chunk.pre_process
-    for module_name, module in chunk.named_modules():
-        for leaf, value in module.named_parameters(recurse=False):
-            name = _global_name(chunk, f"{module_name}.{leaf}")
-            copy = tied and name == "output_layer.weight"
-            if copy:
-                name = _EMBEDDING
-            yield Parameter(name, value, _split_dim(module, leaf), copy, tied and name == _EMBEDDING)
+def parameters(chunk: nn.Module, held: Iterable[Held], axes: Axes) -> list[Parameter]:
+    """The parameters of one (unwrapped) model chunk, on a rank that is there on `axes`. Raises ValueError unless they
+    are just those that are declared to be `held` by it."""
+    left = {h.name: h for h in held}
+    found = []
+    for name, value in _named_parameters(chunk):
+        if name not in left:
+            raise ValueError(f"parameter {name} is built and not declared: see docs/add-a-parameter.md")
+        found.append(_place(left.pop(name), value, axes))
+    if left:
+        raise ValueError(f"parameter {next(iter(left))} is declared and not built: see docs/add-a-parameter.md")
+    return found
 
 
-def mark_split(chunk: nn.Module) -> None:
+def mark_split(placed: Iterable[Parameter]) -> None:
     """Tells megatron-core which parameters are split over tensor ranks (its own initialisation would do so)."""
-    for parameter in parameters(chunk):
-        if parameter.split_dim is not None:
-            _clear_marks(parameter.value)
-            set_tensor_model_parallel_attributes(parameter.value, True, parameter.split_dim, 1)
+    for parameter in placed:
+        for attribute in ("tensor_model_parallel", "partition_dim", "partition_stride"):
+            if hasattr(parameter.value, attribute):
+                delattr(parameter.value, attribute)
+        if "tensor" in parameter.declared.axes:
+            dim = parameter.declared.axes.index("tensor")
+            set_tensor_model_parallel_attributes(parameter.value, True, dim, 1)
 
 
-def place_dropout(chunk: nn.Module, axes: Mapping[str, tuple[int, int]]) -> None:
-    """Tells each dropout site its name in the whole model, and which part of it is this rank's: (rank, number of ranks)
-    on the axes that share activations."""
-    for name, module in chunk.named_modules():
+def place_dropout(chunk: nn.Module, axes: Axes) -> None:
+    """Tells each dropout site its name in the whole model, and which part of it is this rank's."""
+    for name, module in _named_modules(chunk):
         if isinstance(module, Dropout):
-            module.place(_global_name(chunk, name), axes)
+            module.place(name, axes)
 
 
-def _global_name(chunk: nn.Module, path: str) -> str:
-    """The path to a module or parameter in `chunk`; where a module on it says its `global_name`, that instead."""
-    found: Any = chunk
-    name: list[str] = []
-    for part in path.split("."):
-        found = getattr(found, part)
-        said = getattr(found, "global_name", None)
-        name = [*name, part] if said is None else [said]
-    return ".".join(name)
+def _place(held: Held, value: nn.Parameter, axes: Axes) -> Parameter:
+    declared = held.declared
+    ranks = {axis: count for axis, (_, count) in axes.items()}
+    local = declared.local_shape(ranks)
+    built = tuple(getattr(value, "ds_shape", value.shape))
+    if built != local:
+        shares = ", ".join(f"{axis} {size}" for axis, size in ranks.items())
+        raise ValueError(
+            f"parameter {held.name} is declared as {declared.shape}, shared by {declared.axes}: that is {local} with "
+            f"{shares}, and {built} was built"
+        )
+    at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in declared.axes)
+    offset = tuple(rank * size for rank, size in zip(at, local, strict=True))
+    first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in declared.axes)
+    return Parameter(declared, value, local, offset, held.copy, held.tied, first and not held.copy)
 
 
-def _split_dim(module: nn.Module, leaf: str) -> int | None:
-    if isinstance(module, (ColumnParallelLinear, VocabParallelEmbedding)):
-        return 0
-    if isinstance(module, RowParallelLinear) and leaf == "weight":
-        return 1
-    return getattr(module, "split_dim", None)
+def _named_parameters(chunk: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for module_name, module in _named_modules(chunk):
+        for leaf, value in module.named_parameters(recurse=False):
+            yield f"{module_name}.{leaf}", value
 
 
-def _clear_marks(value: Tensor) -> None:
-    for attribute in ("tensor_model_parallel", "partition_dim", "partition_stride"):
-        if hasattr(value, attribute):
-            delattr(value, attribute)
+def _named_modules(chunk: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Under names in the whole model. Where a module has a `global_name`, that is its name, and the names of modules in
+    it begin so."""
+    names: dict[str, str] = {}
+    for path, module in chunk.named_modules():
+        above, _, leaf = path.rpartition(".")
+        below = f"{names[above]}.{leaf}" if names.get(above) else leaf
+        names[path] = getattr(module, "global_name", None) or below
+        yield names[path], module

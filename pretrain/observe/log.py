@@ -18,9 +18,11 @@ from pretrain.errors import unwritable
 from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
 from pretrain.observe.progress import Progress
 from pretrain.observe.track import Tracker
-from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
+from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.layout import Layout
+from pretrain.plan.parameters import num_parameters
+from pretrain.plan.run_length import run_length
 
 
 class Result(Protocol):

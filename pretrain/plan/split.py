@@ -1,12 +1,20 @@
-"""Which layers of an encoder-decoder go to which pipeline chunk: so that the largest chunk has the least work."""
+"""Which layers go to which pipeline chunk."""
 
 from functools import cache
 
 from pretrain.config.model import Model
 
 
+def chunk_layers(model: Model, chunks: int) -> list[int]:
+    """Layers of each chunk, in the order of the model."""
+    if model.is_encoder_decoder:
+        return split_layers(model, chunks)
+    return [sum(model.stacks) // chunks] * chunks
+
+
 def split_layers(model: Model, chunks: int) -> list[int]:
-    """Layers of each chunk, encoder's first; at least one each. Of equal splits, the one with fewer layers early."""
+    """Layers of each chunk of an encoder-decoder, encoder's first, at least one each: so that the largest chunk has the
+    least work. Of equal splits, the one with fewer layers early."""
     work = layer_work(model)
     assert 1 <= chunks <= len(work), "the layout was checked"
 
@@ -30,10 +38,11 @@ def layer_work(model: Model) -> list[int]:
     inputs, targets = model.sequence_length, model.label_length
     width = model.heads * model.head_width
     projection = model.hidden * width
+    shared = model.hidden * model.query_groups * model.head_width  # of keys, or of values
     feed_forward = (3 if model.gated else 2) * model.hidden * model.ffn_width
-    encoder = inputs * (4 * projection + feed_forward) + 2 * inputs * inputs * width
-    decoder = targets * (4 * projection + feed_forward) + targets * targets * width
-    cross = 2 * (inputs + targets) * projection + 2 * inputs * targets * width
+    encoder = inputs * (2 * (projection + shared) + feed_forward) + 2 * inputs * inputs * width
+    decoder = targets * (2 * (projection + shared) + feed_forward) + targets * targets * width
+    cross = 2 * (inputs * shared + targets * projection) + 2 * inputs * targets * width
     work = [encoder] * encoder_layers + [decoder + cross] * decoder_layers
     work[-1] += targets * model.hidden * model.padded_vocabulary
     return work

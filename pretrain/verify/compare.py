@@ -19,6 +19,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.plan.parts import declared
 from pretrain.random.init import initial_values
 
 _KEYS = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}
@@ -129,12 +130,15 @@ def _weights(a: Run, b: Run, name: str) -> Measured:
     apart = moved = 0.0
     furthest: tuple[float, str | None] = (0.0, None)
     names, other_names = ({name for name in m.tensors if name.startswith("model/")} for m in (manifest, other))
+    declarations = {d.name: d for d in declared(a.config.model)}
     for tensor in sorted(names | other_names):
         parameter = tensor.removeprefix("model/")
         if tensor not in names & other_names or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
             return Measured(step, float("inf"), parameter)
         one, two = store.whole(first, manifest, tensor), store.whole(second, other, tensor)
-        initial = initial_values(a.config.model, a.config.run.seed, parameter, one.shape, 0, one.size).numpy()
+        if parameter not in declarations:
+            raise RunError(f"{first} has weights of {parameter}, which the model of its config has not")
+        initial = initial_values(declarations[parameter], a.config.run.seed, 0, one.size).numpy()
         distance = float(np.square(one - two, dtype=np.float64).sum())
         apart += distance
         moved += float(np.square(two.reshape(-1) - initial, dtype=np.float64).sum())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.plan.estimate import StateBytes
+from pretrain.plan.memory import StateBytes
 from tests.helpers.tiny import train
 
 

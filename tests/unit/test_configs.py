@@ -8,9 +8,11 @@ import torch
 
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.estimate import num_parameters, run_length, training_flops_per_token
+from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.parameters import chunks_of, num_parameters
 from pretrain.plan.ramp import tokens_of
+from pretrain.plan.run_length import run_length
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Not runs: configs of `pretrain data build`, descriptions of clusters, and files that others extend.
@@ -188,13 +190,19 @@ def one_rank() -> Iterator[Layout]:
 
 
 @pytest.mark.parametrize("path", SIZES, ids=name)
-def test_num_parameters_is_that_of_the_model_as_built(path: Path, one_rank: Layout) -> None:
+def test_what_is_declared_is_what_is_built(path: Path, one_rank: Layout) -> None:
+    """Names and shapes, which `parameters` compares."""
     from pretrain.models.kernels import plain
     from pretrain.models.megatron_config import megatron_config
+    from pretrain.models.placement import parameters
     from pretrain.models.registry import build_chunk
 
     alone = ["parallel.tensor=1", "parallel.sequence=false", "parallel.pipeline=1"]
     config = load(RunConfig, path, alone)
+    megatron = megatron_config(config, plain(torch.device("cpu")))
     with torch.device("meta"):
-        model = build_chunk(config.model, megatron_config(config, plain(torch.device("cpu"))), True, True, None)
+        model = build_chunk(config.model, megatron, True, True, None)
+    (held,) = chunks_of(config.model, one_rank)
+    found = parameters(model, held, {"tensor": (0, 1)})
+    assert {p.name: tuple(p.value.shape) for p in found} == {h.name: h.declared.shape for h in held}
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(config.model)

@@ -2,7 +2,7 @@
 
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.estimate import num_parameters
+from pretrain.plan.parameters import num_parameters
 
 
 def text(record: Record, config: RunConfig, name: str, difference: float) -> str:

@@ -24,10 +24,12 @@ from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
-from pretrain.models.placement import mark_split, parameters, place_dropout
+from pretrain.models.placement import Parameter, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
 from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
+from pretrain.plan.parameters import chunks_of
+from pretrain.plan.parts import declared
 from pretrain.random import dropout
 
 
@@ -53,7 +55,7 @@ class MegatronEngine:
         self.megatron_config = megatron_config(config, kernels)
         with select.creating(config, self.groups) if train else nullcontext():
             self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
-        self.parameters = [parameter for chunk in self.bare for parameter in parameters(chunk)]
+        self.parameters = self._place_parameters()
         half = config.precision != "fp32"
         chunks: Sequence[Any] = [Float16Module(self.megatron_config, c) for c in self.bare] if half else self.bare
         self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
@@ -75,7 +77,7 @@ class MegatronEngine:
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
-        fill_initial(self.config, self.state())
+        fill_initial(declared(self.config.model), self.config.run.seed, self.state())
         self.state_loaded(0)
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
@@ -190,9 +192,14 @@ class MegatronEngine:
         chunk = index if self.layout.virtual > 1 else None
         first, last = groups.is_first(chunk), groups.is_last(chunk)
         module = build_chunk(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
-        mark_split(module)
         place_dropout(module, self.groups.axes)
         return module
+
+    def _place_parameters(self) -> list[Parameter]:
+        held = chunks_of(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
+        placed = [p for c, h in zip(self.bare, held, strict=True) for p in parameters(c, h, self.groups.weight_axes)]
+        mark_split(placed)
+        return placed
 
     def _next_sentence_weight(self, batch: Batch) -> float:
         """What makes the sum of losses a sum of two means, of tokens' and of rows', when divided by the tokens: the

@@ -1,16 +1,16 @@
 """What a rank holds, under the names and shapes of the whole model: to save, to load into, to look at."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
+from math import prod
 
 from torch import Tensor, nn
 
-from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.boxes import pieces
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, Sharding
 from pretrain.models.placement import Parameter
+from pretrain.plan.declaration import Declared
 from pretrain.random.init import initial_values
 
 Tensors = dict[str, Tensor]
@@ -32,7 +32,9 @@ class State:
         for parameter, factors in self._sharding.factors():  # every rank has them whole
             saves = self._groups.tensor_rank == 0 and self._groups.replica_rank == 0 and not parameter.copy
             for kind, value in factors.items():
-                parts[f"{kind}/{parameter.name}"] = GlobalPart(tuple(value.shape), (Piece((0,), value),), saves)
+                parts[f"{kind}/{parameter.name}"] = GlobalPart(
+                    tuple(value.shape), (Piece((0,) * value.dim(), value),), saves
+                )
         return parts
 
     def named(self, kind: str, ranges: Iterable[Range]) -> dict[str, GlobalPart]:
@@ -45,35 +47,31 @@ class State:
         parts: dict[str, GlobalPart] = {}
         for value, start, tensors in held:
             parameter = self._by_value[value]
-            saves = not (replicated and self._groups.replica_rank) and not parameter.copy
-            saves = saves and (parameter.split_dim is not None or self._groups.tensor_rank == 0)
-            shape = parameter.global_shape(self._groups.tensor_world)
-            local, offset = parameter.local_shape, parameter.offset(self._groups.tensor_rank)
+            saves = parameter.primary and not (replicated and self._groups.replica_rank)
             for kind, tensor in tensors.items():
                 name = f"{kind}/{parameter.name}"
                 assert name not in parts, "one rank never holds a tied embedding and its copy"
-                parts[name] = GlobalPart(shape, pieces(tensor.view(-1), start, local, offset), saves)
+                boxes = pieces(tensor.view(-1), start, parameter.local_shape, parameter.offset)
+                parts[name] = GlobalPart(parameter.declared.shape, boxes, saves)
         return parts
 
 
-def fill_initial(config: RunConfig, state: dict[str, GlobalPart]) -> None:
-    """Writes the weights of `state` from (seed, name, shape)."""
+def fill_initial(declarations: Iterable[Declared], seed: int, state: dict[str, GlobalPart]) -> None:
+    """Writes the weights of `state` as they are declared to begin."""
+    by_name = {declared.name: declared for declared in declarations}
     for name, part in state.items():
         kind, _, parameter = name.partition("/")
         for piece in part.pieces if kind == "model" else ():
-            _fill(config, parameter, part.shape, piece)
+            fill(by_name[parameter], seed, piece)
 
 
-def _fill(config: RunConfig, name: str, shape: tuple[int, ...], piece: Piece) -> None:
-    """Writes the initial values of one box, row by row where the box does not span whole rows."""
-    values = partial(initial_values, config.model, config.run.seed, name, shape)
-    box = piece.value.shape
-    if len(shape) == 1:
-        piece.value.copy_(values(piece.offset[0], box[0]))
-        return
-    (row, column), columns = piece.offset, shape[1]
-    if box[1] == columns:
-        piece.value.copy_(values(row * columns, box[0] * columns).view(box))
-        return
-    whole = values(row * columns, box[0] * columns).view(box[0], columns)
-    piece.value.copy_(whole[:, column : column + box[1]])
+def fill(declared: Declared, seed: int, piece: Piece) -> None:
+    """Writes the initial values of one box. Rows that reach beyond it are made whole, and cut."""
+    value, shape, offset, start = piece.value, declared.shape, piece.offset, 0
+    while value.dim() > 1 and len(value) == 1:  # one row of these is all there is of the box
+        start += offset[0] * prod(shape[1:])
+        value, shape, offset = value[0], shape[1:], offset[1:]
+    row = prod(shape[1:])
+    rows = initial_values(declared, seed, start + offset[0] * row, len(value) * row).view(len(value), *shape[1:])
+    inside = tuple(slice(o, o + n) for o, n in zip(offset[1:], value.shape[1:], strict=True))
+    value.copy_(rows[:, *inside])

@@ -6,21 +6,22 @@
     w = w - learning_rate * max(1e-3, RMS(w)) * u, the middle factor only if `relative`
 
 Means where the paper has sums: the quotient is the same. RMS, rows and columns are those of the whole parameter as it
-lies in a checkpoint (queries, keys and values of a layer are one). Every matrix is factored, however small.
+lies in a checkpoint (queries, keys and values of a layer are one). Every matrix is factored, however small; of more
+than two dimensions, the last two are a matrix for each index of the others.
 With `beta1`, w moves by the running mean of what is subtracted; weight decay is learning_rate * weight_decay * w, on
 matrices only. T5 has neither (Raffel et al. 2019, arXiv 1910.10683, section 3.1.2).
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from math import prod, sqrt
 
 import torch
 from torch import Tensor
 
 from pretrain.config.optimizer import AdafactorOptimizer
-from pretrain.engine.base import Piece
 from pretrain.engine.boxes import pieces
-from pretrain.engine.optimizer.base import Due, Rule, is_matrix
+from pretrain.engine.optimizer.base import Due, Rule
 from pretrain.engine.optimizer.totals import Holders, Totals, squares_by_row_and_column
 from pretrain.models.placement import Parameter
 
@@ -28,6 +29,9 @@ _SQUARE_EPS = 1e-30  # the paper's epsilon1, section 9, as the others
 _SMALLEST_RMS = 1e-3  # epsilon2
 _LARGEST_UPDATE = 1.0  # d, in RMS
 _DECAY_POWER = 0.8
+
+Shape = tuple[int, ...]
+Index = tuple[int | slice, ...]
 
 ROW, COLUMN, SQUARE, MEAN = "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq", "exp_avg"
 
@@ -41,79 +45,95 @@ class Adafactor(Rule):
         super().__init__(settings, holders)
         self._factors = {
             parameter.name: {
-                kind: torch.zeros(size, device=holders.place)
-                for kind, size in zip((ROW, COLUMN), holders.whole_shape(parameter), strict=True)
+                kind: torch.zeros(shape, device=holders.place)
+                for kind, shape in zip((ROW, COLUMN), _factor_shapes(parameter), strict=True)
             }
-            for parameter in self._matrices()
+            for parameter in self._factored()
         }
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
-        for parameter in self._matrices():
+        for parameter in self._factored():
             yield parameter, self._factors[parameter.name]
 
     def _names(self, parameter: Parameter) -> Sequence[str]:
         means = (MEAN,) if self.settings.beta1 else ()
-        return means if is_matrix(parameter) else (*means, SQUARE)
+        return means if parameter.declared.matrix else (*means, SQUARE)
 
     def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
         self._accumulate(ranges)
-        scales = {parameter.name: self._scales(parameter) for parameter in self._matrices()}
+        scales = {parameter.name: self._scales(parameter) for parameter in self._factored()}
         squares = self._squares(ranges, lambda due: self._normalised(due, scales))
         for due in ranges:
-            weights, updates = (sqrt(x / prod(self.holders.shape(due.parameter))) for x in squares[due.parameter.name])
+            size = prod(due.parameter.declared.real_shape)
+            weights, updates = (sqrt(x / size) for x in squares[due.parameter.name])
             rate = learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.relative else 1.0)
             step = self._normalised(due, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
             if self.settings.beta1:
                 step = due.moments[MEAN].lerp_(step, 1 - self.settings.beta1)
-            if is_matrix(due.parameter):
+            if due.parameter.declared.decays:
                 due.main.mul_(1 - learning_rate * self.settings.weight_decay)
             due.main.sub_(step)
 
     def _accumulate(self, ranges: Sequence[Due]) -> None:
         """Second moments: of vectors by value, of matrices by row and column."""
         share = self.updates**-_DECAY_POWER
-        totals = self.holders.totals(
-            lambda parameter: sum(self.holders.whole_shape(parameter)) if is_matrix(parameter) else 0
-        )
+        totals = self.holders.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.declared.matrix else 0)
         for due in ranges:
-            if not is_matrix(due.parameter):
+            if not due.parameter.declared.matrix:
                 due.moments[SQUARE].lerp_(due.gradient.square().add_(_SQUARE_EPS), share)
                 continue
             rows, columns = self._by_row_and_column(totals, due.parameter)
-            for box in self._boxes(due, self.holders.counted(due.parameter, due.start, due.gradient)):
-                (row, column), (height, width) = box.offset, box.value.shape
-                by_row, by_column = squares_by_row_and_column(box.value)
-                rows[row : row + height] += by_row
-                columns[column : column + width] += by_column
+            counted = self.holders.counted(due.parameter, due.start, due.gradient)
+            for of_rows, of_columns, matrix in _matrices(due, counted):
+                by_row, by_column = squares_by_row_and_column(matrix)
+                rows[of_rows] += by_row
+                columns[of_columns] += by_column
         totals.sum()
-        for parameter in self._matrices():
-            lengths = reversed(self.holders.shape(parameter))  # a row is as long as there are columns
+        for parameter in self._factored():
+            height, width = parameter.declared.real_shape[-2:]
             factors = self._factors[parameter.name].values()
-            for factor, found, length in zip(factors, self._by_row_and_column(totals, parameter), lengths, strict=True):
+            sums = self._by_row_and_column(totals, parameter)
+            for factor, found, length in zip(factors, sums, (width, height), strict=True):
                 factor.lerp_((found / length + _SQUARE_EPS).float(), share)
 
     def _scales(self, parameter: Parameter) -> tuple[Tensor, Tensor]:
         """What rows and columns of the gradient are multiplied by. Rows of padding have a gradient of zero."""
         rows, columns = self._factors[parameter.name].values()
-        return rows.div(rows[: self.holders.shape(parameter)[0]].mean()).rsqrt_(), columns.rsqrt()
+        real = rows[..., : parameter.declared.real_shape[-2]]
+        return rows.div(real.mean(-1, keepdim=True)).rsqrt_(), columns.rsqrt()
 
     def _normalised(self, due: Due, scales: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
         """The update before clipping, flat."""
-        if not is_matrix(due.parameter):
+        if not due.parameter.declared.matrix:
             return due.gradient * due.moments[SQUARE].rsqrt()
         rows, columns = scales[due.parameter.name]
         update = torch.empty_like(due.gradient)
-        for box, out in zip(self._boxes(due, due.gradient), self._boxes(due, update), strict=True):
-            (row, column), (height, width) = box.offset, box.value.shape
-            torch.mul(box.value, rows[row : row + height, None], out=out.value)
-            out.value.mul_(columns[column : column + width])
+        for (of_rows, of_columns, matrix), (*_, out) in zip(
+            _matrices(due, due.gradient), _matrices(due, update), strict=True
+        ):
+            torch.mul(matrix, rows[of_rows][:, None], out=out)
+            out.mul_(columns[of_columns])
         return update
 
-    def _boxes(self, due: Due, flat: Tensor) -> tuple[Piece, ...]:
-        return pieces(flat, due.start, due.parameter.local_shape, self.holders.offset(due.parameter))
-
     def _by_row_and_column(self, totals: Totals, parameter: Parameter) -> Sequence[Tensor]:
-        return totals.of(parameter).split(self.holders.whole_shape(parameter))
+        shapes = _factor_shapes(parameter)
+        flat = totals.of(parameter).split([prod(shape) for shape in shapes])
+        return [part.view(shape) for part, shape in zip(flat, shapes, strict=True)]
 
-    def _matrices(self) -> list[Parameter]:
-        return [parameter for parameter in self.holders.parameters.values() if is_matrix(parameter)]
+    def _factored(self) -> list[Parameter]:
+        return [parameter for parameter in self.holders.parameters.values() if parameter.declared.matrix]
+
+
+def _factor_shapes(parameter: Parameter) -> tuple[Shape, Shape]:
+    """Of the moments of rows, and of columns."""
+    *before, rows, columns = parameter.declared.shape
+    return (*before, rows), (*before, columns)
+
+
+def _matrices(due: Due, flat: Tensor) -> Iterator[tuple[Index, Index, Tensor]]:
+    """The range `flat` of a parameter as matrices, and where the moments of their rows and of their columns lie."""
+    for box in pieces(flat, due.start, due.parameter.local_shape, due.parameter.offset):
+        (*before, row, column), (*counts, height, width) = box.offset, box.value.shape
+        for index in product(*map(range, counts)):
+            at = tuple(o + i for o, i in zip(before, index, strict=True))
+            yield (*at, slice(row, row + height)), (*at, slice(column, column + width)), box.value[index]

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer, Optimizer
-from pretrain.engine.optimizer.base import is_matrix
 from pretrain.models.placement import Parameter
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -23,9 +22,9 @@ def adam(settings: AdamOptimizer | AdamWOptimizer, groups: list[dict[str, Any]])
 
 
 def parameter_groups(settings: Optimizer, parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
-    """Decay on matrices only, never on biases and norms."""
-    decayed = [p.value for p in parameters if is_matrix(p)]
-    plain = [p.value for p in parameters if not is_matrix(p)]
+    """Weight decay of those that are declared to decay."""
+    decayed = [p.value for p in parameters if p.declared.decays]
+    plain = [p.value for p in parameters if not p.declared.decays]
     decays = ((decayed, settings.weight_decay), (plain, 0.0))
     return [{"params": values, "weight_decay": decay} for values, decay in decays if values]
 

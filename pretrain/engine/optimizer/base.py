@@ -42,7 +42,7 @@ class Due:
 
 
 class Rule(ABC):
-    """One way to update parameters. Weight decay is of matrices only, never of biases and norms."""
+    """One way to update parameters. Which ones decay, and which are matrices to it, is declared with them."""
 
     def __init__(self, settings: Optimizer, holders: Holders) -> None:
         self.settings, self.holders = settings, holders
@@ -95,7 +95,3 @@ class Rule(ABC):
 
     @abstractmethod
     def _update(self, ranges: Sequence[Due], learning_rate: float) -> None: ...
-
-
-def is_matrix(parameter: Parameter) -> bool:
-    return len(parameter.local_shape) > 1

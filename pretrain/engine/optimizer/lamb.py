@@ -14,7 +14,7 @@ from math import sqrt
 from torch import Tensor
 
 from pretrain.config.optimizer import LambOptimizer
-from pretrain.engine.optimizer.base import Due, Rule, is_matrix
+from pretrain.engine.optimizer.base import Due, Rule
 from pretrain.models.placement import Parameter
 
 
@@ -33,7 +33,7 @@ class Lamb(Rule):
             due.moments["exp_avg_sq"].mul_(beta2).addcmul_(due.gradient, due.gradient, value=1 - beta2)
         squares = self._squares(ranges, self._direction)
         for due in ranges:
-            ratio = _ratio(*squares[due.parameter.name]) if is_matrix(due.parameter) else 1.0
+            ratio = _ratio(*squares[due.parameter.name]) if due.parameter.declared.matrix else 1.0
             due.main.sub_(self._direction(due), alpha=learning_rate * ratio)
 
     def _direction(self, due: Due) -> Tensor:
@@ -41,7 +41,8 @@ class Lamb(Rule):
         mean = due.moments["exp_avg"] / (1 - settings.beta1**step)
         root = (due.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
         direction = mean.div_(root.add_(settings.eps))
-        return direction.add_(due.main, alpha=settings.weight_decay) if is_matrix(due.parameter) else direction
+        decays = due.parameter.declared.decays
+        return direction.add_(due.main, alpha=settings.weight_decay) if decays else direction
 
 
 def _ratio(weights: float, direction: float) -> float:

@@ -23,8 +23,8 @@ def find_rule(
     kind = RULES.get(config.optimizer.name)
     if kind is None:
         return None
-    vocabulary, offloads = config.model.vocabulary or 0, config.parallel.offload_optimizer
-    return kind(config.optimizer, Holders(parameters, groups, vocabulary, device, replicated, offloads))
+    holders = Holders(parameters, groups, device, replicated, config.parallel.offload_optimizer)
+    return kind(config.optimizer, holders)
 
 
 class Idle(torch.optim.Optimizer):

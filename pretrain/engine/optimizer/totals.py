@@ -19,34 +19,21 @@ class Holders:
     many there are is chosen for the layouts' sake."""
 
     def __init__(
-        self, parameters: Sequence[Parameter], groups: Groups, vocabulary: int, device: torch.device, replicated: bool,
-        offloads: bool,
-    ) -> None:  # fmt: skip
+        self, parameters: Sequence[Parameter], groups: Groups, device: torch.device, replicated: bool, offloads: bool
+    ) -> None:
         """`replicated`: data and context ranks own the same ranges, so that only tensor ranks hold others. `offloads`:
         what is owned lies in host memory."""
         self.parameters: dict[nn.Parameter, Parameter] = {parameter.value: parameter for parameter in parameters}
         self.place = torch.device("cpu") if offloads else device
-        self._device, self._groups, self._vocabulary = device, groups, vocabulary
+        self._device, self._groups = device, groups
         self._others = groups.tensor_group if replicated else groups.stage_group
-
-    def whole_shape(self, parameter: Parameter) -> tuple[int, ...]:
-        return parameter.global_shape(self._groups.tensor_world)
-
-    def shape(self, parameter: Parameter) -> tuple[int, ...]:
-        """Of the whole parameter without padding."""
-        rows, *columns = self.whole_shape(parameter)
-        return (min(rows, self._vocabulary) if parameter.of_vocabulary else rows, *columns)
-
-    def offset(self, parameter: Parameter) -> tuple[int, ...]:
-        """Where this tensor rank's part begins in the whole."""
-        return parameter.offset(self._groups.tensor_rank)
 
     def counted(self, parameter: Parameter, start: int, flat: Tensor) -> Tensor:
         """What this rank is to add to sums over the whole parameter: of its range `flat`, which begins at `start`, what
         is no padding; nothing if another rank adds the same values."""
-        if parameter.copy or (parameter.split_dim is None and self._groups.tensor_rank):
+        if not parameter.primary:
             return flat[:0]
-        rows = self.shape(parameter)[0] - self.offset(parameter)[0]
+        rows = parameter.declared.real_shape[0] - parameter.offset[0]
         return flat[: max(0, rows * prod(parameter.local_shape[1:]) - start)]
 
     def totals(self, sizes: Callable[[Parameter], int]) -> "Totals":
@@ -97,10 +84,10 @@ def sum_of_squares(flat: Tensor) -> Tensor:
     return sum(blocks, torch.zeros((), dtype=torch.float64, device=flat.device))
 
 
-def squares_by_row_and_column(box: Tensor) -> tuple[Tensor, Tensor]:
+def squares_by_row_and_column(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Sums of squares of [rows, columns] along each row, and along each column, in fp64."""
-    rows, columns = [], torch.zeros(box.shape[1], dtype=torch.float64, device=box.device)
-    for block in box.split(max(1, _BLOCK // box.shape[1])):
+    rows, columns = [], torch.zeros(matrix.shape[1], dtype=torch.float64, device=matrix.device)
+    for block in matrix.split(max(1, _BLOCK // matrix.shape[1])):
         squares = block.double().square()
         rows.append(squares.sum(1))
         columns += squares.sum(0)

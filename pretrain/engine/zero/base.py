@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.optimizer.base import Owned
 from pretrain.models.placement import Parameter
+from pretrain.plan.parameters import layer_matrices
 
 _BLOCK = 1024
 
@@ -76,11 +77,9 @@ class Sharding(Protocol):
 
 
 def bucket_parameters(config: RunConfig) -> int:
-    """Parameters whose gradients are exchanged at once: unless the config says otherwise, as many as a layer has. Fewer
-    would mean more messages, more would mean more memory and a later first exchange."""
-    model = config.model
-    layer = 4 * model.hidden * model.heads * model.head_width + 2 * model.hidden * model.ffn_width
-    return config.parallel.bucket_parameters or layer // config.parallel.tensor
+    """Parameters whose gradients are exchanged at once: unless the config says otherwise, as many as a layer's matrices
+    have. Fewer would mean more messages, more would mean more memory and a later first exchange."""
+    return config.parallel.bucket_parameters or layer_matrices(config.model) // config.parallel.tensor
 
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:

@@ -106,11 +106,7 @@ class DeepSpeedSharding(ABC):
         self.scale(self._summed / max(1, token_count))  # without tokens it is zero
 
     def norm(self) -> float:
-        once = [
-            self._gradient(flat)
-            for flat in self.flats
-            if not flat.parameter.copy and (flat.parameter.split_dim is not None or self.groups.tensor_rank == 0)
-        ]
+        once = [self._gradient(flat) for flat in self.flats if flat.parameter.primary]
         return norm(once, None, self.device)
 
     def scale(self, factor: float) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import (
+    OptimizerConfig,
+    ParamGroupOverride,
+    ParamKey,
+    ParamPredicate,
+    get_megatron_optimizer,
+)
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import FP32Optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -64,10 +70,13 @@ class MegatronSharding:
             params_dtype=DTYPES[config.precision],
             use_distributed_optimizer=shares,
         )
-        made = get_megatron_optimizer(optimizer_config, self.chunks, use_gloo_process_groups=False)
+        plain = {p.value for p in parameters if not p.declared.decays}
+        undecayed = ParamKey(predicate=ParamPredicate("undecayed", plain.__contains__))
+        overrides = {undecayed: ParamGroupOverride(wd_mult=0.0)}
+        made = get_megatron_optimizer(optimizer_config, self.chunks, overrides, use_gloo_process_groups=False)
         (self.optimizer,) = made.chained_optimizers
         for group in self.optimizer.param_groups:
-            # megatron-core leaves this to its scheduler, which we replace: decay on biases and norms is off here.
+            # megatron-core leaves this to its scheduler, which we replace.
             group["weight_decay"] = settings.weight_decay * group["wd_mult"]
             group["fused"] = True  # one pass over weights and moments; megatron-core leaves torch's default, several
         inner = self.optimizer.optimizer  # which never makes a step if there is a rule

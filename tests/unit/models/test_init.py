@@ -1,4 +1,4 @@
-"""Initial values depend on seed, name, shape and position, and on nothing else."""
+"""Initial values depend on the declaration, the seed and the position, and on nothing else."""
 
 import hashlib
 import math
@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from pretrain.config.model import Model
+from pretrain.plan.declaration import Constant, Declared, Normal
+from pretrain.plan.parts import declared
 from pretrain.random import init
 from pretrain.random.init import initial_values, normal
+from tests.helpers.families import FAMILIES, family_config
 
 MODEL = Model(layers=8, hidden=64, heads=4, sequence_length=32, vocabulary=256, init_std=0.02)
 NAME, SHAPE = "decoder.layers.3.mlp.linear_fc1.weight", (61, 37)
@@ -68,10 +71,42 @@ def test_values_are_normal() -> None:
     assert 4.5 < values.abs().max().item() < 6.5, "one in a million lies 4.9 deviations out"
 
 
-def test_biases_are_zero_and_norms_one() -> None:
-    for name in ("decoder.layers.0.mlp.linear_fc1.bias", "decoder.final_layernorm.bias"):
-        assert torch.equal(initial_values(MODEL, 7, name, (64,), 3, 9), torch.zeros(9))
-    assert torch.equal(initial_values(MODEL, 7, "decoder.final_layernorm.weight", (64,), 3, 9), torch.ones(9))
+def _of(model: Model, name: str) -> Declared:
+    return next(d for d in declared(model) if d.name == name)
+
+
+def _deviation(model: Model, name: str) -> float:
+    init = _of(model, name).init
+    assert isinstance(init, Normal)
+    (deviation,) = init.deviations
+    return deviation
+
+
+def test_constants_are_as_declared() -> None:
+    for value in (0.0, 1.0, 0.5):
+        vector = Declared("x", (64,), (None,), Constant(value), matrix=False)
+        assert torch.equal(initial_values(vector, 7, 3, 9), torch.full((9,), value))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_biases_begin_as_zeros_and_norms_as_ones(family: str) -> None:
+    for d in declared(family_config(family).model):
+        if not d.matrix:
+            assert d.init == Constant(0.0 if d.name.endswith("bias") else 1.0), d.name
+
+
+def test_normal_values_are_scaled_by_their_deviation() -> None:
+    matrix = Declared(NAME, SHAPE, (None, None), Normal((0.25,)), matrix=True)
+    assert torch.equal(initial_values(matrix, 7, 5, 300), normal(7, NAME, SHAPE, 5, 300) * 0.25)
+
+
+def test_blocks_of_rows_take_their_deviations_in_turn() -> None:
+    """Of 61 rows: 4 of deviation 1, 4 of 2, 4 of 3, and again, from any position."""
+    matrix = Declared(NAME, SHAPE, (None, None), Normal((1.0, 2.0, 3.0), rows=4), matrix=True)
+    scale = torch.tensor([1.0, 2.0, 3.0]).repeat_interleave(4).repeat(6)[: SHAPE[0], None]
+    expected = (normal(7, NAME, SHAPE, 0, COUNT).view(SHAPE) * scale).flatten()
+    assert torch.equal(initial_values(matrix, 7, 0, COUNT), expected)
+    assert torch.equal(initial_values(matrix, 7, 1234, 777), expected[1234:2011])
 
 
 @pytest.mark.parametrize(
@@ -89,15 +124,37 @@ def test_biases_are_zero_and_norms_one() -> None:
 @pytest.mark.parametrize("option", [True, False])
 def test_only_projections_into_the_residual_stream_are_scaled(name: str, scaled: bool, option: bool) -> None:
     model = MODEL.model_copy(update={"scale_residual_init": option})
-    values = initial_values(model, 7, name, SHAPE, 0, COUNT)
-    std = 0.02 / math.sqrt(2 * 8) if scaled and option else 0.02
-    torch.testing.assert_close(values, normal(7, name, SHAPE, 0, COUNT) * std, rtol=1e-6, atol=0)
+    assert _deviation(model, name) == (0.02 / math.sqrt(2 * 8) if scaled and option else 0.02)
+
+
+def test_t5_divides_by_the_root_of_the_inputs() -> None:
+    """Width 64, 4 heads of 8, feed-forward 256; queries of both attentions by the root of the head's width too."""
+    model = family_config("t5v1.1").model
+    layer, query = "decoder.layers.0", (64 * 8) ** -0.5
+    qkv = _of(model, f"{layer}.self_attention.linear_qkv.weight").init
+    assert qkv == Normal((query, 64**-0.5, 64**-0.5), rows=8)
+    assert _deviation(model, f"{layer}.cross_attention.linear_q.weight") == query
+    assert _deviation(model, f"{layer}.cross_attention.linear_kv.weight") == 64**-0.5
+    assert _deviation(model, f"{layer}.self_attention.linear_proj.weight") == 32**-0.5
+    assert _deviation(model, f"{layer}.mlp.linear_fc2.weight") == 256**-0.5
+    assert _deviation(model, "embedding.word_embeddings.weight") == 1
+    assert _deviation(model, "embedding.relative.encoder") == _deviation(model, "output_layer.weight") == 64**-0.5
+
+
+def test_xavier_counts_inputs_and_outputs_of_each_projection() -> None:
+    model = family_config("transformer").model  # width 64, feed-forward 256
+    layer = "decoder.layers.0"
+    for name in ("self_attention.linear_qkv", "cross_attention.linear_kv", "self_attention.linear_proj"):
+        assert _deviation(model, f"{layer}.{name}.weight") == math.sqrt(2 / 128)
+    assert _deviation(model, f"{layer}.mlp.linear_fc1.weight") == math.sqrt(2 / 320)
+    assert _deviation(model, "embedding.word_embeddings.weight") == 1 / 8
 
 
 def test_values_are_those_of_every_earlier_version() -> None:
     """A pinned digest: another one would change every run that is started anew from a seed. Rounded, since the last
     digit of the inverse normal distribution is the library's affair."""
-    values = initial_values(MODEL, 1234, NAME, SHAPE, 100, 1000)
+    matrix = Declared(NAME, SHAPE, ("tensor", None), Normal((MODEL.init_std,)), matrix=True)
+    values = initial_values(matrix, 1234, 100, 1000)
     assert values[:3].tolist() == pytest.approx(PINNED_VALUES, abs=1e-7)
     rounded = np.round(values.double().numpy() / 0.02, 3).astype("<f4") + 0.0  # no negative zeros
     assert hashlib.sha256(rounded.tobytes()).hexdigest()[:16] == PINNED_DIGEST

@@ -14,8 +14,9 @@ from pretrain.errors import RunError
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.observe.log import RunLog
 from pretrain.observe.metrics import read_events, read_metrics
-from pretrain.plan.estimate import num_parameters, training_flops_per_token
+from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.layout import plan_layout
+from pretrain.plan.parameters import num_parameters
 from tests.unit.plan.configs import config
 
 ROWS, LENGTH = 240, 32

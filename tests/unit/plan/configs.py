@@ -1,8 +1,9 @@
-"""A small run config, built without any file."""
+"""Small configs, built without any file."""
 
 from typing import Any
 
 from pretrain.config.load import validate
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 
 
@@ -21,3 +22,9 @@ def config(**sections: Any) -> RunConfig:
         replaces = name == "train"
         tree[name] = section if replaces else {**tree.get(name, {}), **section}
     return validate(RunConfig, tree, "config")
+
+
+def small_model(**changes: object) -> Model:
+    """One layer, small enough to count by hand."""
+    shape = {"layers": 1, "hidden": 4, "heads": 2, "sequence_length": 8, "vocabulary": 10, "vocabulary_multiple": 16}
+    return Model.model_validate({**shape, **changes})

@@ -8,7 +8,7 @@ import pytest
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.estimate import run_length
+from pretrain.plan.run_length import run_length
 from pretrain.plan.schedule import learning_rate
 from tests.unit.plan.configs import config
 

@@ -7,9 +7,9 @@ import pytest
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.estimate import num_parameters
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.layout_names import every_kind, parse
+from pretrain.plan.parameters import num_parameters
 from pretrain.verify.jobs import fits, plan, shrink
 
 CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name != "data")

@@ -22,6 +22,9 @@ PLACES = [
     ((1, 5), (1, 0)),
     ((5, 1), (0, 1)),
     *(((7,), offset) for offset in ((0,), (7,))),
+    *(((2, 3, 4), offset) for offset in ((0, 0, 0), (2, 0, 0), (0, 3, 0), (0, 0, 4), (1, 2, 3))),
+    ((3, 1, 2), (1, 2, 0)),
+    *(((2, 2, 2, 3), offset) for offset in ((0, 0, 0, 0), (2, 0, 0, 0), (1, 2, 1, 3))),
 ]
 
 
@@ -38,7 +41,7 @@ def test_every_range_is_covered_exactly_once_in_its_place(local: tuple[int, ...]
                 np.testing.assert_array_equal(whole[box], piece.value.numpy())
                 seen.extend(piece.value.reshape(-1).tolist())
             assert seen == flat.tolist(), (start, end)
-            assert len(found) <= 3
+            assert len(found) <= 2 * len(local) - 1
 
 
 def test_pieces_are_views_that_write_through() -> None:
@@ -53,8 +56,3 @@ def test_whole_rows_are_one_piece() -> None:
     (piece,) = pieces(torch.arange(8), 4, LOCAL, (6, 0))
     assert piece.offset == (7, 0)
     assert piece.value.shape == (2, 4)
-
-
-def test_other_shapes_are_refused() -> None:
-    with pytest.raises(AssertionError, match="vectors or matrices"):
-        pieces(torch.zeros(8), 0, (2, 2, 2), (0, 0, 0))

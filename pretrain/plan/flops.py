@@ -1,0 +1,35 @@
+"""Floating-point operations that a model asks for. No torch."""
+
+from pretrain.config.model import Model
+
+
+def training_flops_per_token(model: Model) -> float:
+    """Floating-point operations of forward and backward per token of a full sequence (of an encoder-decoder, per token
+    of its input).
+
+        3 * (2 * (layers * layer weights + vocabulary * hidden) + sum over layers of 4 * keys * heads * head width)
+
+    A multiply-add is two operations; backward is twice forward (Kaplan et al. 2020, arXiv 2001.08361, section 2.1;
+    the attention term as Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only what a
+    query sees: half the sequence under a causal mask, less in a band. So this is the work that the model asks for,
+    whatever the kernels do; recomputed activations, padding, norms and softmax are not counted. An encoder-decoder's
+    layers count at the positions that they work on, and so does the vocabulary.
+    """
+    inputs, labels = model.sequence_length, model.label_length
+    projection = model.hidden * model.heads * model.head_width
+    shared = model.hidden * model.query_groups * model.head_width  # of keys, or of values
+    weights = 2 * (projection + shared) + (3 if model.gated else 2) * model.hidden * model.ffn_width
+    scores = 2 * model.heads * model.head_width  # multiply-adds for each key that a query sees
+    encoder_layers, decoder_layers = model.stacks
+    multiply_adds = 0.0
+    for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
+        for layer in range(layers):
+            keys = model.attention.of_layer(layer).mean_keys(length, causal)
+            multiply_adds += length * (weights + scores * keys)
+    if model.is_encoder_decoder:
+        multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
+    assert model.vocabulary is not None, "the vocabulary is resolved before it is used"
+    head = model.vocabulary * model.hidden
+    if model.capabilities.masked_head:
+        head += model.hidden * model.hidden
+    return 6 * (multiply_adds + labels * head) / inputs

@@ -1,0 +1,46 @@
+"""Bytes of a training state. No torch."""
+
+from dataclasses import dataclass
+
+from pretrain.config.optimizer import AdafactorOptimizer, Optimizer
+from pretrain.plan.layout import Layout
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """What one rank holds of a training state when a step's gradients are complete."""
+
+    weights: float
+    """those computed with"""
+    gradients: float
+    optimizer: float
+    """moments of each weight, and fp32 weights where they are not the ones computed with"""
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+
+def num_moments(optimizer: Optimizer) -> int:
+    """Values that the optimizer keeps for each weight of a matrix."""
+    if isinstance(optimizer, AdafactorOptimizer):
+        return 1 if optimizer.beta1 else 0
+    return 2
+
+
+def state_bytes(parameters: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
+    """For the `parameters` of one tensor and pipeline rank, and `num_moments` of the optimizer.
+
+    Gradients are accumulated in fp32 whatever the precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has
+    half precision gradients). Not counted: activations, the buckets of an exchange, the small weights that stage 3
+    keeps everywhere, and Adafactor's moments of vectors, rows and columns (4 * (rows + columns) for rows * columns
+    weights). Offloaded states are counted too."""
+    width = 4 if precision == "fp32" else 2
+    shares = layout.zero > 0 and (layout.replicas > 1 or layout.shards_by_deepspeed)
+    own = parameters / layout.replicas if shares else parameters
+    copies = precision != "fp32" or layout.shards_by_deepspeed
+    return StateBytes(
+        weights=width * (own if layout.zero == 3 else parameters),
+        gradients=4 * (own if layout.zero >= 2 else parameters),
+        optimizer=4 * (moments + copies) * own,
+    )

@@ -1,0 +1,144 @@
+"""The parameters of every model, declared part by part. Modules of the same names are built in `models/`; where the two
+disagree, building stops (`models/placement.py`)."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from pretrain.config.model import Model
+from pretrain.plan.declaration import Constant, Declared, Normal
+from pretrain.plan.initial import SCHEMES, Plain
+
+WORDS = "embedding.word_embeddings.weight"
+STACKS = ("encoder", "decoder")
+
+
+def declared(model: Model, prefix: str = "") -> list[Declared]:
+    """All parameters of `model`. `prefix` goes before their names, where a run has several models."""
+    found = list(_at(0, "embedding.", embeddings(model)))
+    depth = 0
+    for stack, layers in enumerate(model.stacks):
+        for number in range(layers):
+            depth += 1
+            name = f"{STACKS[stack]}.layers.{number}."
+            found += _at(depth, name, layer(model, crosses=bool(stack) and model.is_encoder_decoder))
+            if number == layers - 1 and model.norm == "pre":
+                final = "decoder.final_layernorm." if model.capabilities.first_names else f"{name}final.norm."
+                found += _at(depth, final, norm(model))
+    found += _at(depth + 1, "", head(model))
+    return [replace(d, name=prefix + d.name, alias_of=d.alias_of and prefix + d.alias_of) for d in found]
+
+
+def embeddings(model: Model) -> Iterator[Declared]:
+    """Of tokens, and of each stack what it adds to them."""
+    scheme = SCHEMES[model.init](model)
+    yield _vocabulary(model, "word_embeddings.weight", scheme.words())
+    for stack, layers, length in zip(STACKS, model.stacks, (model.sequence_length, model.label_length), strict=True):
+        name = "" if model.capabilities.first_names else f"{stack}."
+        if layers and model.positions == "learned":
+            yield _table(f"{name}position_embeddings.weight", length + model.position_offset, model)
+        if layers and model.segments:
+            yield _table(f"{name}segment_embeddings.weight", model.segments, model)
+        if layers and model.embedding_norm:
+            yield from _under(f"{name}norm.", norm(model))
+        if layers and model.positions == "relative":
+            init = Normal((scheme.table(),))
+            yield Declared(f"relative.{stack}", (model.relative_buckets, model.heads), (None, "tensor"), init, True)
+
+
+def layer(model: Model, crosses: bool) -> Iterator[Declared]:
+    """One layer; `crosses`: with attention to an encoder."""
+    pre = model.norm == "pre"
+    scheme, biased = SCHEMES[model.init](model), model.bias
+    hidden, queries, keys = model.hidden, model.heads * model.head_width, model.query_groups * model.head_width
+    query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
+    group = (query,) * (model.heads // model.query_groups) + (key, key)  # each key's queries lie before it
+    fused = Normal(group, model.head_width) if query != key else Normal((key,))
+    yield from _under("input_layernorm." if pre else "self_attn_bda.norm.", norm(model))
+    yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, biased))
+    yield from _under("self_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
+    if crosses:
+        yield from _under("pre_cross_attn_layernorm." if pre else "cross_attn_bda.norm.", norm(model))
+        yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased))
+        yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased))
+        yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
+    inner = (2 if model.gated else 1) * model.ffn_width
+    yield from _under("pre_mlp_layernorm." if pre else "mlp_bda.norm.", norm(model))
+    first = Normal((scheme.projection(hidden, inner),))
+    yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased))
+    yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_width, hidden, biased))
+
+
+def head(model: Model) -> Iterator[Declared]:
+    """What makes logits, or is the embedding again; before it, what an encoder needs to predict tokens."""
+    if model.capabilities.masked_head:
+        yield from _under("head.transform.", _whole(model, model.hidden))
+        yield from _under("head.norm.", norm(model))
+        if model.pooled_head:
+            yield from _under("head.pooler.", _whole(model, model.hidden))
+            yield from _under("head.next_sentence.", _whole(model, 2))
+        bias = _vector("output_layer.bias", model.padded_vocabulary, axis="tensor")
+        yield replace(bias, padding=_padding(model))
+    output = _vocabulary(model, "output_layer.weight", SCHEMES[model.init](model).table())
+    yield replace(output, alias_of=WORDS) if model.tied_head else output
+
+
+def norm(model: Model) -> Iterator[Declared]:
+    yield _vector("weight", model.hidden, start=1.0)
+    if model.norm_type == "layer":
+        yield _vector("bias", model.hidden)
+
+
+def column(inputs: int, outputs: int, init: Normal, bias: bool) -> Iterator[Declared]:
+    """A linear layer whose outputs tensor ranks share."""
+    yield Declared("weight", (outputs, inputs), ("tensor", None), init, matrix=True)
+    if bias:
+        yield _vector("bias", outputs, axis="tensor")
+
+
+def row(inputs: int, outputs: int, init: Normal, bias: bool) -> Iterator[Declared]:
+    """A linear layer whose inputs tensor ranks share."""
+    yield Declared("weight", (outputs, inputs), (None, "tensor"), init, matrix=True)
+    if bias:
+        yield _vector("bias", outputs)
+
+
+def _into_residual(scheme: Plain, inputs: int, outputs: int, bias: bool) -> Iterator[Declared]:
+    return row(inputs, outputs, Normal((scheme.into_residual(inputs, outputs),)), bias)
+
+
+def _whole(model: Model, outputs: int) -> Iterator[Declared]:
+    """A linear layer of the head, which every tensor rank holds."""
+    deviation = SCHEMES[model.init](model).projection(model.hidden, outputs)
+    yield Declared("weight", (outputs, model.hidden), (None, None), Normal((deviation,)), matrix=True)
+    yield _vector("bias", outputs)
+
+
+def _table(name: str, rows: int, model: Model) -> Declared:
+    init = Normal((SCHEMES[model.init](model).table(),))
+    return Declared(name, (rows, model.hidden), (None, None), init, matrix=True)
+
+
+def _vocabulary(model: Model, name: str, deviation: float) -> Declared:
+    shape = (model.padded_vocabulary, model.hidden)
+    return Declared(name, shape, ("tensor", None), Normal((deviation,)), matrix=True, padding=_padding(model))
+
+
+def _padding(model: Model) -> int:
+    return model.padded_vocabulary - (model.vocabulary or 0)
+
+
+def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -> Declared:
+    return Declared(name, (size,), (axis,), Constant(start), matrix=False)
+
+
+def _under(prefix: str, parts: Iterable[Declared]) -> Iterator[Declared]:
+    return (replace(part, name=prefix + part.name) for part in parts)
+
+
+def _at(depth: int, prefix: str, parts: Iterable[Declared]) -> Iterator[Declared]:
+    return (replace(part, depth=depth) for part in _under(prefix, parts))
+
+
+def _one_stack(model: Model) -> bool:
+    """Names of the first family, given when there was no other: checkpoints have them."""
+    return model.family == "gpt"

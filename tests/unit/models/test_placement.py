@@ -1,0 +1,98 @@
+"""Modules as built, joined with what is declared of their parameters."""
+
+import pytest
+import torch
+from torch import nn
+
+from pretrain.models.placement import mark_split, parameters
+from pretrain.plan.declaration import Declared, Normal
+from pretrain.plan.parameters import Held
+
+
+class Chunk(nn.Module):
+    """Of a stage whose only layer is the sixth of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 4)
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(8, 3, bias=False))])
+        self.layers[0].global_name = "decoder.layers.5"  # type: ignore[assignment]
+
+
+def _held(name: str, shape: tuple[int, ...], *axes: str | None) -> Held:
+    return Held(Declared(name, shape, axes, Normal((1.0,)), matrix=True), name, copy=False, tied=False)
+
+
+TABLE = _held("embedding.weight", (10, 4), None, None)
+LINEAR = _held("decoder.layers.5.0.weight", (6, 8), "tensor", None)
+SECOND = {"tensor": (1, 2)}
+"""The second of two tensor ranks."""
+
+
+def test_names_parts_and_who_counts_them() -> None:
+    table, linear = parameters(Chunk(), [TABLE, LINEAR], SECOND)
+    assert (table.name, table.local_shape, table.offset, table.primary) == ("embedding.weight", (10, 4), (0, 0), False)
+    assert (linear.name, linear.local_shape, linear.offset, linear.primary) == (
+        "decoder.layers.5.0.weight", (3, 8), (3, 0), True,
+    )  # fmt: skip
+    first, _ = parameters(Chunk(), [TABLE, LINEAR], {"tensor": (0, 2)})
+    assert first.primary
+
+
+def test_a_copy_goes_by_the_name_of_its_original_and_is_counted_there() -> None:
+    copy = Held(_held("words", (10, 4), None, None).declared, "embedding.weight", copy=True, tied=True)
+    found, _ = parameters(Chunk(), [copy, LINEAR], {"tensor": (0, 2)})
+    assert (found.name, found.copy, found.tied, found.primary) == ("words", True, True, False)
+
+
+def test_a_parameter_that_is_not_declared_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"parameter decoder\.layers\.5\.0\.weight is built and not declared"):
+        parameters(Chunk(), [TABLE], SECOND)
+
+
+def test_a_parameter_that_is_not_built_is_refused() -> None:
+    with pytest.raises(ValueError, match="parameter more is declared and not built"):
+        parameters(Chunk(), [TABLE, LINEAR, _held("more", (3,), None)], SECOND)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        _held(LINEAR.name, (6, 8), None, "tensor"),
+        _held(LINEAR.name, (6, 8), None, None),
+        _held(LINEAR.name, (3, 8), "tensor", None),
+        _held(LINEAR.name, (48,), "tensor"),
+    ],
+    ids=["other dimension", "not shared", "other shape", "other dimensions"],
+)
+def test_a_parameter_that_is_declared_otherwise_is_refused(wrong: Held) -> None:
+    with pytest.raises(ValueError, match=r"is declared as .*, shared by .*and \(3, 8\) was built"):
+        parameters(Chunk(), [TABLE, wrong], SECOND)
+
+
+def test_a_module_that_is_used_twice_is_one_parameter() -> None:
+    chunk = Chunk()
+    chunk.layers.append(chunk.layers[0])
+    assert len(parameters(chunk, [TABLE, LINEAR], SECOND)) == 2
+
+
+def test_megatron_core_is_told_what_is_declared_whatever_a_module_said() -> None:
+    chunk = Chunk()
+    chunk.embedding.weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+    mark_split(parameters(chunk, [TABLE, LINEAR], SECOND))
+    linear = chunk.layers[0][0].weight  # type: ignore[index]
+    assert (linear.tensor_model_parallel, linear.partition_dim) == (True, 0)
+    assert not hasattr(chunk.embedding.weight, "tensor_model_parallel")
+
+
+def test_three_dimensions_and_another_axis() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(2, 6, 2))
+
+    chunk = nn.Module()
+    chunk.experts = Experts()
+    held = _held("experts.weight", (8, 6, 4), "expert", None, "tensor")
+    (found,) = parameters(chunk, [held], {"tensor": (1, 2), "expert": (3, 4)})
+    assert (found.offset, found.primary) == ((6, 0, 2), True)

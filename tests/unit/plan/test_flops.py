@@ -1,0 +1,27 @@
+"""Operations that a model asks for."""
+
+import pytest
+
+from pretrain.plan.flops import training_flops_per_token
+from tests.unit.plan.configs import small_model as model
+
+
+class TestOperations:
+    def test_counted_by_hand(self) -> None:
+        # Forward multiply-adds per token: 192 weights of the layer, 10 logits of 4; scores and values on 4.5 keys
+        # (mean of 1..8), 4 wide. Two operations each, backward twice forward.
+        assert training_flops_per_token(model()) == 3 * 2 * (192 + 40 + 2 * 4.5 * 4)
+
+    def test_a_band_costs_less(self) -> None:
+        banded = model(layers=2, attention={"pattern": ["dense", "banded"], "window": 2})
+        dense = model(layers=2)
+        # One of the two layers sees (1 + 7 * 2) / 8 keys and not 4.5.
+        saved = 3 * 4 * (4.5 - 15 / 8) * 4
+        assert training_flops_per_token(dense) - training_flops_per_token(banded) == pytest.approx(saved)
+
+    def test_padding_rows_are_no_work_of_the_model(self) -> None:
+        assert training_flops_per_token(model()) == training_flops_per_token(model(vocabulary_multiple=1024))
+
+    def test_shared_keys_cost_less(self) -> None:
+        # One key and value head for two queries: 2 x 2 columns of 4 less, of keys and of values.
+        assert training_flops_per_token(model()) - training_flops_per_token(model(kv_heads=1)) == 6 * 2 * 2 * 4

@@ -1,0 +1,44 @@
+"""Peaks of devices."""
+
+import pytest
+
+from pretrain.plan.hardware import PEAKS, peak_flops
+
+
+class TestPeaks:
+    @pytest.mark.parametrize(
+        ("name", "bf16"),
+        [
+            ("NVIDIA A100-SXM4-80GB", 312e12),
+            ("A100-SXM4-40GB", 312e12),
+            ("NVIDIA A100-PCIE-40GB", 312e12),
+            ("NVIDIA A100 80GB PCIe", 312e12),
+            ("NVIDIA H100 80GB HBM3", 989.4e12),
+            ("NVIDIA H100 PCIe", 756e12),
+            ("NVIDIA H100 NVL", 835e12),
+            ("NVIDIA H200", 989.4e12),
+            ("NVIDIA GH200 480GB", 989.4e12),
+            ("NVIDIA GH200 144G HBM3e", 989.4e12),
+            ("NVIDIA L4", 121e12),
+            ("NVIDIA L40S", 362.05e12),
+            ("NVIDIA B200", 2250e12),
+        ],
+    )
+    def test_known_devices(self, name: str, bf16: float) -> None:
+        assert peak_flops(name, "bf16") == peak_flops(name, "fp16") == bf16
+
+    def test_fp32_is_slower_than_bf16(self) -> None:
+        assert all(peak.bf16_flops is None or peak.fp32_flops < peak.bf16_flops for peak in PEAKS)
+        assert peak_flops("NVIDIA A100-SXM4-80GB", "fp32") == 19.5e12
+
+    def test_v100_has_no_bf16(self) -> None:
+        assert peak_flops("Tesla V100-SXM2-32GB", "bf16") is None
+        assert peak_flops("Tesla V100-SXM2-32GB", "fp32") == 15.7e12
+        assert peak_flops("Tesla V100-SXM2-32GB", "fp16") == 125e12
+
+    @pytest.mark.parametrize(
+        "name", ["cpu", "", "NVIDIA A10G", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A100-SXM-64GB", "NVIDIA L40X"]
+    )
+    def test_unknown_devices_and_slices_have_no_peak(self, name: str) -> None:
+        assert peak_flops(name, "bf16") is None
+        assert peak_flops(name, "fp32") is None
