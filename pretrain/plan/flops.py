@@ -28,8 +28,7 @@ def training_flops_per_token(model: Model) -> float:
             multiply_adds += length * (weights + scores * keys)
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
-    assert model.vocabulary is not None, "the vocabulary is resolved before it is used"
-    head = model.vocabulary * model.hidden
+    head = model.real_vocabulary * model.hidden
     if model.capabilities.masked_head:
         head += model.hidden * model.hidden
     return 6 * (multiply_adds + labels * head) / inputs

@@ -124,7 +124,7 @@ def _vocabulary(model: Model, name: str, deviation: float) -> Declared:
 
 
 def _padding(model: Model) -> int:
-    return model.padded_vocabulary - (model.vocabulary or 0)
+    return model.padded_vocabulary - model.real_vocabulary
 
 
 def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -> Declared:
@@ -137,8 +137,3 @@ def _under(prefix: str, parts: Iterable[Declared]) -> Iterator[Declared]:
 
 def _at(depth: int, prefix: str, parts: Iterable[Declared]) -> Iterator[Declared]:
     return (replace(part, depth=depth) for part in _under(prefix, parts))
-
-
-def _one_stack(model: Model) -> bool:
-    """Names of the first family, given when there was no other: checkpoints have them."""
-    return model.family == "gpt"

@@ -54,16 +54,21 @@ def norm(ours: str, theirs: str, model: Model) -> Iterator[Link]:
 
 
 def by_head(ours: str, theirs: Sequence[str], model: Model) -> Iterator[Link]:
-    """Query, key and value (or key and value) of each head lie together here, and apart there."""
-    count = len(theirs)
+    """Each key and value, and before them (if `theirs` are three) the queries that share them, lie together here, and
+    apart there."""
+    queries = (model.heads // model.query_groups,) if len(theirs) == 3 else ()
+    heads = (*queries, 1, 1)  # of each group, of each of `theirs`
 
     def out(fused: Tensor) -> Sequence[Tensor]:
-        split = fused.view(model.heads, count, model.head_width, *fused.shape[1:])
-        return [split[:, part].flatten(0, 1) for part in range(count)]
+        split = fused.view(model.query_groups, sum(heads), model.head_width, *fused.shape[1:])
+        return [part.flatten(0, 2) for part in split.split(heads, dim=1)]
 
     def back(*parts: Tensor) -> Tensor:
-        split = [part.view(model.heads, model.head_width, *part.shape[1:]) for part in parts]
-        return torch.stack(split, dim=1).flatten(0, 2)
+        split = [
+            part.view(model.query_groups, count, model.head_width, *part.shape[1:])
+            for part, count in zip(parts, heads, strict=True)
+        ]
+        return torch.cat(split, dim=1).flatten(0, 2)
 
     for leaf in ("weight", "bias") if model.bias else ("weight",):
         yield Link(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)

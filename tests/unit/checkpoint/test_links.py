@@ -13,8 +13,11 @@ from safetensors.torch import load_file
 from pretrain.checkpoint.hf.export import write_tensors
 from pretrain.checkpoint.hf.links import Link, by_head, gated, rows, same, transposed
 from tests.helpers.families import family_config
+from tests.helpers.tiny import tiny_config
 
 MODEL = family_config("bert", model={"vocabulary": 250}).model
+GROUPED = tiny_config(model={"kv_heads": 2}).model
+"""4 heads of 16, of which two and two share a key"""
 
 
 class Held(np.ndarray):
@@ -58,6 +61,8 @@ LINKS: dict[str, tuple[Callable[[], Link], tuple[int, ...]]] = {
     "transposed": (lambda: transposed("x", "y"), (6, 4)),
     "rows": (lambda: rows("x", "y", MODEL), (256, 4)),
     "by_head": (lambda: next(by_head("x", ["q", "k", "v"], MODEL)), (3 * MODEL.hidden, 4)),
+    "by_group": (lambda: next(by_head("x", ["q", "k", "v"], GROUPED)), (2 * MODEL.hidden, 4)),
+    "keys": (lambda: next(by_head("x", ["k", "v"], GROUPED)), (MODEL.hidden, 4)),
     "gated": (lambda: gated("x", "g", "v"), (8, 4)),
 }
 
@@ -72,3 +77,10 @@ def test_back_undoes_out(kind: str) -> None:
     assert len(there) == len(link.theirs)
     assert torch.equal(link.back(*there), value)
     assert [x.shape for x in link.out(torch.empty(shape, device="meta"))] == [x.shape for x in there]
+
+
+def test_queries_of_a_group_come_before_their_key_and_value() -> None:
+    link = next(by_head("x", ["q", "k", "v"], GROUPED))
+    heads = torch.arange(8).repeat_interleave(16)  # as they lie here: q q k v, q q k v
+    q, k, v = (part.view(-1, 16)[:, 0].tolist() for part in link.out(heads))
+    assert (q, k, v) == ([0, 1, 4, 5], [2, 6], [3, 7])
