@@ -36,7 +36,6 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("gpt", "model.positions=relative", "model.positions=relative is not in the gpt family: use learned or rotary"),
         ("gpt", "model.positions=rotary", None),
         ("gpt", "model.rotary_base=5000", "model.rotary_base=5000.0 does nothing with model.positions=learned"),
-        ("gpt", "model={positions: rotary, head_dim: 3}", "a head of 3 has an odd one"),
         ("gpt", "model.kv_heads=3", "model.kv_heads=3 does not divide model.heads=4"),
         ("t5", "model.kv_heads=2", "leave it out for an encoder-decoder"),
         ("bert", "model.positions=rotary", "is not in the bert family"),
@@ -65,6 +64,11 @@ def test_what_does_not_go_together_is_refused(family: str, override: str, messag
         return
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         _load(family, override)
+
+
+def test_rotary_positions_turn_pairs() -> None:
+    with pytest.raises(ConfigError, match="a head of 3 has an odd one"):
+        _load("gpt", "model.positions=rotary", "model.head_dim=3")
 
 
 def test_packed_rows_are_for_the_gpt_family() -> None:
