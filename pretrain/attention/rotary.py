@@ -8,7 +8,7 @@ from torch import Tensor
 def rotated(x_SBHD: Tensor, positions_BS: Tensor, base: float) -> Tensor:
     """Pair i of D / 2 turned by position * base^(-2 i / D), computed in fp32."""
     half = x_SBHD.shape[-1] // 2
-    frequencies = base ** (-torch.arange(half, device=x_SBHD.device, dtype=torch.float32) / half)
+    frequencies = 1 / base ** (torch.arange(half, device=x_SBHD.device, dtype=torch.float32) / half)
     angles = positions_BS.T[:, :, None, None].float() * frequencies
     cosine, sine = angles.cos(), angles.sin()
     first, second = x_SBHD.float().chunk(2, dim=-1)

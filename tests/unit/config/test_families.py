@@ -66,7 +66,7 @@ def test_what_does_not_go_together_is_refused(family: str, override: str, messag
         _load(family, override)
 
 
-def test_rotary_positions_turn_pairs_of_features() -> None:
+def test_rotary_positions_turn_pairs() -> None:
     with pytest.raises(ConfigError, match="a head of 3 has an odd one"):
         _load("gpt", "model.positions=rotary", "model.head_dim=3")
 

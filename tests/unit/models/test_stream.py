@@ -1,0 +1,35 @@
+"""Parts of the stream by name."""
+
+import pytest
+import torch
+
+from pretrain.models.stream import Stream, of_model
+from tests.helpers.families import family_config
+from tests.helpers.tiny import tiny_config
+
+
+def test_a_part_is_found_and_replaced_among_others() -> None:
+    stream = Stream({"encoder": 3, "decoder": 2, "tables": 1})
+    x = torch.arange(6.0).view(6, 1, 1)
+    assert stream.part(x, "decoder").flatten().tolist() == [3, 4]
+    for part, expected in (("encoder", [9, 9, 9, 3, 4, 5]), ("decoder", [0, 1, 2, 9, 9, 5])):
+        changed = stream.replaced(x, part, torch.full_like(stream.part(x, part), 9))  # type: ignore[arg-type]
+        assert changed.flatten().tolist() == expected
+    with pytest.raises(AssertionError, match="no decoder"):
+        Stream({"encoder": 3, "tables": 1}).part(x, "decoder")
+
+
+def test_the_only_part_is_the_stream_itself() -> None:
+    x = torch.zeros(4, 1, 1)
+    assert Stream({"decoder": 4}).part(x, "decoder") is x
+    by = torch.ones(4, 1, 1)
+    assert Stream({"decoder": 4}).replaced(x, "decoder", by) is by
+
+
+def test_a_model_s_parts() -> None:
+    t5, bert = family_config("t5").model, family_config("bert").model
+    # 2 tables of 8 buckets for 4 heads, or 2 of them, in positions of 64 values.
+    assert of_model(t5, 32, 16, tensor_ranks=1).lengths == {"encoder": 32, "decoder": 16, "tables": 1}
+    assert of_model(t5, 16, 8, tensor_ranks=2).positions == 16 + 8 + 1
+    assert of_model(bert, 32, 32, tensor_ranks=1).lengths == {"encoder": 32}
+    assert of_model(tiny_config().model, 32, 32, tensor_ranks=1).lengths == {"decoder": 32}
