@@ -171,7 +171,7 @@ def _verify(argv: list[str]) -> int:
     from pretrain.config.load import load
     from pretrain.config.resolve import resolve
     from pretrain.plan.kinds import every_kind, parse, short
-    from pretrain.verify.jobs import fits, plan, shrink
+    from pretrain.verify.jobs import fits, plan
 
     _check_writable(options.out)
     config = load(RunConfig, options.config, options.overrides)
@@ -194,9 +194,7 @@ def _verify(argv: list[str]) -> int:
         layouts = [
             parse(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")
         ]
-    if not options.full:
-        config = shrink(config, layouts)
-    reference, jobs = plan(config, layouts)
+    jobs = plan(config, layouts, options.full)
     needed = max(job.layout.world for job in jobs)
     if started and started < needed:
         raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}")
@@ -209,7 +207,7 @@ def _verify(argv: list[str]) -> int:
 
     store, rank = device.meet()
     show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
-    return 0 if Verification(store, rank, max(1, started), options.steps).run(reference, jobs, show) else 1
+    return 0 if Verification(store, rank, max(1, started), options.steps).run(jobs, show) else 1
 
 
 def _compare(argv: list[str]) -> int:
@@ -222,11 +220,11 @@ def _compare(argv: list[str]) -> int:
     if options.out is not None:
         _check_writable(options.out)
     _quiet()
-    from pretrain.verify.compare import Run, compare
+    from pretrain.verify.compare import RecordedRun, compare
     from pretrain.verify.compare_report import show
 
     try:
-        a, b = map(Run.read, options.runs)
+        a, b = map(RecordedRun.read, options.runs)
         return 0 if show(a, b, compare(a, b), options.out) else 1
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read or written ({error.strerror})") from None
