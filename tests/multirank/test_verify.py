@@ -35,7 +35,6 @@ def _configs() -> dict[str, Callable[[], RunConfig]]:
         "recomputing": lambda: tiny_config(model=_model(**DROPOUT), parallel={"recompute": "full"}),
         "packed": lambda: tiny_config(objective={"packing": "best_fit"}),
         "wide heads": lambda: tiny_config(model=_model(head_dim=64)),
-        "bf16": lambda: tiny_config(precision="bf16"),
         "adamw": lambda: tiny_config(optimizer=small_decay),
         "lamb": lambda: tiny_config(optimizer={"name": "lamb", **small_decay}),
         "adafactor": lambda: tiny_config(optimizer={"name": "adafactor", **small_decay}),
@@ -142,16 +141,18 @@ def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
         assert row.verdict.largest["scores"] > 0
 
 
-def test_bf16_alone_shows_it_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_alone_shows_it_too(precision: str, tmp_path: Path) -> None:
     planted: list[tuple[Fault, str]] = [
         (faults.norms_not_summed, "tp2+sp"),
         (faults.tied_embedding_not_exchanged, "pp2"),
         (faults.mask_lost, "pp2"),
+        (hidden_faults.scores_swapped, "cp2"),
     ]
-    rows = table(_configs()["bf16"](), tmp_path, [], planted)
+    rows = table(tiny_config(precision=precision), tmp_path, [], planted)
     check_sound(rows)
     for fault, layout in planted:
-        assert not of_fault(rows, fault, layout, "bf16").same
+        assert not of_fault(rows, fault, layout, precision).same
 
 
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (7, 9))])
