@@ -9,10 +9,13 @@ HALF = {"loss": 2e-2, "gradient norm": 5e-2, "gradient": 2e-1, "update": 5e-1, "
 # How many times as far as one rank a layout may depart. Training amplifies rounding, more at a higher learning rate, so
 # it is measured: one rank departs in fp32 only because its micro-batches are of another size, in half by all rounding.
 _FP32_MARGIN, _HALF_MARGIN = 10.0, 4.0
-# One number may be near the reference's by luck, which thousands of elements are not.
-_HALF_FLOORS = {
-    "loss": 1e-3, "gradient norm": 5e-3, "gradient": 1e-2, "update": 1e-2, "decay": 3e-1, "scores": 1e-2,
-}  # fmt: skip
+# What one rank may be near the reference by, by luck: one number, or the parameter that rounding shakes most, where
+# layouts were 4 times apart. fp16 has 3 bits more than bf16.
+_FLOORS = {
+    "fp32": FP32,
+    "bf16": {"loss": 1e-3, "gradient norm": 5e-3, "gradient": 1e-1, "update": 1e-1, "decay": 3e-1, "scores": 1e-2},
+    "fp16": {"loss": 1e-3, "gradient norm": 5e-3, "gradient": 2e-2, "update": 2e-2, "decay": 3e-1, "scores": 1e-2},
+}
 
 
 def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
@@ -20,5 +23,5 @@ def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
     half = precision != "fp32"
     if one_rank is None:
         return HALF if half else FP32
-    margin, floors = (_HALF_MARGIN, _HALF_FLOORS) if half else (_FP32_MARGIN, FP32)
-    return {quantity: max(floor, margin * one_rank.largest[quantity]) for quantity, floor in floors.items()}
+    margin = _HALF_MARGIN if half else _FP32_MARGIN
+    return {name: max(floor, margin * one_rank.largest[name]) for name, floor in _FLOORS[precision].items()}
