@@ -160,6 +160,13 @@ def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: i
     check_sound(table(tiny_config(precision="bf16", run={"dir": "unused", "seed": seed}), tmp_path, ["tp2", "tp2+sp"]))
 
 
+def test_a_step_that_fp16_leaves_out_is_made_again_at_a_lower_scale(tmp_path: Path) -> None:
+    config = tiny_config(precision="fp16", loss_scale={"start": 2.0**23})
+    rows = table(config, tmp_path, ["tp1"])
+    check_sound(rows)
+    assert {row.job.config.loss_scale.start for row in rows if row.job.config.precision == "fp16"} == {2.0**23}
+
+
 def test_layout_that_fails_says_why_and_the_next_goes_on(tmp_path: Path) -> None:
     rows = table(tiny_config(), tmp_path, ["dp2"], [(faults.fails_on_rank_1, "tp2")])
     assert of_fault(rows, faults.fails_on_rank_1, "tp2").error == "ValueError: no such weights (rank 1)"
