@@ -14,11 +14,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     if options.out is not None:
         check_writable(options.out)
-    from pretrain.verify.compare import Run, compare
+    from pretrain.verify.compare import RecordedRun, compare
     from pretrain.verify.compare_report import show
 
     try:
-        a, b = map(Run.read, options.runs)
+        a, b = map(RecordedRun.read, options.runs)
         return 0 if show(a, b, compare(a, b), options.out) else 1
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read or written ({error.strerror})") from None

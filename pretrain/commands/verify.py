@@ -28,12 +28,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--full", action="store_true", help="keep the config's sizes, which must fit one rank in fp32")
     parser.add_argument("--out", type=Path, default=Path("verify.json"), help="default verify.json")
     options = parser.parse(argv)
-    from pretrain.verify.jobs import plan, shrink
+    from pretrain.verify.jobs import plan
 
     check_writable(options.out)
     config = _config(options)
     layouts = _layouts(options, config)
-    reference, jobs = plan(config if options.full else shrink(config, layouts), layouts)
+    jobs = plan(config, layouts, options.full)
     needed, started = max(job.layout.world for job in jobs), int(os.environ.get("WORLD_SIZE", "0"))
     if started and started < needed:
         raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}")
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
 
     store, rank = device.meet()
     show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
-    return 0 if Verification(store, rank, max(1, started), options.steps).run(reference, jobs, show) else 1
+    return 0 if Verification(store, rank, max(1, started), options.steps).run(jobs, show) else 1
 
 
 def _config(options: Namespace) -> RunConfig:

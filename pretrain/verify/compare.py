@@ -33,7 +33,7 @@ MOST = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # up to here, how
 
 
 @dataclass(frozen=True)
-class Run:
+class RecordedRun:
     """What a run directory holds."""
 
     path: Path
@@ -44,7 +44,7 @@ class Run:
     """on which it was started or continued"""
 
     @classmethod
-    def read(cls, path: Path) -> "Run":
+    def read(cls, path: Path) -> "RecordedRun":
         """Raises ConfigError where there is no run, or one without a step."""
         if not (path / "config.yaml").exists():
             raise ConfigError(f"{path} is not a run: it has no config.yaml")
@@ -90,12 +90,12 @@ class Line:
         return next((one for one in self.measured if not one.by <= self.bound(one.step)), None)
 
 
-def other_runs(a: Run, b: Run) -> list[tuple[str, Any, Any]]:
+def other_runs(a: RecordedRun, b: RecordedRun) -> list[tuple[str, Any, Any]]:
     """Config keys that make them two different runs, with both values."""
     return differences(a.config.model_dump(mode="json"), b.config.model_dump(mode="json"))
 
 
-def compare(a: Run, b: Run) -> Iterator[Line]:
+def compare(a: RecordedRun, b: RecordedRun) -> Iterator[Line]:
     """Each quantity. Raises ConfigError for runs that have no step in common, RunError for a damaged checkpoint."""
     steps = sorted(a.metrics.keys() & b.metrics.keys())
     if not steps:
@@ -109,7 +109,7 @@ def compare(a: Run, b: Run) -> Iterator[Line]:
         return [Measured(step, measure(a.metrics[step], b.metrics[step])) for step in steps]
 
     for quantity, key in _KEYS.items():
-        yield Line(quantity, over_steps(lambda x, y, k=key: float(x[k] != y[k])), lambda step: 0.0)
+        yield Line(quantity, over_steps(partial(_unequal, key)), lambda step: 0.0)
     growing = {name: partial(_growing, base, MOST[name]) for name, base in bounds.items()}
     yield Line("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), growing["loss"])
     norms = over_steps(lambda x, y: _apart(x["grad_norm"], y["grad_norm"]) / (y["grad_norm"] or 1.0))
@@ -118,7 +118,7 @@ def compare(a: Run, b: Run) -> Iterator[Line]:
     yield Line("weights", [_weights(a, b, name) for name in shared], growing["weights"])
 
 
-def _weights(a: Run, b: Run, name: str) -> Measured:
+def _weights(a: RecordedRun, b: RecordedRun, name: str) -> Measured:
     """How far apart the weights are, as a part of the way that training has moved them."""
     first, second = a.checkpoints[name], b.checkpoints[name]
     for checkpoint in (first, second):
@@ -146,6 +146,10 @@ def _weights(a: Run, b: Run, name: str) -> Measured:
     if not names:
         raise RunError(f"{first} has no weights")
     return Measured(step, (apart / moved) ** 0.5 if moved else apart**0.5, furthest[1])
+
+
+def _unequal(key: str, x: dict[str, Any], y: dict[str, Any]) -> float:
+    return float(x[key] != y[key])
 
 
 def _apart(x: float | None, y: float | None) -> float:

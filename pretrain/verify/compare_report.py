@@ -6,10 +6,10 @@ from pathlib import Path
 
 from data_pipeline.common.atomic import write_whole
 from pretrain.observe.metrics import finite
-from pretrain.verify.compare import EXACT, Line, Measured, Run, other_runs
+from pretrain.verify.compare import EXACT, Line, Measured, RecordedRun, other_runs
 
 
-def show(a: Run, b: Run, lines: Iterable[Line], out: Path | None) -> bool:
+def show(a: RecordedRun, b: RecordedRun, lines: Iterable[Line], out: Path | None) -> bool:
     """Prints what two runs differ in, line by line, and writes it to `out` as JSON. Whether they are the same run."""
     for run in (a, b):
         layouts = ", ".join(run.layouts)

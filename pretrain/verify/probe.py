@@ -1,101 +1,148 @@
-"""A few training steps of an engine, watched: what went in, what came out, every gradient and every weight."""
+"""A few training steps, watched, the run being stopped and scored on the way.
+
+What each step differs in from the one before is on purpose: the learning rate, so that a rate which is not the step's
+own shows; and the number of rows, so that what a rank remembers of another step's does.
+"""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch.distributed as dist
 
-from data_pipeline.batch import Batch, Rows
+from data_pipeline.batch import Batch, Cursor, Rows
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.base import Engine, GlobalPart
+from pretrain.engine.base import Engine, GlobalPart, StepResult
+from pretrain.plan.ramp import batch_sizes
+from pretrain.plan.schedule import learning_rate
+from pretrain.verify import restart
+from pretrain.verify.observation import Observation, RankInputs, RankMetrics, RankScores, TensorShard
 
 _MASKED = 0.5  # largest part of a row's labels that bear no loss
+_SCORED = 1  # the step after which rows are scored: others follow in the same engine, which scoring must not change
 
 
-class Source(Protocol):
-    """Where batches come from: data_pipeline's Stream, or text made up here."""
+class BatchSource(Protocol):
+    """Where batches come from: data_pipeline's Stream, or rows made up here."""
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch: ...
 
 
 @dataclass(frozen=True)
-class Held:
-    """What one rank holds of a global tensor."""
+class Trial:
+    """What is run and watched, for `steps` steps."""
 
-    rank: int
-    name: str
-    offset: tuple[int, ...]
-    value: np.ndarray
+    config: RunConfig
+    source: BatchSource
+    steps: int
+    joined: Callable[[bool], AbstractContextManager[None]]
+    """inside, the ranks have a process group: that of the beginning if True, else of what follows the stop"""
+    build: Callable[[bool], Engine]
+    """in a process group: an engine with initial weights if True, else to be loaded"""
+    checkpoints: Path | None
+    """where it stops, and goes on from; None: the reference, which never stops, and scores each row by itself"""
 
+    @property
+    def stop(self) -> int:
+        """The last step before the stop: if there are three, two come before it, of different sizes."""
+        return (self.steps + 1) // 2
 
-@dataclass(frozen=True)
-class Fed:
-    """The rows that one rank was given: digests of all that a row has, from row `first` of the batch on."""
+    def sequences(self, step: int) -> int:
+        """Rows of the global batch: the largest batch comes first, then the smallest."""
+        sizes = batch_sizes(self.config.batch)
+        return sizes[-1] if step == 1 else sizes[0]
 
-    rank: int
-    first: int
-    rows: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Said:
-    """What one rank was told of a step."""
-
-    rank: int
-    loss: float
-    """mean over loss-bearing tokens, nats"""
-    token_count: int
-    grad_norm: float
+    def rate(self, step: int) -> float:
+        return learning_rate(self.config, (step, 0), (self.steps, 0))
 
 
-@dataclass(frozen=True)
-class Observation:
-    """After `step` steps, seen from all ranks (on rank 0; elsewhere the lists are empty). Step 0 is the beginning:
-    only weights."""
+def observe(trial: Trial) -> Iterator[Observation]:
+    """Trains from the initial weights. Collective.
 
-    step: int
-    weights: list[Held]
-    """fp32, as the optimizer holds them"""
-    copies: list[Held]
-    """as they are computed with, and their type"""
-    data_hash: str = ""
-    fed: list[Fed] = field(default_factory=list)
-    said: list[Said] = field(default_factory=list)
-    gradients: list[Held] = field(default_factory=list)
-    """as the optimizer applied them: of the mean token loss, clipped"""
+    A part of the labels, other in each row, bears no loss: a mask that is lost, or a mean of means, then shows."""
+    directory = trial.checkpoints
+    with trial.joined(True):
+        stopped = yield from _begin(trial, trial.build(True))
+    if stopped is not None and directory is not None:
+        with trial.joined(False):
+            yield from _go_on(trial, trial.build(False), stopped, directory)
 
 
-def observe(engine: Engine, config: RunConfig, source: Source, steps: int) -> Iterator[Observation]:
-    """Trains `steps` steps from the initial weights. Collective.
+def _begin(trial: Trial, engine: Engine) -> Generator[Observation, None, restart.Stopped | None]:
+    weights, replicas = engine.state(), engine.weights_in_use()
+    yield Observation(0, _gather(_shards(weights, "model")), _gather(_shards(replicas, "weight")))
+    last = trial.steps if trial.checkpoints is None else trial.stop
+    cursor = yield from _train(trial, engine, range(1, last + 1), 0)
+    if trial.checkpoints is None:
+        return None
+    return restart.stop(engine, trial.config, last, cursor, trial.checkpoints)
 
-    A part of the labels, other in each row, bears no loss: a mask that is lost, or a mean of means, then shows.
-    """
+
+def _go_on(trial: Trial, engine: Engine, stopped: restart.Stopped, checkpoints: Path) -> Iterator[Observation]:
+    record, restored = restart.go_on(engine, stopped, checkpoints)
+    yield Observation(record.step, restored=_gather(restored))
+    samples = Cursor.from_dict(record.cursor).samples
+    yield from _train(trial, engine, range(record.step + 1, trial.steps + 1), samples)
+
+
+def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generator[Observation, None, Cursor]:
+    """Makes `steps`, `samples` rows having been trained on before. Where the data stands then."""
     engine.keeps_gradients = True
-    yield Observation(0, _gather(_held(engine.state(), "model")), _gather(_held(engine.weights_in_use(), "weight")))
-    rows = config.batch.sequences
-    for step in range(1, steps + 1):
-        start = (step - 1) * rows
-        batch = source.batch(start, rows, engine.data_rank, engine.data_world)
-        count = len(batch.tokens)
-        first = engine.data_rank * count
-        masks = [_loss_mask(config.run.seed, start + first + row, batch.labels.shape[1]) for row in range(count)]
-        batch = replace(batch, loss_mask=batch.loss_mask * np.stack(masks))
-        result = engine.train_step(batch, config.optimizer.learning_rate, step)
+    cursor = Cursor(samples, "")
+    for step in steps:
+        batch, first = _batch(trial, engine, step, cursor.samples)
+        cursor = batch.cursor
+        result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
         inputs = [value for value in (getattr(batch, field.name) for field in fields(Rows)) if value is not None]
         digests = tuple(_digest(*row) for row in zip(*inputs, strict=True))
         yield Observation(
             step=step,
-            weights=_gather(_held(engine.state(), "model")),
-            copies=_gather(_held(engine.weights_in_use(), "weight")),
+            weights=_gather(_shards(engine.state(), "model")),
+            replicas=_gather(_shards(engine.weights_in_use(), "weight")),
+            learning_rate=trial.rate(step),
             data_hash=batch.data_hash,
-            fed=_gather([Fed(dist.get_rank(), first, digests)]),
-            said=_gather([Said(dist.get_rank(), loss, result.token_count, result.grad_norm)]),
-            gradients=_gather(_held(engine.gradients(), "gradient")),
+            inputs=_gather([RankInputs(dist.get_rank(), first, digests)]),
+            metrics=_gather([RankMetrics(dist.get_rank(), loss, result.token_count, result.grad_norm)]),
+            gradients=_gather(_shards(engine.gradients(), "gradient")),
+            scores=_gather(_score(trial, engine, cursor.samples)) if step == _SCORED else [],
         )
+    return cursor
+
+
+def _batch(trial: Trial, engine: Engine, step: int, start: int) -> tuple[Batch, int]:
+    """This data rank's rows of the batch whose first is sample `start`, and which of the batch's is the first of
+    them."""
+    batch = trial.source.batch(start, trial.sequences(step), engine.data_rank, engine.data_world)
+    count = len(batch.tokens)
+    first = engine.data_rank * count
+    seed, length = trial.config.run.seed, batch.labels.shape[1]
+    masks = [_loss_mask(seed, start + first + row, length) for row in range(count)]
+    return replace(batch, loss_mask=batch.loss_mask * np.stack(masks)), first
+
+
+def _step(engine: Engine, batch: Batch, rate: float, step: int) -> StepResult:
+    """One that changes the weights: fp16 may overflow and leave it out, at a loss scale that is lower the next time."""
+    while (result := engine.train_step(batch, rate, step)).lowered_scale:
+        pass
+    return result
+
+
+def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
+    """Scores a small batch. The reference scores each row by itself: so it shows if a score depends on where its row
+    stands, as it does where dropout was left on."""
+    batch = trial.source.batch(start, trial.sequences(2), engine.data_rank, engine.data_world)
+    count = len(batch.tokens)
+    together = count if trial.checkpoints is not None else 1
+    found = [engine.score(batch[slice(row, row + together)]) for row in range(0, count, together)]
+    log_probability, greedy = (
+        np.concatenate(parts) for parts in zip(*((s.log_probability, s.greedy) for s in found), strict=True)
+    )
+    return [RankScores(dist.get_rank(), engine.data_rank * count, log_probability, greedy)]
 
 
 def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:
@@ -103,9 +150,10 @@ def _loss_mask(seed: int, sample: int, length: int) -> np.ndarray:
     return (random.random(length) >= _MASKED * random.random()).astype(np.float32)
 
 
-def _held(parts: dict[str, GlobalPart], kind: str) -> list[Held]:
+def _shards(parts: dict[str, GlobalPart], kind: str) -> list[TensorShard]:
+    rank = dist.get_rank()
     return [
-        Held(dist.get_rank(), name.removeprefix(f"{kind}/"), piece.offset, piece.value.float().cpu().numpy().copy())
+        TensorShard(rank, name.removeprefix(f"{kind}/"), piece.offset, piece.value.float().cpu().numpy().copy())
         for name, part in parts.items()
         if name.startswith(f"{kind}/")
         for piece in part.pieces

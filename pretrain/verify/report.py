@@ -8,6 +8,7 @@ from typing import Any
 from data_pipeline.common.atomic import write_whole
 from pretrain.build import versions
 from pretrain.observe.metrics import finite
+from pretrain.plan.ramp import batch_sizes
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job
 from pretrain.verify.run import Row
@@ -27,9 +28,9 @@ class Table:
         self._rows: list[Row] = []
         names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in QUANTITIES)
         print(
-            f"{model.family}, {model.layers} layers of width {model.hidden}, {batch.sequences} sequences of "
+            f"{model.family} of width {model.hidden}, {' or '.join(map(str, batch_sizes(batch)))} sequences of "
             f"{model.sequence_length} tokens, {steps} steps: largest departure from one rank in fp32\n"
-            f"{'layout'.ljust(self._title_width)}  precision{names}",
+            f"{'layout'.ljust(self._title_width)}  layers  precision{names}",
             flush=True,
         )
 
@@ -37,7 +38,9 @@ class Table:
         """One line, and another for each quantity that departs."""
         self._rows.append(row)
         self._write()
-        start = f"{row.job.title.ljust(self._title_width)}  {row.job.config.precision.ljust(len('precision'))}"
+        config = row.job.config
+        sizes = f"{config.model.layers:>{len('layers')}}  {config.precision.ljust(len('precision'))}"
+        start = f"{row.job.title.ljust(self._title_width)}  {sizes}"
         if row.verdict is None:
             print(f"{start}  FAILED\n    {row.error}", flush=True)
             return
@@ -71,6 +74,7 @@ def _plain(row: Row) -> dict[str, Any]:
         "layout": str(row.job.layout),
         "ranks": row.job.layout.world,
         "precision": row.job.config.precision,
+        "layers": row.job.config.model.layers,
         "micro_sequences": row.job.config.batch.micro_sequences,
         "same": row.same,
         "error": row.error,

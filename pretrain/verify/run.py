@@ -1,11 +1,16 @@
 """`pretrain verify`: the same few steps on one rank and on each layout, compared."""
 
 import gc
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -15,12 +20,16 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import open_stream
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
+from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
-from pretrain.plan.layout import plan_layout
-from pretrain.verify.departure import Reference, Verdict, bounds_of
+from pretrain.plan.layout import Layout, plan_layout
+from pretrain.verify.bounds import bounds_of
+from pretrain.verify.departure import Verdict
 from pretrain.verify.jobs import ONE_RANK, Job
-from pretrain.verify.probe import Observation, Source, observe
+from pretrain.verify.observation import Observation
+from pretrain.verify.probe import BatchSource, Trial, observe
+from pretrain.verify.reference import Reference
 
 Result = TypeVar("Result")
 
@@ -46,82 +55,133 @@ class Verification:
     """Runs jobs one after the other, each on as many of the ranks that share `store` as its layout has. Every rank
     makes one and calls the same methods, outside any process group."""
 
-    def __init__(self, store: dist.Store, rank: int, world: int, steps: int) -> None:
+    def __init__(self, store: dist.Store, rank: int, world: int, steps: int) -> None:  # type: ignore[name-defined]
         self._store, self._rank, self._world, self._steps = store, rank, world, steps
         device.install()
-        self._jobs = 0
+        self._jobs = count(1)
+        gc.collect()
+        gc.freeze()  # what is imported by now stays: looking through it after every job would take as long as a step
 
-    def run(self, reference: Job, jobs: Sequence[Job], show: Callable[[Row], None]) -> bool:
+    def run(self, jobs: Sequence[Job], show: Callable[[Row], None]) -> bool:
         """Calls `show` on rank 0 as each row comes. Whether all are the same run, on every rank. Raises the error of a
         reference that does not run."""
-        expected, error = self._watch(reference, partial(Reference, optimizer=reference.config.optimizer.name))
+        reference: RunConfig | None = None
+        expected: Reference | None = None
+        measured: dict[str, Verdict] = {}
+        same = True
+        with self._checkpoints() as checkpoints:
+            for job in jobs:
+                if job.reference != reference:
+                    expected, reference, measured = None, job.reference, {}  # two references at once need not fit
+                    expected = self._find_reference(reference)
+                precision = job.config.precision
+                bounds = bounds_of(precision, None if job.layout == ONE_RANK else measured.get(precision))
+                verdict, error = self._watch(job, partial(_compare, expected, job, bounds), checkpoints)
+                if job.layout == ONE_RANK and verdict is not None and verdict.same:
+                    measured[precision] = verdict
+                row = Row(job, bounds, verdict, error)
+                same = same and row.same
+                if self._rank == 0:
+                    show(row)
+            return self._agree(same)
+
+    def _find_reference(self, config: RunConfig) -> Reference | None:
+        reference, error = self._watch(Job(ONE_RANK, config, config), partial(Reference, config), None)
         if error is not None:
             raise RunError(f"one rank in fp32, which the others are compared with, failed: {error}")
-        measured: Verdict | None = None
-        same = True
-        for job in jobs:
-            bounds = bounds_of(job.config.precision, None if job.layout == ONE_RANK else measured)
-            placed = {"layout": job.layout, "precision": job.config.precision, "bounds": bounds}
-            compare = partial(Reference.compare, expected, **placed)  # called on rank 0, which has the reference
-            verdict, error = self._watch(job, compare)
-            if job.layout == ONE_RANK:
-                measured = verdict if verdict is not None and verdict.same else None
-            row = Row(job, bounds, verdict, error)
-            same = same and row.same
-            if self._rank == 0:
-                show(row)
-        return self._agree(same)
+        return reference
 
-    def _watch(self, job: Job, judge: Callable[[Iterable[Observation]], Result]) -> tuple[Result | None, str | None]:
-        """What rank 0 makes of a job's observations (None on the other ranks), or the error that ended it."""
-        self._jobs += 1
-        name, error_key, end_key = (f"{what}-{self._jobs}" for what in ("job", "error", "end"))
+    def _watch(
+        self, job: Job, judge: Callable[[Iterable[Observation]], Result], checkpoints: Path | None
+    ) -> tuple[Result | None, str | None]:
+        """What rank 0 makes of a job's observations (None on the other ranks), or the error that ended it. Without
+        `checkpoints` it runs as the reference does."""
+        number = next(self._jobs)
+        error_key, end_key = f"error-{number}", f"end-{number}"
+        directory = checkpoints / str(number) if checkpoints is not None else None
         result = None
         if self._rank < job.layout.world:
-
-            def note(error: Exception) -> None:
-                self._store.compare_set(error_key, "", f"{type(error).__name__}: {error} (rank {self._rank})")
-
+            joined, build = partial(self._joined, job, number), partial(self._build, job.config, job.layout)
             try:
-                with device.joined(self._store, name, self._rank, job.layout.world, job.config.health.timeout_s):
-                    try:
-                        result = self._judge(job, judge)
-                    except Exception as error:
-                        note(error)  # before the others notice that this rank leaves: the first to fail says why
-                        raise
+                trial = Trial(job.config, _source(job.config), self._steps, joined, build, directory)
+                result = self._judge(trial, judge)
             except Exception as error:  # of any kind: the layout is what is being tried
-                note(error)
-        gc.collect()  # megatron-core's modules refer to each other: two models at once need not fit
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+                self._note(number, error)
+        _free()
         if self._rank == 0:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
             self._store.set(end_key, "")
         self._store.wait([end_key], _LONG)
         failed = self._store.check([error_key])
         return (None, self._store.get(error_key).decode()) if failed else (result, None)
 
-    def _judge(self, job: Job, judge: Callable[[Iterable[Observation]], Result]) -> Result | None:
-        engine = make_engine(job.config, plan_layout(job.config, job.layout.world))
-        engine.initialise()
-        seen = observe(engine, job.config, _source(job.config), self._steps)
+    def _judge(self, trial: Trial, judge: Callable[[Iterable[Observation]], Result]) -> Result | None:
+        seen = observe(trial)
         try:
             return judge(seen) if self._rank == 0 else None
         finally:  # the others go on to the end, also where what was seen made no sense
             for _ in seen:
                 pass
 
+    @contextmanager
+    def _joined(self, job: Job, number: int, initial: bool) -> Iterator[None]:
+        """Inside, the job's ranks have a process group, for the beginning of the run or for what follows its stop."""
+        name, timeout_s = f"job-{number}-{initial}", job.config.health.timeout_s
+        with device.joined(self._store, name, self._rank, job.layout.world, timeout_s):
+            try:
+                yield
+                _free()  # while there is a group: DeepSpeed asks for it
+            except Exception as error:
+                self._note(number, error)  # before the others notice that this rank leaves: the first says why
+                raise
+
+    def _build(self, config: RunConfig, layout: Layout, initial: bool) -> Engine:
+        """An engine with initial weights, or to be loaded."""
+        engine = make_engine(config, plan_layout(config, layout.world))
+        if initial:
+            engine.initialise()
+        return engine
+
+    def _note(self, number: int, error: Exception) -> None:
+        self._store.compare_set(f"error-{number}", "", f"{type(error).__name__}: {error} (rank {self._rank})")
+
+    @contextmanager
+    def _checkpoints(self) -> Iterator[Path]:
+        """A directory that all ranks see. On several machines: where the command is called."""
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", self._world))
+        made: AbstractContextManager[str] = nullcontext("")
+        if self._rank == 0:
+            made = tempfile.TemporaryDirectory(prefix="verify-", dir=None if here >= self._world else Path.cwd())
+        with made as path:
+            if self._rank == 0:
+                self._store.set("checkpoints", path)
+            yield Path(self._store.get("checkpoints").decode())
+
     def _agree(self, verdict: bool) -> bool:
         """Rank 0's verdict, on every rank, once all have it: rank 0 may hold the store."""
         if self._rank == 0:
             self._store.set("verdict", str(int(verdict)))
-        agreed = self._store.get("verdict") == b"1"
+        agreed: bool = self._store.get("verdict") == b"1"
         if self._rank:
             self._store.set(f"left-{self._rank}", "")
         else:
-            with suppress(dist.DistError):  # the verdict stands, also where a rank is gone
+            with suppress(RuntimeError):  # the verdict stands, also where a rank is gone
                 self._store.wait([f"left-{rank}" for rank in range(1, self._world)], _SHORT)
         return agreed
 
 
-def _source(config: RunConfig) -> Source:
+def _compare(expected: Reference | None, job: Job, bounds: dict[str, float], found: Iterable[Observation]) -> Verdict:
+    assert expected is not None, "called on rank 0, which has it"
+    return expected.compare(found, job.layout, job.config.precision, bounds)
+
+
+def _source(config: RunConfig) -> BatchSource:
     return open_stream(config)[0] if config.data.resolved_sources else SyntheticStream(config)
+
+
+def _free() -> None:
+    """megatron-core's modules refer to each other: two models at once need not fit."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -10,52 +10,93 @@ from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.layout_names import every_kind, parse
 from pretrain.plan.parameters import num_parameters
-from pretrain.verify.jobs import fits, plan, shrink
+from pretrain.plan.ramp import batch_sizes
+from pretrain.plan.split import split_layers
+from pretrain.verify.jobs import fits, plan
 
-CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name != "data")
+CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in ("data",))
+CONFIGS = [path for path in CONFIGS if path.stem != "common"]
 
 
-def _load(path: Path) -> RunConfig:
-    return load(RunConfig, path, ["run.dir=unused"])
+def _load(path: str | Path, *overrides: str) -> RunConfig:
+    return load(RunConfig, path, ["run.dir=unused", *overrides])
 
 
 @pytest.mark.parametrize("world", [2, 4, 6, 8])
-@pytest.mark.parametrize("path", [p for p in CONFIGS if p.stem != "common"], ids=str)
+@pytest.mark.parametrize("path", CONFIGS, ids=str)
 def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Path, world: int) -> None:
     config, layouts = _load(path), every_kind(world)
-    small = shrink(config, layouts)
-    assert num_parameters(small.model) < 20e6
-    reference, jobs = plan(small, layouts)
-    assert reference.config.precision == "fp32"
+    jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
     for job in jobs:
         plan_layout(job.config, job.layout.world)  # legal
-    kept = ("norm", "tied_head", "dropout", "attention_dropout", "family", "norm_eps", "init_std")
-    assert [getattr(small.model, key) for key in kept] == [getattr(config.model, key) for key in kept]
-    assert small.model.attention.pattern == config.model.attention.pattern
-    assert small.model.layers >= len(config.model.attention.pattern), "every pattern of attention occurs"
-    assert small.optimizer == config.optimizer
+        small = job.config
+        assert num_parameters(small.model) < 25e6
+        assert job.reference.precision == "fp32"
+        kept = ("norm", "tied_head", "dropout", "attention_dropout", "family", "norm_eps", "init_std")
+        assert [getattr(small.model, key) for key in kept] == [getattr(config.model, key) for key in kept]
+        assert small.model.attention.pattern == config.model.attention.pattern
+        assert small.model.layers >= len(config.model.attention.pattern), "every pattern of attention occurs"
+        assert small.optimizer.model_copy(update={"learning_rate": 1}) == config.optimizer.model_copy(
+            update={"learning_rate": 1}
+        )
+
+
+@pytest.mark.parametrize("path", ["configs/debug/gpt.yaml", "configs/debug/t5.yaml", "configs/debug/bart.yaml"])
+def test_what_a_small_model_would_hide_is_there(path: str) -> None:
+    for job in plan(_load(path), every_kind(4)):
+        model, layout = job.config.model, job.layout
+        chunks = layout.pipeline * layout.virtual
+        if model.is_encoder_decoder:
+            assert min(split_layers(model, chunks)) >= 2, "layers of a chunk have an order"
+            assert model.target_length != model.sequence_length
+        else:
+            assert model.layers >= 2 * chunks
+        assert model.sequence_length // 2 > 64
+        few, many = batch_sizes(job.config.batch)
+        per_rank = many // layout.data // job.config.batch.micro_sequences
+        assert per_rank > 2 * layout.pipeline, "micro-batches that a pipeline holds at once, and more"
+        assert few < many
+
+
+@pytest.mark.parametrize(("heads", "head_dim", "expected"), [(8, None, None), (8, 16, None), (8, 32, 32), (6, 16, 12)])
+def test_heads_keep_their_proportion_to_the_width(heads: int, head_dim: int | None, expected: int | None) -> None:
+    width = f"model.head_dim={head_dim}" if head_dim else "model.head_dim=null"
+    config = _load("configs/debug/gpt.yaml", f"model.heads={heads}", width)
+    small = plan(config, [parse("tp2", 1)])[0].config.model
+    assert small.head_dim == expected
+    assert (small.head_width == small.hidden // small.heads) == (expected is None)
+
+
+def test_recomputation_is_kept_but_for_the_reference() -> None:
+    jobs = plan(_load("configs/debug/gpt.yaml", "parallel.recompute=full"), [parse("pp2", 1)])
+    assert {job.config.parallel.recompute for job in jobs} == {"full"}
+    assert {job.reference.parallel.recompute for job in jobs} == {"none"}
 
 
 def test_jobs_run_in_fp32_and_in_the_configs_precision() -> None:
-    config = shrink(_load(Path("configs/gpt3/125m.yaml")), [parse("tp2", 1)])
+    config = _load("configs/gpt3/125m.yaml")
     assert config.precision == "bf16"
-    reference, jobs = plan(config, [parse("tp2", 1), parse("tp2", 1)])
-    titles = [f"{job.title} {job.config.precision}" for job in jobs]
-    assert titles == ["one rank fp32", "tp2 fp32", "one rank bf16", "tp2 bf16"]
-    assert reference.config.batch.micro_sequences != jobs[0].config.batch.micro_sequences
+    jobs = plan(config, [parse("tp2", 1), parse("tp2", 1), parse("pp2", 1)])
+    titles = [f"{job.title} {job.config.precision} of {job.config.model.layers}" for job in jobs]
+    tensor = ["one rank fp32 of 2", "tp2 fp32 of 2", "one rank bf16 of 2", "tp2 bf16 of 2"]
+    pipeline = ["one rank fp32 of 4", "pp2 fp32 of 4", "one rank bf16 of 4", "pp2 bf16 of 4"]
+    assert titles == [*tensor, *pipeline], "one rank again for another number of layers"
+    assert all(job.reference.batch.micro_sequences != job.config.batch.micro_sequences for job in jobs)
+    assert all(job.reference.model == job.config.model for job in jobs)
 
 
 def test_full_size_leaves_out_layouts_that_do_not_fit_and_refuses_them_when_named() -> None:
-    config = load(RunConfig, "configs/debug/gpt.yaml", ["model.vocabulary=2048"])
+    config = _load("configs/debug/gpt.yaml", "model.vocabulary=2048")
     assert fits(config, parse("tp4", 1))
     assert not fits(config, parse("tp8", 1)), "4 heads"
     with pytest.raises(ConfigError, match=r"does not divide model\.heads"):
-        plan(config, [parse("tp8", 1)])
+        plan(config, [parse("tp8", 1)], full=True)
+    assert plan(config, [parse("tp4", 1)], full=True)[0].config.model == config.model
 
 
 def test_a_stage_of_zero_that_there_is_not_is_named() -> None:
-    config = load(RunConfig, "configs/debug/gpt.yaml", ["model.vocabulary=2048"])
+    config = _load("configs/debug/gpt.yaml", "model.vocabulary=2048")
     with pytest.raises(ConfigError, match=r"dp4\+zero4.*parallel.zero"):
         plan(config, [Layout(4, 1, 1, 1, False, 4)])
     with pytest.raises(ConfigError, match=r"parallel\.zero=3 is not among what megatron-core"):

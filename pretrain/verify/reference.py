@@ -1,0 +1,195 @@
+"""The one-rank fp32 run, with which a layout is compared step by step: every quantity, wherever it was seen."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+
+from pretrain.config.run_config import RunConfig
+from pretrain.models.megatron_config import DTYPES
+from pretrain.plan.layout import Layout
+from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
+from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
+from pretrain.verify.observation import Observation, RankScores, TensorShard
+
+_FP32_RESOLUTION = 2.0**-23
+_FULL_STEPS = 3.0  # two of opposite signs, and room for weight decay and for how sizes vary
+
+Before = dict[tuple[int, str, tuple[int, ...]], np.ndarray]
+"""a layout's weights before a step, by rank, name and offset"""
+
+
+class Reference:
+    """Holds all weights and gradients of its steps whole."""
+
+    def __init__(self, config: RunConfig, observations: Iterable[Observation]) -> None:
+        self._optimizer = config.optimizer
+        self.steps = list(observations)
+        self.weights = [{shard.name: shard.value for shard in seen.weights} for seen in self.steps]
+        self.gradients = [{shard.name: shard.value for shard in seen.gradients} for seen in self.steps]
+        self._clear: dict[tuple[int, str], np.ndarray] = {}
+
+    def compare(
+        self, found: Iterable[Observation], layout: Layout, precision: str, bounds: dict[str, float]
+    ) -> Verdict:
+        """`bounds` for the quantities that need not be equal."""
+        verdict = Verdict(dict.fromkeys(QUANTITIES, 0.0), [])
+        before: Before = {}
+        self._clear = {}
+        for seen in found:
+            departures = []
+            everything = self._measure(seen, before, bounds, DTYPES[precision])
+            for quantity, measured in sorted(everything.items(), key=lambda item: QUANTITIES.index(item[0])):
+                by = max((amount for amount, _, _ in measured), key=size, default=0.0)
+                verdict.largest[quantity] = max(verdict.largest[quantity], by, key=size)
+                bound = bounds.get(quantity, 0.0)
+                if not by <= bound:  # also when it is not a number
+                    departures.append(Departure.of(seen.step, quantity, bound, measured, layout))
+            if seen.weights:
+                before = {(shard.rank, shard.name, shard.offset): shard.value for shard in seen.weights}
+            if not verdict.departures:
+                verdict.departures = departures
+        return verdict
+
+    def _measure(
+        self, seen: Observation, before: Before, bounds: dict[str, float], dtype: torch.dtype
+    ) -> dict[str, list[Sighting]]:
+        """Each quantity, in each place where it was seen."""
+        if not seen.weights:
+            return {"checkpoint": [(float(r.different), r.name, r.rank) for r in seen.restored]}
+        if seen.step == 0:
+            different: list[Sighting] = [
+                (_different(shard.value, shard.of(self.weights[0][shard.name])), shard.name, shard.rank)
+                for shard in seen.weights
+            ]
+            different += _unheld(self.weights[0], seen.weights)
+            return {"initial weights": different, "replicas": self._replicas(seen, dtype)}
+        expected = self.steps[seen.step]
+        (told,) = expected.metrics
+        found: dict[str, list[Sighting]] = {
+            "samples": _samples(seen, expected),
+            "token count": [(float(abs(m.token_count - told.token_count)), None, m.rank) for m in seen.metrics],
+            "replicas": self._replicas(seen, dtype),
+            "loss": [(abs(m.loss - told.loss), None, m.rank) for m in seen.metrics],
+            "gradient norm": [
+                (abs(m.grad_norm - told.grad_norm) / (told.grad_norm or 1.0), None, m.rank) for m in seen.metrics
+            ],
+            "gradient": [(self._gradient(seen.step, shard), shard.name, shard.rank) for shard in seen.gradients]
+            + _unheld(self.gradients[seen.step], seen.gradients),
+            "scores": _scores(seen.scores, expected.scores),
+        }
+        return found | self._updates(seen, before, bounds)
+
+    def _replicas(self, seen: Observation, dtype: torch.dtype) -> list[Sighting]:
+        """Elements of the weights that ranks compute with that are not those the optimizer holds, rounded: a rank
+        that was not told of an update, or replicas that went different ways."""
+        whole = {name: np.full(value.shape, np.nan, np.float32) for name, value in self.weights[0].items()}
+        for shard in seen.weights:
+            shard.of(whole[shard.name])[...] = shard.value
+        rounded = {name: torch.from_numpy(value).to(dtype).float().numpy() for name, value in whole.items()}
+        return [(_different(s.value, s.of(rounded[s.name])), s.name, s.rank) for s in seen.replicas]
+
+    def _gradient(self, step: int, shard: TensorShard) -> float:
+        whole = self.gradients[step][shard.name]
+        wanted = shard.of(whole)
+        return _relative(shard.value - wanted, wanted, _rms(whole))
+
+    def _updates(self, seen: Observation, before: Before, bounds: dict[str, float]) -> dict[str, list[Sighting]]:
+        """Updates, and the decay in them, of each parameter, and of all that a rank has together: where rounding hides
+        the decay of one, that of many shows."""
+        updates: list[Sighting] = []
+        lost: list[Sighting] = []
+        sums: dict[int, DecaySums] = {}
+        for shard in seen.weights:
+            name, rank = shard.name, shard.rank
+            old, new = self.weights[seen.step - 1][name], self.weights[seen.step][name]
+            whole_clear = self._clear_elements(seen.step, name, bounds["gradient"])
+            difference = (shard.value - before[rank, name, shard.offset]) - shard.of(new - old)
+            updates.append((self._update(shard, old, new, difference, whole_clear), name, rank))
+            rate = decay_rate(self._optimizer, self.steps[seen.step].learning_rate, new - old)
+            clear = shard.of(whole_clear)
+            decay = decay_sums(difference[clear], shard.of(old)[clear], rate)
+            lost.append((decay.lost, name, rank))
+            sums[rank] = sums.get(rank, DecaySums()) + decay
+        return {"update": updates, "decay": lost + [(decay.lost, None, rank) for rank, decay in sums.items()]}
+
+    def _clear_elements(self, step: int, name: str, bound: float) -> np.ndarray:
+        """Where no gradient so far is within rounding of zero: elsewhere Adam makes a step of up to full size out of
+        it, whose sign is chance. What counts is what it is given, and that of `adam` has the decay in it."""
+        if (step, name) not in self._clear:
+            earlier = self._clear_elements(step - 1, name, bound) if step > 1 else True
+            gradient, old = self.gradients[step][name], self.weights[step - 1][name]
+            given = gradient + self._optimizer.weight_decay * old if self._decays_in_gradient(old) else gradient
+            self._clear[step, name] = (np.abs(given) > min(1.0, 100 * bound) * _rms(gradient)) & earlier
+        return self._clear[step, name]
+
+    def _decays_in_gradient(self, weights: np.ndarray) -> bool:
+        return self._optimizer.name == "adam" and weights.ndim > 1
+
+    def _update(
+        self, shard: TensorShard, old: np.ndarray, new: np.ndarray, difference: np.ndarray, whole_clear: np.ndarray
+    ) -> float:
+        """Of elements that are not clear only a step of up to full size is asked. What fp32 weights can't hold is left
+        out; and, of a vector that is clipped as a whole, what such elements do to the others by that."""
+        clear, update = shard.of(whole_clear), shard.of(new - old)
+        off = np.abs(difference) - 2 * _FP32_RESOLUTION * np.abs(shard.value)
+        if self._optimizer.name == "adafactor" and new.ndim == 1:
+            squares = np.square(new - old)
+            off -= squares[~whole_clear].sum() / (squares.sum() or 1.0) * np.abs(update)
+        full_step = float(np.abs(new - old).max())
+        astray = float(off[~clear].max(initial=0.0)) / (full_step or 1.0)
+        if astray > _FULL_STEPS or np.isnan(astray):
+            return astray
+        return _relative(np.maximum(off, 0)[clear], update[clear], _rms(new - old)) if clear.any() else 0.0
+
+
+def _samples(seen: Observation, expected: Observation) -> list[Sighting]:
+    (wanted,) = expected.inputs
+    found: list[Sighting] = [
+        (_unlike(given.rows, wanted.rows[given.first : given.first + len(given.rows)]), None, given.rank)
+        for given in seen.inputs
+    ]
+    rows = {row for given in seen.inputs for row in range(given.first, given.first + len(given.rows))}
+    found.append((float(len(wanted.rows) - len(rows)), None, None))
+    found.append((float(seen.data_hash != expected.data_hash), None, None))
+    return found
+
+
+def _scores(found: list[RankScores], expected: list[RankScores]) -> list[Sighting]:
+    """Log probabilities, or the part of positions of which another token is told to be the most probable."""
+    return [
+        (max(_rms(s.log_probability - log_probability), float((s.greedy != greedy).mean())), None, s.rank)
+        for s in found
+        for log_probability, greedy in [
+            (w.log_probability[s.first : s.first + len(s.greedy)], w.greedy[s.first : s.first + len(s.greedy)])
+            for w in expected
+        ]
+    ]
+
+
+def _unheld(whole: dict[str, np.ndarray], shards: list[TensorShard]) -> list[Sighting]:
+    """Elements of each tensor that no rank holds: what nobody has can't differ, and must not pass for equal."""
+    missing = {name: np.ones(value.shape, bool) for name, value in whole.items()}
+    for shard in shards:
+        shard.of(missing[shard.name])[...] = False
+    return [(float(elements.sum()), name, None) for name, elements in missing.items()]
+
+
+def _relative(difference: np.ndarray, reference: np.ndarray, typical: float) -> float:
+    """Norm of the difference against the reference's, or, where a piece happens to be small, against a piece of
+    typical size."""
+    whole = max(float(np.linalg.norm(reference)), typical * np.sqrt(reference.size))
+    off = float(np.linalg.norm(difference))
+    return off / whole if whole else off
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.linalg.norm(values) / np.sqrt(values.size))
+
+
+def _different(found: np.ndarray, wanted: np.ndarray) -> float:
+    return float((found.view(np.int32) != np.ascontiguousarray(wanted).view(np.int32)).sum())
+
+
+def _unlike(found: tuple[str, ...], wanted: tuple[str, ...]) -> float:
+    return float(sum(a != b for a, b in zip(found, wanted, strict=False)) + abs(len(found) - len(wanted)))

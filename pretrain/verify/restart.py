@@ -1,0 +1,80 @@
+"""A run is stopped, and goes on with an engine that knows nothing but its checkpoint, by the files of a real one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from data_pipeline.batch import Cursor
+from pretrain.checkpoint import store
+from pretrain.checkpoint.files import RECORD
+from pretrain.checkpoint.saver import Saver
+from pretrain.checkpoint.state import Record
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import Engine
+from pretrain.errors import RunError
+from pretrain.plan.ramp import tokens_of
+from pretrain.verify.observation import Restored
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What this rank held when the run was stopped."""
+
+    state: dict[str, list[Tensor]]
+    """copies of its pieces of each tensor"""
+    updates: int
+    loss_scale: tuple[float, int] | None
+
+
+def stop(engine: Engine, config: RunConfig, step: int, cursor: Cursor, checkpoints: Path) -> Stopped:
+    """Saves what the run is after `step` steps. Collective."""
+    scale = engine.loss_scale.state if engine.loss_scale is not None else None
+    tokens = tokens_of(config, cursor.samples)
+    described = config.model_dump(mode="json")
+    record = Record(step, engine.updates, tokens, cursor.to_dict(), described, "", {}, scale)
+    state = engine.state()
+    with Saver(checkpoints, keep=1, in_flight=0, timeout_s=config.health.timeout_s) as saver:
+        saver.save(state, record, b"")
+    copies = {name: [piece.value.detach().clone() for piece in part.pieces] for name, part in state.items()}
+    return Stopped(copies, engine.updates, scale)
+
+
+def go_on(engine: Engine, stopped: Stopped, checkpoints: Path) -> tuple[Record, list[Restored]]:
+    """Loads a new engine, on the layout of the one that stopped: what the checkpoint says, and what came of the state
+    on this rank. Collective."""
+    problems: list[str] = []
+    checkpoint = store.newest_valid(checkpoints, problems.append)
+    if checkpoint is None:
+        raise RunError("; ".join([f"no checkpoint was found in {checkpoints}", *problems]))
+    record = Record.read(checkpoint / RECORD)
+    store.load(checkpoint, engine.state(), None)
+    engine.state_loaded(record.updates, record.loss_scale)
+    return record, _compare(engine, stopped)
+
+
+def _compare(engine: Engine, stopped: Stopped) -> list[Restored]:
+    rank, state = dist.get_rank(), engine.state()
+    scale = engine.loss_scale.state if engine.loss_scale is not None else None
+    found = [
+        Restored(rank, "the number of updates", int(engine.updates != stopped.updates)),
+        Restored(rank, "the loss scale", int(scale != stopped.loss_scale)),
+    ]
+    for name in sorted(state.keys() | stopped.state.keys()):
+        now = [piece.value.detach() for piece in state[name].pieces] if name in state else []
+        different = _different(stopped.state.get(name, []), now)
+        found.append(Restored(rank, name, different))
+    return [restored for restored in found if restored.different]
+
+
+def _different(before: list[Tensor], now: list[Tensor]) -> int:
+    """Elements whose bits are not what they were; of pieces that are others now, all."""
+    if [piece.shape for piece in before] != [piece.shape for piece in now]:
+        return sum(piece.numel() for piece in (*before, *now))
+    return sum(int((_bits(a) != _bits(b)).sum()) for a, b in zip(before, now, strict=True))
+
+
+def _bits(piece: Tensor) -> Tensor:
+    return piece.contiguous().view(torch.int32) if piece.dtype == torch.float32 else piece

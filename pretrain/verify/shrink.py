@@ -1,0 +1,102 @@
+"""A config made small enough to run where verify is called.
+
+What can go wrong on a layout is kept: the family, objective, attention patterns, norms, ties, dropout, recomputation,
+optimizer and precision. Sizes are only as large as the layouts need to divide them, and as what could hide in a smaller
+model needs to show: chunks of two layers, whose order can be wrong; more micro-batches than twice the stages; inputs
+and targets of other lengths; heads as wide as the config's, in proportion; positions beyond a power of two.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+from math import lcm
+
+from data_pipeline.recipes.lengths import target_length
+from pretrain.config.load import validate
+from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
+from pretrain.plan.layout import Layout
+from pretrain.plan.split import split_layers
+
+MICRO_SEQUENCES = 2
+_LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8
+_CHUNK_LAYERS = 2
+_WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
+_HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
+_TIMEOUT_S = 120  # that the others wait for a rank that a faulty layout keeps from going on
+
+
+def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
+    """The smallest config of the same kind that every one of `layouts` can divide, but for its layers: see
+    `with_layers`. Its batch grows, for steps of several sizes."""
+    tree = config.model_dump(mode="json")
+    model = config.model
+    tensor = lcm(*(layout.tensor for layout in layouts))
+    slices = lcm(*(layout.tensor * layout.context for layout in layouts))
+    heads = _multiple(_HEADS, slices)
+    hidden = heads * _HEAD_WIDTH
+    length = _multiple(_LENGTH, slices)
+    tree["model"] |= {
+        "heads": heads,
+        "hidden": hidden,
+        "head_dim": _head_width(model),
+        "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
+        # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
+        "activation": "gelu" if model.activation == "relu" else model.activation,
+        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_width / model.hidden))) * hidden, tensor),
+        "sequence_length": length,
+        "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
+        "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
+    }
+    tree["model"]["attention"]["window"] = max(2, model.attention.window * length // model.sequence_length)
+    tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
+    tree["batch"] = _batch(layouts)
+    return validate(RunConfig, tree, "the config made small")
+
+
+def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
+    """`small` with as few layers as give each chunk of `layout` two, and each attention pattern its turn."""
+    tree = small.model_dump(mode="json")
+    chunks = layout.pipeline * layout.virtual
+    if not small.model.is_encoder_decoder:
+        tree["model"]["layers"] = _multiple(len(small.model.attention.pattern), _CHUNK_LAYERS * chunks)
+    else:
+        layers = next(n for n in count(_CHUNK_LAYERS) if _smallest_chunk(small.model, n, chunks) >= _CHUNK_LAYERS)
+        tree["model"] |= {"layers": layers, "encoder_layers": layers}
+    return validate(RunConfig, tree, f"the config made small for {layout}")
+
+
+def _smallest_chunk(model: Model, layers: int, chunks: int) -> int:
+    """Layers of it, where an encoder and a decoder of `layers` each share `chunks`."""
+    if 2 * layers < _CHUNK_LAYERS * chunks:
+        return 0
+    return min(split_layers(model.model_copy(update={"layers": layers, "encoder_layers": layers}), chunks))
+
+
+def _head_width(model: Model) -> int | None:
+    """None: what the width and the number of heads say, as in the config."""
+    ratio = model.heads * model.head_width / model.hidden
+    if ratio == 1:
+        return None
+    low, high = _HEAD_RATIOS
+    return 2 * round(_HEAD_WIDTH / 2 * min(high, max(low, ratio)))
+
+
+def _target_length(config: RunConfig, length: int, slices: int) -> int:
+    """What the objective makes of inputs of `length`, and never as long: half the stream is no border then."""
+    needed = length // 2 if config.objective.name == "pairs" else target_length(config.objective, length)
+    rounded = _multiple(needed, slices)
+    return rounded + slices if rounded == length else rounded
+
+
+def _batch(layouts: Sequence[Layout]) -> dict[str, object]:
+    """Some rows, and at first so many more that each data rank has more micro-batches than twice the stages."""
+    groups = (x.data * MICRO_SEQUENCES * (x.pipeline if x.virtual > 1 else 1) for x in layouts)
+    few = lcm(_ROWS, *groups)
+    most = max((2 * x.pipeline + 1) * x.data * MICRO_SEQUENCES for x in layouts)
+    many = _multiple(max(most, 2 * few), few)
+    ramp = {"start_sequences": few, "increment_sequences": many - few, "tokens": 1}
+    return {"sequences": many, "micro_sequences": MICRO_SEQUENCES, "ramp": ramp}
+
+
+def _multiple(at_least: int, of: int) -> int:
+    return -(-at_least // of) * of

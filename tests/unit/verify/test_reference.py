@@ -1,0 +1,77 @@
+"""How a run is compared with the reference, of observations made by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.verify.bounds import HALF
+from pretrain.verify.decay import decay_sums
+from pretrain.verify.departure import Departure
+from pretrain.verify.jobs import ONE_RANK
+from pretrain.verify.observation import Observation, RankInputs, RankMetrics, RankScores, TensorShard
+from pretrain.verify.reference import Reference
+from tests.helpers.tiny import tiny_config
+
+RATE, DECAY = 1e-3, 0.1
+
+
+def _shards(value: np.ndarray) -> list[TensorShard]:
+    return [TensorShard(0, "weight", (0, 0), value.astype(np.float32))]
+
+
+def _run(before: np.ndarray, after: np.ndarray, gradient: np.ndarray, score: float = -1.0) -> list[Observation]:
+    scores = RankScores(0, 0, np.full((2, 3), score), np.zeros((2, 3), bool))
+    return [
+        Observation(0, _shards(before), _shards(before)),
+        Observation(
+            1, _shards(after), _shards(after), RATE, "", [RankInputs(0, 0, ("a", "b"))],
+            [RankMetrics(0, 1.0, 6, 1.0)], _shards(gradient), [scores],
+        ),
+    ]  # fmt: skip
+
+
+def _departures(reference: list[Observation], found: list[Observation], **optimizer: Any) -> dict[str, Departure]:
+    config = tiny_config(optimizer={"learning_rate": RATE, "weight_decay": DECAY, **optimizer})
+    verdict = Reference(config, reference).compare(found, ONE_RANK, "fp32", HALF)
+    return {departure.quantity: departure for departure in verdict.departures}
+
+
+@pytest.mark.parametrize(("name", "departs"), [("adam", False), ("adamw", True)])
+def test_a_sign_that_is_chance_is_no_departure_where_adam_adds_the_decay_to_a_gradient(
+    name: str, departs: bool
+) -> None:
+    """As fp16 did it: a gradient that is clear, and that the decay takes to zero but for its rounding."""
+    random = np.random.default_rng(1)
+    before, gradient = random.normal(size=(8, 8)), random.normal(size=(8, 8))
+    gradient[:2] = -DECAY * before[:2] * (1 + 1e-6)
+    gradient[:2] *= 50 / DECAY
+    before[:2] *= 50 / DECAY
+    after = before - RATE * np.sign(gradient)
+    other = after.copy()
+    other[:2] += 2 * RATE * np.sign(gradient[:2])
+    found = _departures(_run(before, after, gradient), _run(before, other, gradient), name=name)
+    assert ("update" in found) == departs
+
+
+def test_scores_that_are_off_are_a_departure() -> None:
+    ones = np.ones((8, 8))
+    found = _departures(_run(ones, ones * 0.9, ones), _run(ones, ones * 0.9, ones, score=-1.2))
+    assert found.keys() == {"scores"}
+    assert found["scores"].by == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_decay_that_is_lost_is_told_from_noise(noise: float) -> None:
+    """The decay of each weight is 1e-6 of it: no more than the noise."""
+    random = np.random.default_rng(2)
+    weights, rate = random.normal(size=10_000), 1e-6
+    chance = noise * random.normal(size=10_000)
+    assert decay_sums(chance, weights, rate).lost == pytest.approx(0.0)
+    assert decay_sums(rate * weights + chance, weights, rate).lost == pytest.approx(1.0, abs=0.15)
+    halves = [
+        decay_sums(rate * part + c, part, rate)
+        for part, c in zip(np.split(weights, 2), np.split(chance, 2), strict=True)
+    ]
+    whole = decay_sums(rate * weights + chance, weights, rate)
+    assert (halves[0] + halves[1]).lost == pytest.approx(whole.lost)
