@@ -16,7 +16,7 @@ import numpy as np
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.heldout import heldout
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 
@@ -83,7 +83,7 @@ def heldout_loss(
         sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
     loss_sum, token_count = engine.sum_over_data(sums).tolist()
     split = dataset.manifest.splits["validation"]
-    whole = isinstance(recipe, int | Causal) and token_count == split.tokens - 1
+    whole = isinstance(recipe, int | CausalRecipe) and token_count == split.tokens - 1
     return HeldOut(loss_sum, int(token_count), split.words if whole else None, split.text_bytes if whole else None)
 
 
