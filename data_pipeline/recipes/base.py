@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -116,11 +115,9 @@ def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[
 def in_order(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
     """Parts (positions [n], their rows), whose positions together are 0, 1, ..., as one."""
     count = sum(len(positions) for positions, _ in parts)
-    columns: dict[str, Any] = {}
-    for field in fields(Rows):
-        first = getattr(parts[0][1], field.name)
-        columns[field.name] = None if first is None else np.empty((count, *first.shape[1:]), first.dtype)
-        if first is not None:
-            for positions, rows in parts:
-                columns[field.name][positions] = getattr(rows, field.name)
-    return Rows(**columns)
+    whole: dict[str, Any] = {}
+    for name, _, first in parts[0][1].columns():
+        whole[name] = np.empty((count, *first.shape[1:]), first.dtype)
+        for positions, rows in parts:
+            whole[name][positions] = getattr(rows, name)
+    return Rows(**whole)
