@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,28 +34,49 @@ class Cursor:
         return cls(samples=int(values["samples"]), fingerprint=str(values["fingerprint"]))
 
 
+Axis = Literal["rows", "inputs", "labels"]
+"""Of a column: the rows themselves, the S input positions, or the L positions with a label."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the engine has to know of a column to give each rank its part of it."""
+
+    axes: tuple[Axis, ...]
+    """What its dimensions count."""
+    whole: bool
+    """Context ranks, which share the positions of a row, each get all of them."""
+    unasked: float | None
+    """The value that asks nothing of a row; None where a column asks nothing by itself."""
+
+
+def column(*axes: Axis, whole: bool = False, unasked: float | None = None) -> dict[str, Column]:
+    """Metadata of a field of `Rows`. All that is known about it stands there: slices, moves and digests follow."""
+    return {"column": Column(axes, whole, unasked)}
+
+
 @dataclass(frozen=True)
 class Rows:
     """Samples of one shape, as a model reads them. S input positions; L positions with a label: the same S, or an
     encoder-decoder's target positions. What a family does not read is None."""
 
-    tokens: NDArray[np.int64]
+    tokens: NDArray[np.int64] = field(metadata=column("rows", "inputs"))
     """[rows, S] what the model reads; in an encoder-decoder, its encoder."""
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] = field(metadata=column("rows", "labels"))
     """[rows, L] what it should say at each position."""
-    loss_mask: NDArray[np.float32]
+    loss_mask: NDArray[np.float32] = field(metadata=column("rows", "labels", unasked=0))
     """[rows, L] 1 where the label counts, 0 where it does not."""
-    decoder_tokens: NDArray[np.int64] | None = None
+    decoder_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] what an encoder-decoder's decoder reads: the labels one position later."""
-    attention_mask: NDArray[np.bool_] | None = None
+    attention_mask: NDArray[np.bool_] | None = field(default=None, metadata=column("rows", "inputs", whole=True))
     """[rows, S] the positions that every other may attend to: an encoder's real tokens, not padding (None: all); a
     decoder's prefix, which it sees besides what lies before (None: nothing)."""
-    segments: NDArray[np.int64] | None = None
+    segments: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
     """[rows, S] which of the segments that a model tells apart each token belongs to."""
-    next_sentence: NDArray[np.int64] | None = None
+    next_sentence: NDArray[np.int64] | None = field(default=None, metadata=column("rows", unasked=-1))
     """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one; -1 in a
-    row that only fills up a held-out batch."""
-    documents: NDArray[np.int64] | None = None
+    row that only fills up a batch."""
+    documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", whole=True))
     """[rows, S] which of the row's documents each token belongs to, which sees no other one: 0, 1, ...; -1 where the
     rest of a row is padding. None: documents are not told apart."""
 
@@ -63,13 +85,25 @@ class Rows:
         """Tokens and labels, which all count."""
         return Rows(tokens, labels, np.ones(labels.shape, np.float32))
 
+    def columns(self) -> Iterator[tuple[str, Column, NDArray[Any]]]:
+        """(name, what it is, values) of each column that these rows have."""
+        for one in fields(Rows):
+            values = getattr(self, one.name)
+            if values is not None:
+                yield one.name, one.metadata["column"], values
+
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> Rows:
         """Some of the rows."""
-        chosen: dict[str, Any] = {}
-        for name in (field.name for field in fields(Rows)):
-            value = getattr(self, name)
-            chosen[name] = None if value is None else value[rows]
-        return Rows(**chosen)
+        return Rows(**{name: values[rows] for name, _, values in self.columns()})
+
+    def unasked(self, rows: NDArray[np.bool_]) -> Rows:
+        """The same, but that nothing is asked of `rows` [rows], which only fill up a batch."""
+        changed: dict[str, Any] = {}
+        for name, what, values in self.columns():
+            changed[name] = values if what.unasked is None else values.copy()
+            if what.unasked is not None:
+                changed[name][rows] = what.unasked
+        return Rows(**changed)
 
 
 @dataclass(frozen=True, kw_only=True)

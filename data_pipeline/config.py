@@ -1,9 +1,9 @@
-"""What reading, tokenizers and objectives can be told. Frozen once loaded; an unknown key is an error."""
+"""What reading and tokenizers can be told. Frozen once loaded; an unknown key is an error."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -56,55 +56,6 @@ class TokenizerConfig(StrictSettings):
         if self.type == "bytes" and self.vocabulary != TokenizerConfig.model_fields["vocabulary"].default:
             raise ValueError(f"vocabulary={self.vocabulary} says nothing of bytes, which has 259 ids: leave it out")
         return self
-
-
-class Objective(StrictSettings):
-    """What samples are made of a dataset, and what is asked about them: `recipes/`. Part of a run's config."""
-
-    name: Literal[
-        "causal",
-        "masked",
-        "span_corruption",
-        "bert_style",
-        "mass_style",
-        "drop",
-        "prefix_lm",
-        "deshuffling",
-        "denoising",
-        "pairs",
-    ] = Field(
-        default="causal",
-        description="causal: the next token (GPT). masked: masked tokens (BERT, RoBERTa). To a target: span_corruption "
-        "(T5), bert_style, mass_style, drop, prefix_lm, deshuffling (its study's others), denoising (BART), pairs (a "
-        "dataset of sources and targets)",
-    )
-    packing: Literal["windows", "best_fit"] = Field(
-        default="windows",
-        description="causal: windows of the text, documents end to end and each cut where a window ends (GPT-3); or "
-        "best_fit: rows of whole documents with a little padding, each document seen by itself alone",
-    )
-    noise_density: float = Field(default=0.15, gt=0, lt=1, description="part of the tokens that is corrupted")
-    mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span; of denoising: Poisson's")
-    sentinels: int = Field(default=100, gt=0, description="ids that stand for a span each (span_corruption)")
-    whole_words: bool = Field(default=False, description="choose words to mask, not tokens (masked)")
-    next_sentence: bool = Field(
-        default=False,
-        description="make each sample of two segments of one document or, half the time, of two, and ask (masked)",
-    )
-    short_fraction: float = Field(
-        default=0.1, ge=0, le=1, description="part of the samples cut to a random length (with next_sentence)"
-    )
-    noise: list[
-        Literal["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"]
-    ] = Field(
-        default=["text_infilling", "sentence_permutation"],
-        min_length=1,
-        description="what denoising does to a text, one after the other",
-    )
-
-    def settings(self) -> dict[str, Any]:
-        """What samples depend on, as plain values; not what a run's config adds about judging answers."""
-        return self.model_dump(mode="json", exclude_defaults=True, include=set(Objective.model_fields))
 
 
 class Reading(StrictSettings):

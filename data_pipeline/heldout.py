@@ -11,7 +11,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.loader import batch_of, rows_of_rank
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.windows import inputs_and_labels
 
 _HELDOUT_SEED = 0
@@ -35,7 +35,7 @@ def heldout(
     rows. A filler's number in `sample_ids` is -1.
     Raises ValueError when the ranks can't share `rows` evenly, DataError when the split makes no sample.
     """
-    if isinstance(recipe, int | Causal):
+    if isinstance(recipe, int | CausalRecipe):
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
         return _heldout_windows(dataset, length, rows, data_rank, data_world, limit, split)
     return _heldout_samples(dataset, recipe, rows, data_rank, data_world, limit, split)
@@ -51,10 +51,7 @@ def _heldout_samples(
         number = np.arange(first, first + rows)
         filler = number >= count
         ids = np.stack([np.zeros_like(number), np.zeros_like(number), np.where(filler, 0, number)], axis=1)
-        made = samples.rows(_HELDOUT_SEED, ids[mine])
-        made.loss_mask[filler[mine]] = 0
-        if made.next_sentence is not None:
-            made.next_sentence[filler[mine]] = -1
+        made = samples.rows(_HELDOUT_SEED, ids[mine]).unasked(filler[mine])
         ids[filler, 2] = -1
         yield batch_of(made, ids, Cursor(samples=min(first + rows, count), fingerprint=dataset.identity))
 

@@ -24,7 +24,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.order.mixture import Mixture
 from data_pipeline.order.order import permute, round_keys
 from data_pipeline.recipes.base import Recipe, Samples, in_order
-from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.causal import CausalRecipe
 
 _ORDER_VERSION = 1  # raise it when order or pack would give other samples for the same settings
 _BLEND_VERSION = 2  # raise it when the blend of several sources would
@@ -60,7 +60,7 @@ class Stream:
                     f"{first.address} and {other.address} were made with different tokenizers; build one of them "
                     f"again with tokenizer.path={first.directory / first.manifest.tokenizer.file}."
                 )
-        self.recipe = Causal(recipe, first.manifest.tokenizer.vocabulary) if isinstance(recipe, int) else recipe
+        self.recipe = CausalRecipe(recipe, first.manifest.tokenizer.vocabulary) if isinstance(recipe, int) else recipe
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
         """Samples in an epoch of each source."""

@@ -14,7 +14,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.loader import ChainedStreams, Stream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
-from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.collective import file_group, gather
@@ -120,7 +120,7 @@ def _left_out(stream: Stream | ChainedStreams, recipe: Recipe) -> tuple[str, ...
     """What of the data makes no samples, in sentences. Raises DataError where nothing is left to score: held-out
     samples are asked for late in a run."""
     made = [(dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)]
-    if not isinstance(recipe, Causal):  # whose last window is filled up
+    if not isinstance(recipe, CausalRecipe):  # whose last window is filled up
         heldout = stream.datasets[0]
         made.append((heldout, "validation", recipe.samples(heldout, "validation")))
     return tuple(

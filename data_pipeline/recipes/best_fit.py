@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.common.hashing import mix
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.order.order import permute, permute_each, round_keys
 from data_pipeline.recipes.base import Ids, require
 from data_pipeline.recipes.bins import NumberedBins, best_fit_decreasing
+from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.windows import inputs_and_labels
 
 _ROWS_SEED = -1  # no run's: a run shuffles the rows again

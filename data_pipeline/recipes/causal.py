@@ -1,23 +1,66 @@
-"""GPT's recipe: windows of the stream, each token labelled with the next (`pack.py`)."""
+"""GPT's objective: windows of the stream, each token labelled with the next. Packed, rows of whole documents instead
+(`best_fit.py`)."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, each_alone, require
+from data_pipeline.recipes.base import Ids, Recipe, each_alone, require
+from data_pipeline.recipes.best_fit import BestFit
+from data_pipeline.recipes.objective import ModelShape, Objective
 from data_pipeline.recipes.windows import inputs_and_labels, num_windows
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Needs
+
+
+class Causal(Objective):
+    """The next token (GPT)."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"decoder", "prefix_decoder"})
+    predicts_next: ClassVar[bool] = True
+
+    name: Literal["causal"] = "causal"
+    packing: Literal["windows", "best_fit"] = Field(
+        default="windows",
+        description="windows of the text, documents end to end and each cut where a window ends (GPT-3); or best_fit: "
+        "rows of whole documents with a little padding, each document seen by itself alone",
+    )
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Packed rows say which document each token is of."""
+        return frozenset({"documents"} if self.packing == "best_fit" else ())
+
+    @property
+    def needs(self) -> Needs:
+        """None beyond the tokenizer's own; texts end as documents do."""
+        return Needs(roles=(), end="end_of_text")
+
+    def settings(self) -> dict[str, Any]:
+        """Without the name: the orders of runs of version 0.1.0, where it was every objective's default, stay."""
+        return {key: value for key, value in super().settings().items() if key != "name"}
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> Recipe:
+        """See `Objective`."""
+        if self.packing == "best_fit":
+            return BestFit(self, sequence_length, tokenizer.vocabulary_size)
+        return CausalRecipe(sequence_length, tokenizer.vocabulary_size)
 
 
 @dataclass(frozen=True)
-class Causal:
+class CausalRecipe:
     """Windows of `sequence_length`."""
 
     sequence_length: int

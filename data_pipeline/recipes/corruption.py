@@ -1,9 +1,9 @@
-"""Windows of text -> (input, target), by a function that corrupts: T5's objectives (`spans.py`) and BART's
-(`denoising.py`)."""
+"""Windows of text -> (input, target), by an objective that corrupts: T5's (`span_corruption.py`, `t5_study.py`) and
+BART's (`denoising.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,17 +11,48 @@ import numpy as np
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Sample, WithTargets, each_alone, generator, require, too_short
+from data_pipeline.errors import DataError
+from data_pipeline.recipes.base import Ids, Sample, each_alone, generator, require, too_short
+from data_pipeline.recipes.targets import Shape, TargetRecipe, WithTarget
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Vocabulary
 
-Corrupt = Callable[[Ids, np.random.Generator, "Corruption"], Sample]
+
+class Corrupting(WithTarget):
+    """An objective that makes a sample of each window of text by corrupting it."""
+
+    @abstractmethod
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
+        """(input, target) of a text [n], with their ends."""
+
+    def fills_inputs(self, sequence_length: int) -> bool:
+        """Whether every input fills an encoder's row, so that no position is padding."""
+        return False
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> Corruption:
+        """See `Objective`."""
+        text_tokens = self.text_tokens(sequence_length, decoder_only)
+        needed = sequence_length if decoder_only else self.target_length(sequence_length)
+        length = needed if target_length is None or decoder_only else target_length
+        if length < needed:
+            raise DataError(
+                f"A target of {length} positions is too short: {self.name} with inputs of {sequence_length} needs "
+                f"{needed}; leave the length out, or set at least that."
+            )
+        known = Vocabulary.of(tokenizer, self.needs)
+        full = not decoder_only and self.fills_inputs(sequence_length)
+        shape = Shape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only, full)
+        return Corruption(self, shape, known, text_tokens)
 
 
 @dataclass(frozen=True)
-class Corruption(WithTargets):
-    """The text is cut into windows of `text_tokens`, whatever documents they hold; `corrupt` makes a sample of each."""
+class Corruption(TargetRecipe):
+    """The text is cut into windows of `text_tokens`, whatever documents they hold; each is a sample."""
 
+    objective: Corrupting
     text_tokens: int
-    corrupt: Corrupt
 
     def samples(self, dataset: Dataset, split: SplitName) -> CorruptedWindows:
         """Raises DataError when the split is too short for one window, or the dataset is of another kind."""
@@ -46,7 +77,7 @@ class CorruptedWindows:
         """Each window, corrupted in another way in each epoch."""
         size = self.recipe.text_tokens
         texts = self.dataset.read(self.split, ids[:, 2] * size, size)
-        corrupt = self.recipe.corrupt
+        corrupt = self.recipe.objective.corrupt
         return self.recipe.shape.rows(
             [corrupt(text, generator(seed, sample), self.recipe) for text, sample in zip(texts, ids, strict=True)]
         )

@@ -6,45 +6,73 @@ Input: <s> noised text </s>. Target: <s> text </s>, which the decoder begins to 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
 from data_pipeline.recipes.base import Ids, Sample
-from data_pipeline.recipes.corruption import Corruption
+from data_pipeline.recipes.corruption import Corrupting, Corruption
+from data_pipeline.recipes.objective import NoiseDensity
+from data_pipeline.tokenizers.specials import Needs, Vocabulary
 
-Noise = Callable[[Ids, np.random.Generator, Corruption], Ids]
-
-
-def denoising(text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-    """The noise of `objective.noise`, one after the other. None makes the text longer."""
-    noised = text
-    for name in recipe.objective.noise:
-        noised = NOISE[name](noised, random, recipe)
-    cls, end = recipe.known.specials.cls, recipe.known.specials.end
-    return np.concatenate([[cls], noised, [end]]), np.concatenate([[cls], text, [end]])
+NoiseName = Literal["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"]
 
 
-def token_masking(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+class Denoising(Corrupting):
+    """The text as it was, from what noise has made of it (BART)."""
+
+    name: Literal["denoising"] = "denoising"
+    noise_density: NoiseDensity = 0.15
+    mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span: Poisson's")
+    noise: list[NoiseName] = Field(
+        default=["text_infilling", "sentence_permutation"],
+        min_length=1,
+        description="what is done to a text, one after the other",
+    )
+
+    @property
+    def needs(self) -> Needs:
+        """See `Objective`."""
+        return Needs(roles=("pad", "cls", "mask"), start="end")
+
+    def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
+        """See `Objective`: <s> text </s>, twice."""
+        return self._enough((sequence_length // 2 if decoder_only else sequence_length) - 2, sequence_length)
+
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
+        """See `Corrupting`. No noise makes the text longer."""
+        noised = text
+        for name in self.noise:
+            noised = NOISE[name](noised, random, self, recipe.known)
+        cls = recipe.known.specials.cls
+        return recipe.closed(np.append(cls, noised), np.append(cls, text))
+
+
+Noise = Callable[[Ids, np.random.Generator, Denoising, Vocabulary], Ids]
+
+
+def token_masking(text: Ids, random: np.random.Generator, how: Denoising, known: Vocabulary) -> Ids:
     """`noise_density` of the tokens are masked."""
     masked = text.copy()
-    masked[_chosen(text, random, recipe)] = recipe.known.specials.mask
+    masked[_chosen(text, random, how)] = known.specials.mask
     return masked
 
 
-def token_deletion(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+def token_deletion(text: Ids, random: np.random.Generator, how: Denoising, known: Vocabulary) -> Ids:
     """`noise_density` of the tokens are left out."""
-    return np.delete(text, _chosen(text, random, recipe))
+    return np.delete(text, _chosen(text, random, how))
 
 
-def text_infilling(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+def text_infilling(text: Ids, random: np.random.Generator, how: Denoising, known: Vocabulary) -> Ids:
     """Spans of Poisson(`mean_span`) tokens, `noise_density` in all, are one mask each; one of no tokens is inserted.
 
     Spans don't touch. Insertions beyond what the other spans save are left out, so that the text never grows.
     """
-    budget = round(recipe.objective.noise_density * len(text))
+    budget = round(how.noise_density * len(text))
     if budget == 0:
         return text
-    drawn = random.poisson(recipe.objective.mean_span, 2 * budget + 64)  # mean_span >= 1: fewer always do
+    drawn = random.poisson(how.mean_span, 2 * budget + 64)  # mean_span >= 1: fewer always do
     drawn = drawn[: np.searchsorted(np.cumsum(drawn), budget) + 1]
     spans = drawn[drawn > 0][: len(text) - budget + 1]
     spans[-1] -= max(0, spans.sum() - budget)
@@ -55,17 +83,17 @@ def text_infilling(text: Ids, random: np.random.Generator, recipe: Corruption) -
     kept = np.delete(text, np.repeat(starts, spans) + offsets)
     inserted = min(int((drawn == 0).sum()), covered - spans.size)
     positions = np.concatenate([gaps, random.integers(0, len(kept) + 1, inserted)])
-    return np.insert(kept, positions, recipe.known.specials.mask)
+    return np.insert(kept, positions, known.specials.mask)
 
 
-def sentence_permutation(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+def sentence_permutation(text: Ids, random: np.random.Generator, how: Denoising, known: Vocabulary) -> Ids:
     """The sentences in random order; a document's end closes one too."""
-    ends = recipe.known.ends_sentence[text] | (text == recipe.known.end_of_text)
+    ends = known.ends_sentence[text] | (text == known.end_of_text)
     sentences = np.split(text, np.flatnonzero(ends[:-1]) + 1)
     return np.concatenate([sentences[index] for index in random.permutation(len(sentences))])
 
 
-def document_rotation(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
+def document_rotation(text: Ids, random: np.random.Generator, how: Denoising, known: Vocabulary) -> Ids:
     """The text from a random token on, then what was before it."""
     return np.roll(text, -int(random.integers(len(text)))) if len(text) else text
 
@@ -76,5 +104,5 @@ NOISE: dict[str, Noise] = {
 }
 
 
-def _chosen(text: Ids, random: np.random.Generator, recipe: Corruption) -> Ids:
-    return random.choice(len(text), round(recipe.objective.noise_density * len(text)), replace=False)
+def _chosen(text: Ids, random: np.random.Generator, how: Denoising) -> Ids:
+    return random.choice(len(text), round(how.noise_density * len(text)), replace=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -10,13 +11,31 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, Sample, WithTargets, each_alone, require
+from data_pipeline.recipes.base import Ids, Sample, each_alone, require
+from data_pipeline.recipes.targets import Shape, TargetRecipe, WithTarget
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Vocabulary
 
 _SCAN_TOKENS = 2**22
 
 
+class Pairs(WithTarget):
+    """A dataset's own sources and targets."""
+
+    name: Literal["pairs"] = "pairs"
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> PairsRecipe:
+        """See `Objective`; targets may have any length."""
+        length = sequence_length if target_length is None or decoder_only else target_length
+        known = Vocabulary.of(tokenizer, self.needs)
+        shape = Shape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only)
+        return PairsRecipe(self, shape, known)
+
+
 @dataclass(frozen=True)
-class Pairs(WithTargets):
+class PairsRecipe(TargetRecipe):
     """A pair that doesn't fit its row, with an end after each text, is left out."""
 
     def samples(self, dataset: Dataset, split: SplitName) -> FittingPairs:
@@ -28,7 +47,7 @@ class Pairs(WithTargets):
 class FittingPairs:
     """One split's pairs that fit. 24 bytes a pair in memory."""
 
-    def __init__(self, recipe: Pairs, dataset: Dataset, split: SplitName) -> None:
+    def __init__(self, recipe: PairsRecipe, dataset: Dataset, split: SplitName) -> None:
         """Raises DataError when none fits."""
         self._recipe, self._dataset, self._split = recipe, dataset, split
         ends = _positions(dataset, split, recipe.known.end_of_text)

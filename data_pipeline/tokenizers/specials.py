@@ -6,29 +6,36 @@ So any dataset can be trained on with any objective, also one whose tokenizer kn
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.config import Objective
 from data_pipeline.tokenizers.base import Tokenizer
 
-_NAMES = {
+Role = Literal["pad", "cls", "sep", "mask"]
+
+_NAMES: dict[Role, tuple[str, str]] = {
     "pad": ("[PAD]", "<pad>"),
     "cls": ("[CLS]", "<s>"),
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-"""What a special is called in BERT's and in other vocabularies. Those that lack are appended in this order."""
-_NEEDS = {
-    "causal": (),
-    "masked": ("pad", "cls", "sep", "mask"),
-    "bert_style": ("pad", "mask"),
-    "mass_style": ("pad", "mask"),
-    "denoising": ("pad", "cls", "mask"),
-}
-_PAD_ONLY = ("pad",)  # the other objectives
+"""What a special is called in BERT's and in other vocabularies."""
 _ABSENT = -1
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an objective needs beside text."""
+
+    roles: tuple[Role, ...] = ("pad",)
+    """Those that lack are appended in this order."""
+    sentinels: int = 0
+    start: Literal["pad", "end"] = "pad"
+    """What a decoder reads first."""
+    end: Literal["</s>", "end_of_text"] = "</s>"
+    """The last of an input or target: </s> where the tokenizer has it, or what documents end with."""
 
 
 @dataclass(frozen=True)
@@ -44,30 +51,29 @@ class Specials:
     start: int
     """First that a decoder reads."""
     end: int
-    """Last of an input or target: </s> where the tokenizer has it, else its end of text, as of documents (causal)."""
+    """Last of an input or target: see `Needs.end`."""
     sentinels: tuple[int, ...]
     """Sentinel 0 first; where they are appended, it is the very last id, as in T5."""
     vocabulary: int
     """Ids in all: the tokenizer's and those that are appended."""
 
 
-def specials(tokenizer: Tokenizer, objective: Objective) -> Specials:
-    """The ids that `objective` needs with `tokenizer`; `causal` needs none beyond its vocabulary."""
+def specials(tokenizer: Tokenizer, needs: Needs) -> Specials:
+    """The ids that are needed, with `tokenizer`."""
     vocabulary = tokenizer.vocabulary_size
     ids = dict.fromkeys(_NAMES, _ABSENT)
-    for role in _NEEDS.get(objective.name, _PAD_ONLY):
+    for role in needs.roles:
         found = next((i for i in map(tokenizer.id_of, _NAMES[role]) if i is not None), None)
         ids[role], vocabulary = (vocabulary, vocabulary + 1) if found is None else (found, vocabulary)
-    count = objective.sentinels if objective.name == "span_corruption" else 0
-    sentinels = {number: tokenizer.id_of(f"<extra_id_{number}>") for number in range(count)}
-    for number in reversed(range(count)):
+    sentinels = {number: tokenizer.id_of(f"<extra_id_{number}>") for number in range(needs.sentinels)}
+    for number in reversed(range(needs.sentinels)):
         if sentinels[number] is None:
             sentinels[number], vocabulary = vocabulary, vocabulary + 1
     own = tokenizer.id_of("</s>")
-    end = tokenizer.end_of_text if own is None or objective.name == "causal" else own
+    end = tokenizer.end_of_text if own is None or needs.end == "end_of_text" else own
     return Specials(
         **ids,
-        start=end if objective.name == "denoising" else ids["pad"],
+        start=end if needs.start == "end" else ids["pad"],
         end=end,
         sentinels=tuple(index for index in sentinels.values() if index is not None),
         vocabulary=vocabulary,
@@ -90,9 +96,9 @@ class Vocabulary:
     """The ids that stand for text, ascending."""
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, objective: Objective) -> Vocabulary:
-        """What `objective` sees of `tokenizer`."""
-        ids = specials(tokenizer, objective)
+    def of(cls, tokenizer: Tokenizer, needs: Needs) -> Vocabulary:
+        """What an objective with these needs sees of `tokenizer`."""
+        ids = specials(tokenizer, needs)
         appended = (0, ids.vocabulary - tokenizer.vocabulary_size)
         is_special = np.pad(tokenizer.is_special(), appended, constant_values=True)
         return cls(

@@ -9,7 +9,6 @@ from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from data_pipeline.tokenizers.specials import specials
 from pretrain.build import build_scorer, versions
 from pretrain.checkpoint.files import RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
@@ -33,8 +32,8 @@ def report(
     data_dir: Path | None, out: Path,
 ) -> None:  # fmt: skip
     """Scores `checkpoint` on `tasks` and writes the report into `out`. `config` comes from `scoring_config`."""
-    causal = config.objective.name == "causal" and config.model.is_causal
-    if not causal and tasks != [HELD_OUT]:
+    continues = config.objective.predicts_next
+    if not continues and tasks != [HELD_OUT]:
         raise ConfigError(
             f"tasks score continuations, which a {config.model.family} model for {config.objective.name} does not "
             f"make: use --tasks {HELD_OUT}"
@@ -42,7 +41,7 @@ def report(
     engine = build_scorer(config, checkpoint)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     dataset = _dataset(config, tokenizer)
-    windows = causal and config.objective.packing == "windows"
+    windows = continues and not config.objective.columns
     recipe = None if windows else recipe_of(config, tokenizer)
     settings = Settings(shots, config.model.sequence_length, limit, seed, data_dir, recipe)
     evaluation = evaluate(
@@ -61,7 +60,7 @@ def report(
         seed=seed,
         limit=limit,
         versions=versions(),
-        unigram_entropy=unigram_entropy(dataset) if dataset is not None and causal else None,
+        unigram_entropy=unigram_entropy(dataset) if dataset is not None and continues else None,
     )
     run_dir = checkpoint.parent.parent
     searched, unknown = _searched(config, record) if evaluation.documents else ({}, None)
@@ -88,7 +87,7 @@ def write_translation(
             f"--longest {limit} is more than the {config.model.label_length} positions that targets have: leave it out"
         )
     found = translation.translate(
-        engine, tokenizer, specials(tokenizer, config.objective), lines, config.model.sequence_length, limit, beam,
+        engine, tokenizer, config.objective.specials(tokenizer), lines, config.model.sequence_length, limit, beam,
         penalty,
     )  # fmt: skip
     if not engine.is_reporter:

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.section import Section, refuse_idle
@@ -162,6 +163,15 @@ class Model(Section):
     def has_decoder(self) -> bool:
         """So it can say one token after the other, reading each once: it has a key-value cache."""
         return self.stacks[1] > 0
+
+    @property
+    def shape(self) -> ModelShape:
+        """Whom its positions see, and so which objectives suit it."""
+        if not self.has_decoder:
+            return "encoder"
+        if self.has_encoder:
+            return "encoder_decoder"
+        return "prefix_decoder" if self.capabilities.prefix else "decoder"
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from data_pipeline.recipes.lengths import target_length
+from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.registry import OBJECTIVES
 from pretrain.config.batch import BatchSize
 from pretrain.config.checkpoint import Checkpoint
 from pretrain.config.data import Data
@@ -32,7 +33,7 @@ class RunConfig(Section):
     train: Train
     batch: BatchSize
     model: Model
-    objective: Objective = Objective()
+    objective: Objective = Causal()
     data: Data = Data()
     optimizer: Optimizer
     schedule: Schedule = CosineSchedule()
@@ -54,43 +55,43 @@ class RunConfig(Section):
         model = self.model
         if not model.is_encoder_decoder or model.target_length is not None:
             return self
-        length = target_length(self.objective, model.sequence_length)
+        length = self.objective.target_length(model.sequence_length)
         return self.model_copy(update={"model": model.model_copy(update={"target_length": length})})
 
     @model_validator(mode="after")
-    def _objective_and_batch_suit_family(self) -> "RunConfig":
-        family, name = self.model.family, self.objective.name
-        model = self.model
-        if not model.has_decoder:
-            fitting: tuple[str, ...] = ("masked",)
-        elif model.is_causal and not model.capabilities.prefix:
-            fitting = ("causal",)
-        else:
-            targets = ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm", "deshuffling", "denoising")
-            fitting = (*targets, "pairs", *(() if self.model.is_encoder_decoder else ("causal",)))
+    def _two_lengths_suit_the_run(self) -> "RunConfig":
         short = self.batch.short
-        if short is not None:
-            if self.model.is_encoder_decoder:
-                raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
-            length = self.batch.sequences * short.sequence_length
-            if short.steps >= (self.train.steps or -(-(self.train.tokens or 0) // length)):
-                raise ValueError(
-                    f"training ends within batch.short.steps={short.steps}, so that no sequence would be longer: train "
-                    "for more, or shorten batch.short"
-                )
-            if self.data.phases:
-                raise ValueError(
-                    "batch.short begins the data again with its longer sequences, so that sources can't go on where "
-                    "they stood: leave out batch.short, or data.phases"
-                )
-            if short.sequence_length >= self.model.sequence_length:
-                raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
-        if name not in fitting:
-            raise ValueError(f"objective.name={name} does not suit model.family={family}: use {' or '.join(fitting)}")
-        if self.objective.packing == "best_fit" and not model.capabilities.packing:
+        if short is None:
+            return self
+        if self.model.is_encoder_decoder:
+            raise ValueError("batch.short is for models of one sequence: leave it out for an encoder-decoder")
+        length = self.batch.sequences * short.sequence_length
+        if short.steps >= (self.train.steps or -(-(self.train.tokens or 0) // length)):
+            raise ValueError(
+                f"training ends within batch.short.steps={short.steps}, so that no sequence would be longer: train "
+                "for more, or shorten batch.short"
+            )
+        if self.data.phases:
+            raise ValueError(
+                "batch.short begins the data again with its longer sequences, so that sources can't go on where "
+                "they stood: leave out batch.short, or data.phases"
+            )
+        if short.sequence_length >= self.model.sequence_length:
+            raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
+        return self
+
+    @model_validator(mode="after")
+    def _model_suits_objective(self) -> "RunConfig":
+        model, objective = self.model, self.objective
+        if model.shape not in objective.suits:
+            fitting = [name for name, kind in OBJECTIVES.items() if model.shape in kind.suits]
+            raise ValueError(
+                f"objective.name={objective.name} does not suit model.family={model.family}: use {' or '.join(fitting)}"
+            )
+        if "documents" in objective.columns and not model.capabilities.packing:
             having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
-            raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {family}")
-        if self.objective.next_sentence and not (self.model.segments > 1 and self.model.pooled_head):
+            raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {model.family}")
+        if "next_sentence" in objective.columns and not (model.segments > 1 and model.pooled_head):
             raise ValueError(
                 "objective.next_sentence makes samples of two segments and asks whether the second follows: set "
                 "model.segments=2 and model.pooled_head=true"

@@ -8,7 +8,6 @@ from data_pipeline.dataset.manifest import DatasetManifest
 from data_pipeline.dataset.mix import MIX, Mix
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.recipes.make import make
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.run_config import RunConfig
@@ -24,14 +23,14 @@ def resolve(config: RunConfig) -> RunConfig:
     if not sources:
         raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
     dataset = open_dataset(config, sources[0])
-    causal = config.objective.name == "causal"
-    needed = dataset.manifest.tokenizer.vocabulary if causal else recipe_of(config, dataset.tokenizer()).vocabulary
+    tokenizer = dataset.tokenizer()
+    needed = recipe_of(config, tokenizer).vocabulary
     vocabulary = config.model.vocabulary or needed
     if vocabulary < needed:
         raise ConfigError(
             f"model.vocabulary={vocabulary} is smaller than the {needed} ids of the tokenizer of {sources[0].path}"
-            f"{'' if causal else ' and of what the objective adds'}: leave model.vocabulary "
-            "out to follow them"
+            f"{' and of what the objective adds' if needed > tokenizer.vocabulary_size else ''}: leave "
+            "model.vocabulary out to follow them"
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"model": model})
@@ -65,4 +64,4 @@ def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | No
     model = config.model
     length = sequence_length or model.sequence_length
     encodes = model.stacks[0] > 0
-    return make(config.objective, tokenizer, length, model.target_length, decoder_only=not encodes)
+    return config.objective.recipe(tokenizer, length, model.target_length, decoder_only=not encodes)

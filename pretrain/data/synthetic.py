@@ -30,18 +30,18 @@ class SyntheticStream:
 
     def _rows(self, randoms: list[np.random.Generator]) -> Rows:
         model, length = self._model, self._model.sequence_length
-        if self._objective.packing == "best_fit":
+        if "documents" in self._objective.columns:
             return self._packed(randoms, length)
         spans = np.stack([self._span(random, length) for random in randoms])
         tokens, labels = spans[:, :-1].copy(), spans[:, 1:].copy()
-        if self._objective.name == "causal":
+        if self._objective.predicts_next:
             return Rows.of(tokens, labels)
         first = np.array([random.integers(int(length * _SHORTEST), length + 1) for random in randoms])[:, None]
         seen = np.arange(length) < first
         if not model.has_decoder:
             mask = seen.astype(np.float32)
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
-            asked = self._objective.next_sentence
+            asked = "next_sentence" in self._objective.columns
             follows = np.array([random.integers(2) for random in randoms]) if asked else None
             return Rows(tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows)
         if not model.has_encoder:

@@ -1,8 +1,8 @@
 """The engine seam: what the loop, evaluation, checkpoints and verify know of an engine. They have no branch on
 parallelism. Three protocols, so that each says what it needs: `TrainEngine`, `DecodeEngine`, `InspectEngine`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +17,9 @@ class StepResult:
     """Of the whole global batch, the same on every rank."""
 
     loss_sum: float
-    """sum of token losses, nats"""
+    """sum of token losses, nats; where the loss has more terms, what divided by the tokens is the whole loss"""
     token_count: int
-    """loss-bearing tokens"""
+    """loss-bearing tokens: the main term's count"""
     grad_norm: float
     """global norm before clipping, of the gradient of the mean token loss"""
     skipped: bool
@@ -28,6 +28,8 @@ class StepResult:
     """it overflowed at the loss scale, which is lower from the next step on (fp16)"""
     loss_scale: float | None = None
     """of this step; None but in fp16"""
+    terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """of a loss of several terms, each by name, the main one first: its sum, and its count"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Scores:
     """[rows, labels] float32, nats: of each label given what the model reads"""
     greedy: np.ndarray
     """[rows, labels] bool: whether the label was the most probable token"""
+    terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """of the terms of the loss besides the labels': sum and count over these rows"""
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,12 @@ class Groups:
         dist.all_gather(parts, value.contiguous(), group=parallel_state.get_context_parallel_group())
         return torch.cat(parts, dim=-1)
 
+    def sum_over_context(self, value: Tensor) -> Tensor:
+        """Over the ranks that share each sequence."""
+        if self.context_world > 1:
+            dist.all_reduce(value, group=parallel_state.get_context_parallel_group())
+        return value
+
     def from_last_stage(self, value: Tensor) -> Tensor:
         """The last stage's value, on every stage. `value` is the buffer: same shape and dtype everywhere."""
         if self.pipeline_world > 1:

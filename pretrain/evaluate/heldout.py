@@ -9,14 +9,15 @@ what they ask in training, of the same samples every time.
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.heldout import heldout
 from data_pipeline.recipes.base import Recipe
-from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 
@@ -35,6 +36,8 @@ class HeldOut:
     """white-space words of the text; of a part of the split, not counted unless asked for (`count_text`)"""
     text_bytes: int | None
     """UTF-8 bytes of the text, likewise"""
+    terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """of a loss of several terms: sum and count of those besides the tokens'"""
 
     @property
     def loss(self) -> float:
@@ -75,16 +78,20 @@ def heldout_loss(
 
     `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
-    sums = np.zeros(2)
+    sums: dict[str, np.ndarray] = {"tokens": np.zeros(2)}
     rows = rank_rows * engine.data_world
     for batch in heldout(dataset, recipe, rows, engine.data_rank, engine.data_world, sequences):
         scores = engine.score(batch)
         counted = batch.loss_mask > 0
-        sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
-    loss_sum, token_count = engine.sum_over_data(sums).tolist()
+        sums["tokens"] += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
+        for name, term in scores.terms.items():
+            sums[name] = sums.get(name, 0) + np.array(term)
+    (loss_sum, token_count), *pairs = engine.sum_over_data(np.stack([*sums.values()])).tolist()
+    terms = {name: (value, int(count)) for name, (value, count) in zip([*sums][1:], pairs, strict=True)}
     split = dataset.manifest.splits["validation"]
-    whole = isinstance(recipe, int | Causal) and token_count == split.tokens - 1
-    return HeldOut(loss_sum, int(token_count), split.words if whole else None, split.text_bytes if whole else None)
+    whole = isinstance(recipe, int | CausalRecipe) and token_count == split.tokens - 1
+    words, text_bytes = (split.words, split.text_bytes) if whole else (None, None)
+    return HeldOut(loss_sum, int(token_count), words, text_bytes, terms)
 
 
 def count_text(scored: HeldOut, dataset: Dataset, tokenizer: Tokenizer) -> HeldOut:

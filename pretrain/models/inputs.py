@@ -8,9 +8,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Tensors on the engine's device; data_pipeline.batch.Rows says what they mean. B rows, S input positions, L
-    positions with a label. Of both, this context rank's slice; but `attention_mask` and `documents` are of whole
-    sequences."""
+    """Tensors on the engine's device: columns of data_pipeline.batch.Rows, which says what they mean, by its names. B
+    rows, S input positions, L positions with a label; of both this context rank's slice, but for columns that are given
+    whole."""
 
     tokens_BS: Tensor
     positions_BS: Tensor
@@ -22,8 +22,6 @@ class MicroBatch:
     segments_BS: Tensor | None = None
     next_sentence_B: Tensor | None = None
     documents_BS: Tensor | None = None
-    next_sentence_weight: float = 0.0
-    """of each row's answer, when a token's label weighs 1"""
     first_row: int = 0
     """the number that dropout knows it by: see pretrain/random/dropout.py"""
 

@@ -1,31 +1,41 @@
-"""What a model should say at its positions: model + micro-batch -> (loss sum, token count).
+"""Losses of tokens: what a model should say at its positions.
 
-Sums and counts travel; the engine divides the gradient once, by the count of the global batch. Rows of the embedding
-that pad the vocabulary take no part in the softmax. Which positions count, and what they should say, is in the batch:
-the next token, a masked one, a target.
+Rows of the embedding that pad the vocabulary take no part in the softmax. Which positions count, and what they should
+say, is in the batch: the next token, a masked one, a target.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from torch import Tensor, nn
 
+from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.kernels import Kernels
+from pretrain.objectives.base import Judged, Term
 
 
 class Tokens:
-    """`vocabulary`: real token ids; `group`: the tensor ranks that share the logits; `holds_first`: whether this rank's
-    slice of a sequence is the first; `smoothing`: see `Objective.label_smoothing`."""
+    """See `base.LossObjective`. Outputs are logits [L, B, V / tensor ranks]."""
 
-    def __init__(self, vocabulary: int, group: dist.ProcessGroup, holds_first: bool, smoothing: float = 0.0) -> None:
-        self.vocabulary, self.group, self.holds_first, self.smoothing = vocabulary, group, holds_first, smoothing
+    weights: Mapping[str, float] = {"tokens": 1.0}
+
+    def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
+        """See `registry.make_loss`; any slice of a sequence is like another here."""
+        self.vocabulary, self._smoothing = config.model.vocabulary or 0, config.objective.label_smoothing
+        self._cross_entropy, self._group = kernels.cross_entropy, tensor_group
+
+    def counts(self, rows: Rows) -> Sequence[float]:
+        """See `base.LossObjective`."""
+        return [float(rows.loss_mask.sum(dtype=np.float64))]
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
-        """Hidden states for the next stage, or on the last one logits [L, B, V / tensor ranks] (with two segments, and
-        [B, 2] of whether the second follows); with a key-value `cache`, of positions that follow those it holds."""
+        """Hidden states for the next stage, or on the last one outputs; with a key-value `cache`, of positions that
+        follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
 
     def next_token(self, logits_1BV: Tensor) -> Tensor:
@@ -34,54 +44,46 @@ class Tokens:
 
     def log_probabilities(self, logits_LBV: Tensor) -> Tensor:
         """[L, B, vocabulary] float32, nats, on every tensor rank."""
-        parts = [torch.empty_like(logits_LBV) for _ in range(dist.get_world_size(self.group))]
-        dist.all_gather(parts, logits_LBV.contiguous(), group=self.group)
+        parts = [torch.empty_like(logits_LBV) for _ in range(dist.get_world_size(self._group))]
+        dist.all_gather(parts, logits_LBV.contiguous(), group=self._group)
         return torch.cat(parts, dim=-1)[..., : self.vocabulary].float().log_softmax(dim=-1)
 
-    def loss(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(sum of losses in nats, number of loss-bearing tokens as int32). Overwrites the logits. Besides a token's,
-        there is the loss of each row's answer whether its second segment follows, times `next_sentence_weight`."""
-        logits_LBV, next_sentence_B2 = outputs if isinstance(outputs, tuple) else (outputs, None)
+    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+        """See `base.LossObjective`. Overwrites the logits."""
+        logits_LBV, *unasked = outputs if isinstance(outputs, tuple) else (outputs,)
         labels_LB = batch.labels_BL.T.contiguous()
         spread_LB: Tensor | float = 0.0
-        if self.smoothing:  # before the logits are overwritten
-            spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self.group)
-        losses_LB = vocab_parallel_cross_entropy(self._real(logits_LBV), labels_LB) + self.smoothing * spread_LB
-        total = (losses_LB * batch.loss_mask_BL.T).sum()
-        if (
-            next_sentence_B2 is not None
-        ):  # at the first position, which one context rank has; the others' counts as nothing
-            asked = batch.next_sentence_B is not None and self.holds_first
-            target = (
-                batch.next_sentence_B if batch.next_sentence_B is not None else torch.zeros_like(batch.tokens_BS[:, 0])
-            )
-            answers = F.cross_entropy(next_sentence_B2.float(), target, reduction="sum")
-            total = total + answers * (batch.next_sentence_weight if asked else 0.0)
-        return total, batch.loss_mask_BL.sum().int()
+        if self._smoothing:  # before the logits are overwritten
+            spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
+        losses_LB = self._cross_entropy(self._real(logits_LBV), labels_LB) + self._smoothing * spread_LB
+        losses = (losses_LB * batch.loss_mask_BL.T).sum()
+        for answers in unasked:  # of another head, whose gradient is zero
+            losses = losses + 0.0 * answers.float().sum()
+        return {"tokens": Term(losses, batch.loss_mask_BL.sum().int())}
 
-    def score(self, outputs: Any, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(log probability of each label [B, L], whether it is the most probable token [B, L])."""
+    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+        """See `base.LossObjective`. Overwrites the logits."""
         logits_LBV = outputs[0] if isinstance(outputs, tuple) else outputs
         labels_LB = batch.labels_BL.T.contiguous()
         greedy_LB = self._most_probable(logits_LBV) == labels_LB
-        return -vocab_parallel_cross_entropy(self._real(logits_LBV), labels_LB).T, greedy_LB.T
+        return Judged(-self._cross_entropy(self._real(logits_LBV), labels_LB).T, greedy_LB.T, {})
 
     def _most_probable(self, logits_LBV: Tensor) -> Tensor:
         """The most probable token id [L, B] over all tensor ranks; the lowest id among equals."""
         best_LB, id_LB = self._real(logits_LBV).max(dim=-1)
-        id_LB = id_LB + dist.get_rank(self.group) * logits_LBV.shape[-1]
-        if dist.get_world_size(self.group) == 1:
+        id_LB = id_LB + dist.get_rank(self._group) * logits_LBV.shape[-1]
+        if dist.get_world_size(self._group) == 1:
             return id_LB
-        bests, ids = ([torch.empty_like(x) for _ in range(dist.get_world_size(self.group))] for x in (best_LB, id_LB))
-        dist.all_gather(bests, best_LB, group=self.group)
-        dist.all_gather(ids, id_LB, group=self.group)
+        bests, ids = ([torch.empty_like(x) for _ in range(dist.get_world_size(self._group))] for x in (best_LB, id_LB))
+        dist.all_gather(bests, best_LB, group=self._group)
+        dist.all_gather(ids, id_LB, group=self._group)
         winner_LB = torch.stack(bests).argmax(dim=0, keepdim=True)
         return torch.stack(ids).gather(0, winner_LB)[0]
 
     def _real(self, logits_LBV: Tensor) -> Tensor:
         """The logits with padding columns at minus infinity, in place. Autograd need not know (`data`), since their
         gradient from the cross entropy is their probability, zero; told, it would copy all the logits twice."""
-        real = self.vocabulary - dist.get_rank(self.group) * logits_LBV.shape[-1]
+        real = self.vocabulary - dist.get_rank(self._group) * logits_LBV.shape[-1]
         logits_LBV.data[..., max(0, real) :] = -torch.inf
         return logits_LBV
 
@@ -108,7 +110,7 @@ class _AboveMean(torch.autograd.Function):
         return spread_LB
 
     @staticmethod
-    def backward(ctx: Any, gradient_LB: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient_LB: Tensor) -> tuple[Tensor, None, None, None]:
         own_LB, there_LB = ctx.saved_tensors
         grad_LBV = gradient_LB.new_zeros(ctx.shape, dtype=ctx.dtype)
         grad_LBV[..., : ctx.real] = (-gradient_LB / ctx.vocabulary)[..., None].to(ctx.dtype)

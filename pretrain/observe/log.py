@@ -4,6 +4,7 @@ with RunLog(config, layout, engine.is_reporter) as log: ...
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -36,6 +37,8 @@ class Result(Protocol):
     def grad_norm(self) -> float: ...
     @property
     def loss_scale(self) -> float | None: ...
+    @property
+    def terms(self) -> Mapping[str, tuple[float, int]]: ...
 
 
 class HeldOutLoss(Protocol):
@@ -45,6 +48,8 @@ class HeldOutLoss(Protocol):
     def loss(self) -> float: ...
     @property
     def token_count(self) -> int: ...
+    @property
+    def terms(self) -> Mapping[str, tuple[float, int]]: ...
 
 
 class RunLog:
@@ -82,6 +87,7 @@ class RunLog:
             mfu=tokens_per_second * per_speed[batch.tokens.shape[1]] if per_speed is not None else None,
             save_seconds=save_seconds,
             loss_scale=result.loss_scale,
+            terms=_means(result.terms),
         )
         self._reports.step(metrics)
 
@@ -172,9 +178,13 @@ class _Reports:
 
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
         assert self._tracker is not None, "the run has begun"
-        self.event("heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count)
+        terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
+        self.event(
+            "heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count, **terms
+        )
         self._progress.heldout(heldout.loss)
-        self._tracker.point(step, "heldout_loss", heldout.loss)
+        for name, mean in {"loss": heldout.loss, **terms}.items():
+            self._tracker.point(step, f"heldout_{name}", mean)
 
     def event(self, name: str, **facts: Any) -> None:
         self._events.event(name, **facts)
@@ -205,6 +215,10 @@ class _Reports:
         if self._metrics is not None:
             self._metrics.close()
         self._events.close()
+
+
+def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:
+    return {name: value / count if count else math.nan for name, (value, count) in terms.items()}
 
 
 def _mfu_per_speed(config: RunConfig, layout: Layout) -> dict[int, float] | None:

@@ -6,9 +6,9 @@ The files belong to the one rank that reports. A reader may follow them while th
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,13 @@ class StepMetrics:
     """that training stood still for saving between the line before and this step; no part of step_seconds"""
     loss_scale: float | None = None
     """fp16 only; where grad_norm alone is null it was too high, and no update was made"""
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """of a loss of several terms: the mean of each, nats"""
+
+    def line(self) -> dict[str, Any]:
+        """As it is written: a column for each value, and `loss_NAME` for each term."""
+        values = asdict(self)
+        return values | {f"loss_{name}": mean for name, mean in values.pop("terms").items()}
 
 
 class MetricsLog:
@@ -53,7 +60,7 @@ class MetricsLog:
 
     def append(self, metrics: StepMetrics) -> None:
         """Writes one line and flushes it. Values that are not finite, which JSON has no word for, become null."""
-        self._lines.append(asdict(metrics))
+        self._lines.append(metrics.line())
 
     def sync(self) -> None:
         """Has the disk hold every line so far."""

@@ -59,7 +59,7 @@ class Tracker:
     def step(self, metrics: StepMetrics) -> None:
         """The numbers of one step; taken every `track.every_steps`. Returns at once."""
         if metrics.step % self._config.track.every_steps == 0:
-            for name, value in vars(metrics).items():
+            for name, value in metrics.line().items():
                 if name != "step" and isinstance(value, (int, float)):
                     self.point(metrics.step, name, value)
 

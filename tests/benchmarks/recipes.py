@@ -13,20 +13,19 @@ from pathlib import Path
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.config import Objective
 from data_pipeline.loader import Stream
-from data_pipeline.recipes.make import make
+from data_pipeline.recipes.registry import OBJECTIVES
 
 _SECONDS = 2.0
-OBJECTIVES = {
-    "causal": Objective(),
-    "causal, best fit": Objective(packing="best_fit"),
-    "masked": Objective(name="masked"),
-    "masked, whole words": Objective(name="masked", whole_words=True),
-    "masked, next sentence": Objective(name="masked", next_sentence=True),
-    "denoising": Objective(name="denoising", noise_density=0.3),
+CASES = {
+    "causal": OBJECTIVES["causal"](),
+    "causal, best fit": OBJECTIVES["causal"](packing="best_fit"),
+    "masked": OBJECTIVES["masked"](),
+    "masked, whole words": OBJECTIVES["masked"](whole_words=True),
+    "masked, next sentence": OBJECTIVES["masked"](next_sentence=True),
+    "denoising": OBJECTIVES["denoising"](noise_density=0.3),
     **{
-        name: Objective(name=name)  # type: ignore[arg-type]
+        name: OBJECTIVES[name]()
         for name in ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm", "deshuffling")
     },
 }
@@ -42,9 +41,9 @@ def main() -> None:
         dataset = Path(directory) / "dataset"
         build(BuildConfig(input=options.text, output=dataset))
         print(f"{'objective':24} samples  ms a sample  million input tokens a second")
-        for name, objective in OBJECTIVES.items():
+        for name, objective in CASES.items():
             tokenizer = Stream([(dataset, 1.0)], options.length, 0).datasets[0].tokenizer()
-            stream = Stream([(dataset, 1.0)], make(objective, tokenizer, options.length), 0)
+            stream = Stream([(dataset, 1.0)], objective.recipe(tokenizer, options.length), 0)
             stream.batch(0, options.rows)
             made, start = 0, time.process_time()
             while time.process_time() - start < _SECONDS:

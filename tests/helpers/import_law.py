@@ -52,6 +52,15 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "stage12 stage3", "select"),
     "pretrain.engine.megatron": ("micro_batches state runner", "decoding", "engine"),
+    "pretrain.objectives": ("base", "tokens", "next_sentence", "registry"),
+    "data_pipeline.recipes": (
+        "base bins windows",
+        "objective",
+        "best_fit masking targets",
+        "causal corruption pairs segments",
+        "denoising masked span_corruption t5_study",
+        "registry",
+    ),
     "pretrain.commands": (
         "arguments local_ranks scoring",
         "train eval verify compare export import_ translate data_ledger data_trace",

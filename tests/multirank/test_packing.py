@@ -10,9 +10,9 @@ import torch
 from data_pipeline.batch import Rows
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.config import Objective, TokenizerConfig
+from data_pipeline.config import TokenizerConfig
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.recipes.make import make
+from data_pipeline.recipes.causal import Causal
 from pretrain.engine.megatron import micro_batches
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.models import network
@@ -109,7 +109,7 @@ def _heldout_and_alone(directory: Path) -> tuple[float, int, float, int]:
     tokenizer = dataset.tokenizer()
     engine = build_engine(tiny_config(model={**_MODEL, "vocabulary": tokenizer.vocabulary_size}), train=False)
     randomise(engine)
-    packed = heldout_loss(engine, dataset, make(Objective(packing="best_fit"), tokenizer, LENGTH), rank_rows=3)
+    packed = heldout_loss(engine, dataset, Causal(packing="best_fit").recipe(tokenizer, LENGTH), rank_rows=3)
     loss_sum, count = 0.0, 0
     for _, document in dataset.documents("validation"):
         ids = np.append(document, tokenizer.end_of_text)

@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from data_pipeline.tokenizers.load import load_tokenizer
-from data_pipeline.tokenizers.specials import specials
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
 from pretrain.checkpoint.hf import card
@@ -43,7 +42,7 @@ def export(
         raise ConfigError(f"{directory} is there already: choose another directory, or remove it")
     family = FAMILIES[config.model.family]
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-    described = family.hf_config(config.model, specials(tokenizer, config.objective))
+    described = family.hf_config(config.model, config.objective.specials(tokenizer))
     temporary = directory.with_name(f"{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)

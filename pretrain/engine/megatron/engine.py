@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
 from pretrain.models.placement import Parameter, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
+from pretrain.objectives.base import Judged, Term, scales, sum_pairs, total
+from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
 from pretrain.plan.parameters import chunks_of
@@ -46,12 +49,8 @@ class MegatronEngine:
         self.is_reporter = self.groups.rank == 0
         self.updates = 0
         self.keeps_gradients = False
-        self.objective = Tokens(
-            config.model.vocabulary or 0,
-            self.groups.tensor_group,
-            holds_first=self.groups.context_rank == 0,
-            smoothing=config.objective.label_smoothing,
-        )
+        judging = (config, kernels, self.groups.tensor_group, self.groups.context_rank == 0)
+        self.objective = make_loss(*judging)
         self.megatron_config = megatron_config(config, kernels)
         with select.creating(config, self.groups) if train else nullcontext():
             self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
@@ -72,7 +71,7 @@ class MegatronEngine:
         self._cutter = Cutter(self.groups, self.device)
         self._runner = Runner(config.model, layout, self.bare, chunks)
         self._decoder = Decoder(
-            layout, self.groups, self._runner, self._cutter, self.objective, self.device, config.model.sequence_length
+            layout, self.groups, self._runner, self._cutter, Tokens(*judging), self.device, config.model.sequence_length
         )
 
     def initialise(self) -> None:
@@ -82,19 +81,20 @@ class MegatronEngine:
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
-        the global token count."""
+        the main term's count in the global batch."""
         assert self.sharding is not None, "built for evaluation"
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
-        micro = self.config.batch.micro_sequences
-        micro_batches = self._cutter.cut(batch, micro, first_row, self._next_sentence_weight(batch))
-        results = self._runner.train(micro_batches, self.objective.forward, self._train_loss, self.sharding.forwarded)
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for loss_sum, token_count in results:
-            sums += torch.stack([loss_sum.double(), token_count.double()])
-        loss_sum, token_count = self.groups.from_last_stage(self.groups.sum_over_replicas(sums)).tolist()
+        micro_batches = self._cutter.cut(batch, self.config.batch.micro_sequences, first_row)
+        loss = partial(self._train_loss, self._factors(batch))
+        results = self._runner.train(micro_batches, self.objective.forward, loss, self.sharding.forwarded)
+        names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
+        sums = sum_pairs(results, 1 + len(names), self.device)
+        (loss_sum, token_count), *pairs = self.groups.from_last_stage(self.groups.sum_over_replicas(sums)).tolist()
+        terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
         self.sharding.reduce(int(token_count))
-        loss_scale, scale = self.loss_scale and self.loss_scale.value, self._backward_scale()
+        scale = self._backward_scale()
+        loss_scale = self.loss_scale.value if self.loss_scale is not None else None
         grad_norm = self.sharding.norm() / scale
         lowered = False
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
@@ -110,7 +110,7 @@ class MegatronEngine:
             self.sharding.discard()
             if self.loss_scale is not None and np.isfinite(loss_sum):
                 lowered = self.loss_scale.overflowed()
-        return StepResult(loss_sum, int(token_count), grad_norm, not finite, lowered, loss_scale)
+        return StepResult(loss_sum, int(token_count), grad_norm, not finite, lowered, loss_scale, terms)
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
@@ -119,18 +119,25 @@ class MegatronEngine:
         group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
         padded = -(-rows // group) * group
         if padded > rows:
-            batch = batch[np.arange(padded).clip(max=rows - 1)]
+            batch = batch[np.arange(padded).clip(max=rows - 1)].unasked(np.arange(padded) >= rows)
         slices = self.layout.context * (self.layout.tensor if self.layout.sequence else 1)
         for positions in (length, batch.tokens.shape[1]):
             if positions % slices:
                 raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
         results = self._runner.evaluate(self._cutter.cut(batch, micro), self.objective.forward, self._score_loss)
+        _, *names = self.objective.weights
         both = torch.zeros(2, padded, length // self.layout.context, device=self.device)
-        for index, (log_probability, greedy) in enumerate(results):
-            both[:, index * micro : (index + 1) * micro] = torch.stack([log_probability.float(), greedy.float()])
+        for index, judged in enumerate(results):
+            scores = torch.stack([judged.log_probability.float(), judged.greedy.float()])
+            both[:, index * micro : (index + 1) * micro] = scores
         both = self.groups.gather_over_context(self.groups.from_last_stage(both))
         log_probability, greedy = both[:, :rows].cpu().numpy()
-        return Scores(log_probability, greedy.astype(bool))
+        if not names:
+            return Scores(log_probability, greedy.astype(bool))
+        sums = sum_pairs([[judged.others[name] for name in names] for judged in results], len(names), self.device)
+        pairs = self.groups.sum_over_context(self.groups.from_last_stage(sums)).tolist()
+        terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
+        return Scores(log_probability, greedy.astype(bool), terms)
 
     def logits(self, batch: Rows) -> tuple[Tensor, ...]:
         """See `base.InspectEngine`."""
@@ -138,7 +145,7 @@ class MegatronEngine:
 
         def whole(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
             logits_LBV, *more = outputs if isinstance(outputs, tuple) else (outputs,)
-            real_BLV = logits_LBV[..., : self.objective.vocabulary].transpose(0, 1)
+            real_BLV = logits_LBV[..., : self.config.model.vocabulary].transpose(0, 1)
             return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
 
         results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, whole)
@@ -201,21 +208,24 @@ class MegatronEngine:
         mark_split(placed)
         return placed
 
-    def _next_sentence_weight(self, batch: Batch) -> float:
-        """What makes the sum of losses a sum of two means, of tokens' and of rows', when divided by the tokens: the
-        loss-bearing tokens of the global batch for each of its rows."""
-        if batch.next_sentence is None:
-            return 0.0
-        tokens, rows = self.sum_over_data(np.array([batch.loss_mask.sum(dtype=np.float64), len(batch.next_sentence)]))
-        return float(tokens / rows)
+    def _factors(self, batch: Batch) -> dict[str, float]:
+        """What the terms besides the main one are multiplied by: `objectives.base.scales`."""
+        weights = self.objective.weights
+        if len(weights) == 1:
+            return {}
+        return scales(weights, self.sum_over_data(np.array(self.objective.counts(batch))).tolist())
 
-    def _train_loss(self, batch: MicroBatch, logits: Any) -> tuple[Tensor, Tensor, Any]:
-        loss_sum, token_count = self.objective.loss(logits, batch)
-        return loss_sum, token_count, (loss_sum.detach(), token_count)
+    def _train_loss(
+        self, factors: dict[str, float], batch: MicroBatch, outputs: Any
+    ) -> tuple[Tensor, Tensor, list[Term]]:
+        terms = self.objective.terms(outputs, batch)
+        main, *others = terms.values()
+        loss = Term(total(terms, factors), main.count)
+        return loss.sum, loss.count, [term.detached() for term in (loss, *([main, *others] if others else []))]
 
-    def _score_loss(self, batch: MicroBatch, logits: Any) -> tuple[Tensor, Tensor, Any]:
-        log_probability, greedy = self.objective.score(logits, batch)
-        return log_probability.sum(), torch.tensor(0, dtype=torch.int), (log_probability, greedy)
+    def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Judged]:
+        judged = self.objective.score(outputs, batch)
+        return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
 
     def _backward_scale(self) -> float:
         """What the loss is multiplied by in the backward pass: the loss scale, of the mean over a micro-batch's

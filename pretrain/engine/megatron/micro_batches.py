@@ -4,9 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_pipeline.batch import Rows
+from data_pipeline.batch import Axis, Rows
 from pretrain.engine.groups import Groups
 from pretrain.models.inputs import MicroBatch, positions_within
+
+_LETTERS: dict[Axis, str] = {"rows": "B", "inputs": "S", "labels": "L"}  # of a MicroBatch's fields
 
 
 class Cutter:
@@ -15,30 +17,26 @@ class Cutter:
     def __init__(self, groups: Groups, device: torch.device) -> None:
         self._rank, self._ranks, self._device = groups.context_rank, groups.context_world, device
 
-    def cut(
-        self, batch: Rows, micro: int, first_row: int = 0, next_sentence_weight: float = 0.0
-    ) -> list[MicroBatch]:  # fmt: skip
+    def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
         """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""
         inputs, labels = (self._own_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
+        own = {"rows": slice(None), "inputs": inputs, "labels": labels}
         found = []
         for start in range(0, len(batch.tokens), micro):
-            cut = batch[slice(start, start + micro)]
-            documents = self._move(cut.documents)
+            tensors = {}
+            for name, column, values in batch[slice(start, start + micro)].columns():
+                part = values if column.whole else values[tuple(own[axis] for axis in column.axes)]
+                tensors[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
+            documents_BS = tensors.get("documents_BS")
             found.append(
                 MicroBatch(
-                    tokens_BS=self._move(cut.tokens, inputs),
+                    **tensors,
                     positions_BS=(
-                        self._positions(inputs, micro) if documents is None else positions_within(documents)[:, inputs]
+                        self._positions(inputs, micro)
+                        if documents_BS is None
+                        else positions_within(documents_BS)[:, inputs]
                     ),
-                    labels_BL=self._move(cut.labels, labels),
-                    loss_mask_BL=self._move(cut.loss_mask, labels),
-                    decoder_tokens_BL=self._move(cut.decoder_tokens, labels),
-                    decoder_positions_BL=None if cut.decoder_tokens is None else self._positions(labels, micro),
-                    attention_mask_BS=self._move(cut.attention_mask),
-                    segments_BS=self._move(cut.segments, inputs),
-                    next_sentence_B=self._move(cut.next_sentence),
-                    documents_BS=documents,
-                    next_sentence_weight=next_sentence_weight,
+                    decoder_positions_BL=None if batch.decoder_tokens is None else self._positions(labels, micro),
                     first_row=first_row + start,
                 )
             )
@@ -52,9 +50,7 @@ class Cutter:
     def _positions(self, own: slice, rows: int) -> Tensor:
         return torch.arange(own.start, own.stop, device=self._device).expand(rows, -1)
 
-    def _move(self, values: np.ndarray | None, columns: slice | None = None) -> Tensor | None:
-        if values is None:
-            return None
+    def _move(self, values: np.ndarray) -> Tensor:
         if not values.flags.writeable:  # several batches share it, and torch knows nothing of arrays to read only
             values = values.copy()
-        return torch.as_tensor(values if columns is None else values[:, columns], device=self._device)
+        return torch.as_tensor(values, device=self._device)

@@ -28,7 +28,7 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("gpt", "model.segments=2", "are BERT's"),
         ("gpt", "objective.noise_density=0.3", "objective.noise_density=0.3 does nothing with objective.name=causal"),
         ("bert", "objective={name: causal}", "use masked"),
-        ("bert", "objective.mean_span=2", "objective.mean_span=2.0 does nothing with objective.name=masked"),
+        ("bert", "objective.mean_span=2", "objective.mean_span=2 does nothing with objective.name=masked"),
         ("bert", "objective.whole_words=true", None),
         ("bert", "model.pooled_head=false", "set model.segments=2 and model.pooled_head=true"),
         ("bert", "model.encoder_layers=2", "is for encoder-decoders"),

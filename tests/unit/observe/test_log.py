@@ -63,6 +63,21 @@ def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:
     }
 
 
+def test_each_of_several_terms_has_a_column(tmp_path: Path) -> None:
+    settings = run_config(tmp_path)
+    terms = {"tokens": (2000.0, 1000), "next_sentence": (4.0, 8)}
+    with RunLog(settings, plan_layout(settings, 2), True) as log:
+        log.begin(0, 0)
+        log.step(1, 1, batch(1), StepResult(2500.0, 1000, 1.5, False, terms=terms), 0.5, 0.25, 0.125)
+        log.heldout(1, 1, HeldOut(500.0, 200, None, None, {"next_sentence": (3.0, 4)}))
+        log.event("finished", step=1)
+    (line,) = read_metrics(tmp_path / "run")
+    assert (line["loss"], line["loss_tokens"], line["loss_next_sentence"]) == (2.5, 2.0, 0.5)
+    assert "terms" not in line
+    heldout = next(event for event in read_events(tmp_path / "run") if event["event"] == "heldout")
+    assert (heldout["loss"], heldout["loss_next_sentence"]) == (2.5, 0.75)
+
+
 def test_events_tell_the_story(tmp_path: Path) -> None:
     run(tmp_path, 1, 2, ends="stopped")
     run(tmp_path, 2, 3)

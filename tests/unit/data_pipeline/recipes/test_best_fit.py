@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
@@ -18,7 +17,7 @@ from data_pipeline.loader import Stream
 from data_pipeline.order.order import permute, permute_each, round_keys
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.bins import NumberedBins, best_fit_decreasing
-from data_pipeline.recipes.make import make
+from data_pipeline.recipes.causal import Causal
 from tests.helpers.datasets import build_pairs
 
 LENGTH = 64  # shorter than some documents of the dataset, longer than others
@@ -26,7 +25,7 @@ LENGTH = 64  # shorter than some documents of the dataset, longer than others
 
 @pytest.fixture(scope="module")
 def packed(dataset: Dataset) -> PackedRows:
-    samples = make(Objective(packing="best_fit"), dataset.tokenizer(), LENGTH).samples(dataset, "train")
+    samples = Causal(packing="best_fit").recipe(dataset.tokenizer(), LENGTH).samples(dataset, "train")
     assert isinstance(samples, PackedRows)
     return samples
 
@@ -156,7 +155,7 @@ def test_a_row_has_other_neighbours_in_another_epoch_source_or_seed(packed: Pack
 
 
 def test_a_sample_is_the_same_alone_in_a_batch_and_on_any_rank(dataset: Dataset, packed: PackedRows) -> None:
-    recipe = make(Objective(packing="best_fit"), dataset.tokenizer(), LENGTH)
+    recipe = Causal(packing="best_fit").recipe(dataset.tokenizer(), LENGTH)
     stream = Stream([(dataset.directory, 1.0)], recipe, seed=5)
     whole = stream.batch(packed.count - 12, 24)  # across two epochs
     assert set(whole.sample_ids[:, 1]) == {0, 1}
@@ -181,7 +180,7 @@ def test_the_first_rows_are_like_all_of_them(packed: PackedRows) -> None:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_heldout_counts_every_label_once(dataset: Dataset, world: int) -> None:
-    recipe = make(Objective(packing="best_fit"), dataset.tokenizer(), LENGTH)
+    recipe = Causal(packing="best_fit").recipe(dataset.tokenizer(), LENGTH)
     batches = [batch for rank in range(world) for batch in heldout(dataset, recipe, 4, rank, world)]
     found = np.concatenate([batch.labels[batch.loss_mask > 0] for batch in batches])
     end = dataset.manifest.tokenizer.end_of_text
@@ -198,10 +197,10 @@ def test_each_has_its_own_permutation() -> None:
 
 
 def test_windows_are_as_they_were(dataset: Dataset) -> None:
-    assert Objective().settings() == Objective(packing="windows").settings() == {}
-    assert Objective(packing="best_fit").settings() == {"packing": "best_fit"}
+    assert Causal().settings() == Causal(packing="windows").settings() == {}
+    assert Causal(packing="best_fit").settings() == {"packing": "best_fit"}
     best, windows = (
-        Stream([(dataset.directory, 1.0)], make(Objective(packing=packing), dataset.tokenizer(), LENGTH), 0)  # type: ignore[arg-type]
+        Stream([(dataset.directory, 1.0)], Causal(packing=packing).recipe(dataset.tokenizer(), LENGTH), 0)  # type: ignore[arg-type]
         for packing in ("best_fit", "windows")
     )
     assert best.fingerprint != windows.fingerprint
@@ -216,4 +215,4 @@ def test_documents_without_a_pair_are_refused() -> None:
 def test_a_dataset_of_pairs_is_refused(tmp_path: Path) -> None:
     pairs = build_pairs([(f"eins {i}", f"one {i}") for i in range(40)], tmp_path)
     with pytest.raises(DataError, match=r"use objective\.name=pairs"):
-        make(Objective(packing="best_fit"), pairs.tokenizer(), LENGTH).samples(pairs, "train")
+        Causal(packing="best_fit").recipe(pairs.tokenizer(), LENGTH).samples(pairs, "train")

@@ -7,25 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.corruption import Corruption
-from data_pipeline.recipes.denoising import NOISE
-from data_pipeline.recipes.make import make
+from data_pipeline.recipes.denoising import NOISE, Denoising
+from data_pipeline.recipes.registry import OBJECTIVES
 
 TEXT = np.arange(5, 305)  # no special id of the tokenizer; all different
 
 
 def recipe_of(dataset: Dataset, **objective: Any) -> Corruption:
-    recipe = make(Objective(name="denoising", **{"noise_density": 0.3, **objective}), dataset.tokenizer(), 64)
+    recipe = OBJECTIVES["denoising"](**{"noise_density": 0.3, **objective}).recipe(dataset.tokenizer(), 64)
     assert isinstance(recipe, Corruption)
     return recipe
 
 
 def noised(dataset: Dataset, name: str, text: np.ndarray = TEXT, **objective: Any) -> list[np.ndarray]:
     recipe, random = recipe_of(dataset, **objective), np.random.default_rng(0)
-    return [NOISE[name](text, random, recipe) for _ in range(300)]
+    assert isinstance(recipe.objective, Denoising)
+    return [NOISE[name](text, random, recipe.objective, recipe.known) for _ in range(300)]
 
 
 @pytest.mark.parametrize("noise", [["text_infilling", "sentence_permutation"], list(NOISE)])

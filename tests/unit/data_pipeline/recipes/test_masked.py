@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
-from data_pipeline.recipes.make import make
-from data_pipeline.recipes.masked import Masked
+from data_pipeline.recipes.masked import MaskedRecipe
+from data_pipeline.recipes.registry import OBJECTIVES
 from tests.helpers.datasets import build_dataset, make_documents
 
 LENGTH = 64
@@ -27,9 +26,9 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return build_dataset(documents, tmp_path_factory.mktemp("words"), tokenizer=tokenizer)
 
 
-def batch_of(dataset: Dataset, count: int = 256, start: int = 0, **objective: Any) -> tuple[Masked, Rows]:
-    recipe = make(Objective(name="masked", **objective), dataset.tokenizer(), LENGTH)
-    assert isinstance(recipe, Masked)
+def batch_of(dataset: Dataset, count: int = 256, start: int = 0, **objective: Any) -> tuple[MaskedRecipe, Rows]:
+    recipe = OBJECTIVES["masked"](**objective).recipe(dataset.tokenizer(), LENGTH)
+    assert isinstance(recipe, MaskedRecipe)
     return recipe, Stream([(dataset.directory, 1.0)], recipe, 1).batch(start, count)
 
 
@@ -170,8 +169,8 @@ def test_short_fraction_cuts_samples_and_otherwise_pieces_are_whole(words: Datas
 def test_a_split_of_one_document_has_no_next_sentence_from_another(tmp_path: Path) -> None:
     text = " ".join(make_documents(0, 50)).replace("\n", " ")
     dataset = build_dataset([text, "one more"], tmp_path, validation_fraction=1e-9)
-    recipe = make(Objective(name="masked", next_sentence=True), dataset.tokenizer(), LENGTH)
+    recipe = OBJECTIVES["masked"](next_sentence=True).recipe(dataset.tokenizer(), LENGTH)
     with pytest.raises(DataError, match="too few documents"):
         recipe.samples(dataset, "train")
-    recipe = make(Objective(name="masked"), dataset.tokenizer(), LENGTH)
+    recipe = OBJECTIVES["masked"]().recipe(dataset.tokenizer(), LENGTH)
     assert {recipe.samples(dataset, "train").count} - {0}

@@ -12,13 +12,12 @@ from pydantic import ValidationError
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS
 from data_pipeline.errors import DataError
 from data_pipeline.loader import Stream
 from data_pipeline.reading.documents import Document
-from data_pipeline.recipes.make import make
+from data_pipeline.recipes.registry import OBJECTIVES
 from tests.helpers.datasets import Silent, build_dataset, build_pairs, make_documents, settings
 
 PAIRS = [(f"der Satz Nummer {i} ist {'sehr ' * (i % 7)}lang.", f"sentence {i}!") for i in range(120)]
@@ -78,7 +77,7 @@ def test_what_holds_no_pairs_is_refused(tmp_path: Path, name: str, line: str, co
 
 
 def test_a_row_holds_source_and_target_with_an_end_after_each(pairs: Dataset) -> None:
-    recipe = make(Objective(name="pairs"), pairs.tokenizer(), 100, 40)
+    recipe = OBJECTIVES["pairs"]().recipe(pairs.tokenizer(), 100, 40)
     stream, tokenizer = Stream([(pairs.directory, 1.0)], recipe, 0), pairs.tokenizer()
     texts, batch = texts_of(pairs, "train"), stream.batch(0, stream.num_samples[0])
     assert stream.samples[0].left_out == 0
@@ -101,7 +100,7 @@ def test_pairs_too_long_are_left_out_and_counted(pairs: Dataset, decoder_only: b
     sizes = [[len(tokenizer.encode(text)) + 1 for text in pair] for pair in texts_of(pairs, "train")]
     length = int(np.median([sum(pair) if decoder_only else pair[0] for pair in sizes]))
     most = max(target for _, target in sizes) - 1
-    recipe = make(Objective(name="pairs"), tokenizer, length, None if decoder_only else most, decoder_only)
+    recipe = OBJECTIVES["pairs"]().recipe(tokenizer, length, None if decoder_only else most, decoder_only)
     samples = recipe.samples(pairs, "train")
     fit = [pair for pair in sizes if (sum(pair) if decoder_only else pair[0]) <= length]
     assert 0 < len(fit) < len(sizes)
@@ -112,7 +111,7 @@ def test_pairs_too_long_are_left_out_and_counted(pairs: Dataset, decoder_only: b
     rows = samples.rows(0, np.array([[0, 0, number] for number in range(samples.count)]))
     assert rows.loss_mask.sum(axis=1).tolist() == [target for _, target in fit]
     with pytest.raises(DataError, match=r"No pair of the train split .* fits 3 source and 3 target"):
-        make(Objective(name="pairs"), tokenizer, 3).samples(pairs, "train")
+        OBJECTIVES["pairs"]().recipe(tokenizer, 3).samples(pairs, "train")
 
 
 def test_an_older_manifest_is_of_no_pairs_and_names_sentencepiece(dataset: Dataset, tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ def test_multi30k_comes_back(multi30k: Path, tmp_path: Path) -> None:
         "A group of men are loading cotton onto a truck",
     )
     assert first in texts_of(dataset, "train")
-    recipe = make(Objective(name="pairs"), dataset.tokenizer(), 64)
+    recipe = OBJECTIVES["pairs"]().recipe(dataset.tokenizer(), 64)
     samples = recipe.samples(dataset, "train")
     assert samples.count + samples.left_out == 1014
     assert samples.count > 900

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Cursor, Rows
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
 from data_pipeline.loader import Stream, load
-from data_pipeline.recipes.base import Recipe, Shape, generator
-from data_pipeline.recipes.causal import Causal
-from data_pipeline.recipes.lengths import span_counts, span_lengths, target_length, text_tokens
-from data_pipeline.recipes.make import make
+from data_pipeline.recipes.base import Recipe, generator
+from data_pipeline.recipes.causal import CausalRecipe
+from data_pipeline.recipes.objective import Objective
+from data_pipeline.recipes.registry import OBJECTIVES
+from data_pipeline.recipes.span_corruption import SpanCorruption
+from data_pipeline.recipes.targets import Shape
 from tests.helpers.datasets import build_dataset, build_pairs, make_documents
 
 LENGTH = 48
-OBJECTIVES: dict[str, dict[str, Any]] = {
+CASES: dict[str, dict[str, Any]] = {
     "causal": {"name": "causal"},
     "packed": {"name": "causal", "packing": "best_fit"},
     "roberta": {"name": "masked"},
@@ -38,7 +39,7 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
     },
     "pairs": {"name": "pairs"},
 }
-TO_TARGET = [name for name in OBJECTIVES if name not in ("causal", "packed", "roberta", "whole words", "bert")]
+TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "roberta", "whole words", "bert")]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
 
@@ -49,17 +50,21 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     )
 
 
-@pytest.fixture(params=list(OBJECTIVES))
+@pytest.fixture(params=list(CASES))
 def stream(request: pytest.FixtureRequest, dataset: Dataset, second: Dataset, pairs: Dataset) -> Stream:
-    objective = Objective(**OBJECTIVES[request.param])
+    objective = made_of(CASES[request.param])
     sources = [(pairs, 1.0)] if objective.name == "pairs" else [(dataset, 3.0), (second, 1.0)]
-    recipe = make(objective, sources[0][0].tokenizer(), LENGTH)
+    recipe = objective.recipe(sources[0][0].tokenizer(), LENGTH)
     return Stream([(source.directory, weight) for source, weight in sources], recipe, seed=5)
+
+
+def made_of(settings: dict[str, Any]) -> Objective:
+    return OBJECTIVES[settings["name"]](**settings)
 
 
 def made(name: str, dataset: Dataset, length: int = LENGTH, **changes: Any) -> Recipe:
     arguments = {key: changes.pop(key) for key in ("target_length", "decoder_only") if key in changes}
-    return make(Objective(**{**OBJECTIVES[name], **changes}), dataset.tokenizer(), length, **arguments)
+    return made_of(CASES[name] | changes).recipe(dataset.tokenizer(), length, **arguments)
 
 
 def same(one: Rows, other: Rows) -> bool:
@@ -124,7 +129,25 @@ def test_the_causal_order_is_that_of_checkpoints_before_there_were_recipes(datas
 
     stream = Stream([(dataset.directory, 2.0)], LENGTH, 7)
     assert stream.fingerprint == digest_of([1, [dataset.identity], [2.0], 7, LENGTH, "train"])
-    assert Stream([(dataset.directory, 2.0)], Causal(LENGTH, 400), 7).fingerprint == stream.fingerprint
+    assert Stream([(dataset.directory, 2.0)], CausalRecipe(LENGTH, 400), 7).fingerprint == stream.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("causal", {}),
+        ("packed", {"packing": "best_fit"}),
+        ("roberta", {"name": "masked"}),
+        ("bert", {"name": "masked", "next_sentence": True}),
+        ("prefix_lm", {"name": "prefix_lm"}),
+        ("bart", {"name": "denoising", "noise_density": 0.3}),
+    ],
+)
+def test_what_tells_orders_apart_is_what_it_is_in_checkpoints_of_version_0_1_0(
+    name: str, settings: dict[str, Any]
+) -> None:
+    assert made_of(CASES[name]).settings() == settings
+    assert made_of(CASES[name] | {"label_smoothing": 0.5}).settings() == settings
 
 
 def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None:
@@ -142,7 +165,7 @@ def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None
 
 
 @pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "causal"])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "causal"])
 def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
     dataset: Dataset, pairs: Dataset, name: str, world: int
 ) -> None:
@@ -168,22 +191,22 @@ def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
 
 def test_t5_s_lengths() -> None:
     """text-to-text-transfer-transformer's random_spans_helper: 568 tokens of text and a target of 114 for 512."""
-    t5 = Objective(name="span_corruption")
-    assert (text_tokens(t5, 512), target_length(t5, 512)) == (568, 114)
-    assert span_counts(t5, 568) == (85, 28)
-    byt5 = Objective(name="span_corruption", mean_span=20)
-    assert target_length(byt5, 1024) == 189
+    t5 = SpanCorruption()
+    assert (t5.text_tokens(512), t5.target_length(512)) == (568, 114)
+    assert t5.span_counts(568) == (85, 28)
+    byt5 = SpanCorruption(mean_span=20)
+    assert byt5.target_length(1024) == 189
     for length in range(8, 700):
-        assert span_lengths(t5, text_tokens(t5, length))[0] == length
-        assert sum(span_lengths(t5, text_tokens(t5, length, True))) <= length
+        assert t5.lengths(t5.text_tokens(length))[0] == length
+        assert sum(t5.lengths(t5.text_tokens(length, True))) <= length
 
 
 def test_lengths_of_the_other_objectives() -> None:
     for name in ("causal", "masked", "bert_style", "mass_style", "deshuffling", "prefix_lm", "denoising", "pairs"):
-        assert target_length(Objective(name=name), 512) == 512  # type: ignore[arg-type]
-    assert target_length(Objective(name="drop"), 512) == 127  # 511 * .15 + 6 * sqrt(511 * .15 * .85), and the end
+        assert OBJECTIVES[name]().target_length(512) == 512
+    assert OBJECTIVES["drop"]().target_length(512) == 127  # 511 * .15 + 6 * sqrt(511 * .15 * .85), and the end
     with pytest.raises(DataError, match="too few for a sample of denoising"):
-        text_tokens(Objective(name="denoising"), 3)
+        OBJECTIVES["denoising"]().text_tokens(3)
 
 
 @pytest.mark.parametrize("name", TO_TARGET)

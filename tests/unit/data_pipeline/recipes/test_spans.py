@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.config import Objective
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import Stream
 from data_pipeline.recipes.corruption import Corruption
-from data_pipeline.recipes.lengths import span_counts
-from data_pipeline.recipes.make import make
-from data_pipeline.recipes.spans import segments
+from data_pipeline.recipes.registry import OBJECTIVES
+from data_pipeline.recipes.span_corruption import SpanCorruption, segments
 
 COUNT = 64
 
@@ -22,7 +20,7 @@ def samples(
     dataset: Dataset, name: str, length: int = 64, target_length: int | None = None, **objective: Any
 ) -> tuple[Corruption, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """(text, input, target) of COUNT samples, without padding."""
-    recipe = make(Objective(name=name, **objective), dataset.tokenizer(), length, target_length)  # type: ignore[arg-type]
+    recipe = OBJECTIVES[name](**objective).recipe(dataset.tokenizer(), length, target_length)
     assert isinstance(recipe, Corruption)
     stream = Stream([(dataset.directory, 1.0)], recipe, 0)
     batch, size = stream.batch(0, COUNT), recipe.text_tokens
@@ -45,7 +43,8 @@ def test_span_corruption_loses_nothing_and_fills_its_rows(
     dataset: Dataset, density: float, mean: float, length: int
 ) -> None:
     recipe, found = samples(dataset, "span_corruption", length, noise_density=density, mean_span=mean)
-    noise, spans = span_counts(recipe.objective, recipe.text_tokens)
+    assert isinstance(recipe.objective, SpanCorruption)
+    noise, spans = recipe.objective.span_counts(recipe.text_tokens)
     sentinels = recipe.known.specials.sentinels[:spans]
     for text, inputs, target in found:
         assert len(target) + 1 == recipe.target_length
@@ -108,7 +107,7 @@ def test_dropped_tokens_are_the_target(dataset: Dataset) -> None:
 
 
 def test_no_more_is_dropped_than_the_target_holds(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_pipeline.recipes.lengths._DEVIATIONS", 0)
+    monkeypatch.setattr("data_pipeline.recipes.t5_study._DEVIATIONS", 0)
     recipe, found = samples(dataset, "drop", 128)
     assert recipe.target_length == 20 + 1
     assert max(len(target) for _, _, target in found) == 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
-from data_pipeline.config import Objective
+from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.hf_json import JsonTokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
-from data_pipeline.tokenizers.specials import Vocabulary, specials
+from data_pipeline.tokenizers.specials import Vocabulary
 from tests.helpers.datasets import make_documents
 
 TEXTS = make_documents(0, 200)
@@ -30,28 +30,28 @@ def t5_like(sentinels: list[int]) -> Tokenizer:
 
 
 def test_causal_appends_nothing(plain: Tokenizer) -> None:
-    assert specials(plain, Objective()).vocabulary == 400
+    assert OBJECTIVES["causal"]().specials(plain).vocabulary == 400
 
 
 def test_what_lacks_is_appended_in_order_and_sentinel_0_comes_last(plain: Tokenizer) -> None:
-    masked = specials(plain, Objective(name="masked"))
+    masked = OBJECTIVES["masked"]().specials(plain)
     assert (masked.pad, masked.cls, masked.sep, masked.mask, masked.vocabulary) == (400, 401, 402, 403, 404)
-    spans = specials(plain, Objective(name="span_corruption", sentinels=3))
+    spans = OBJECTIVES["span_corruption"](sentinels=3).specials(plain)
     assert (spans.pad, spans.sentinels, spans.vocabulary) == (400, (403, 402, 401), 404)
     assert (spans.start, spans.end, spans.mask) == (400, plain.end_of_text, -1)
-    denoising = specials(plain, Objective(name="denoising"))
+    denoising = OBJECTIVES["denoising"]().specials(plain)
     assert (denoising.pad, denoising.cls, denoising.mask, denoising.vocabulary) == (400, 401, 402, 403)
     assert denoising.start == denoising.end == plain.end_of_text
     for name in ("drop", "prefix_lm", "deshuffling", "pairs"):
-        assert specials(plain, Objective(name=name)).vocabulary == 401  # type: ignore[arg-type]
+        assert OBJECTIVES[name]().specials(plain).vocabulary == 401
     for name in ("bert_style", "mass_style"):
-        assert specials(plain, Objective(name=name)).mask == 401  # type: ignore[arg-type]
+        assert OBJECTIVES[name]().specials(plain).mask == 401
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_bert_s_and_roberta_s_own_are_found(kind: str) -> None:
     tokenizer = train_tokenizer(TEXTS, kind, 500)  # type: ignore[arg-type]
-    found = specials(tokenizer, Objective(name="masked"))
+    found = OBJECTIVES["masked"]().specials(tokenizer)
     names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]") if kind == "wordpiece" else ("<pad>", "<s>", "</s>", "<mask>")
     assert (found.pad, found.cls, found.sep, found.mask) == tuple(map(tokenizer.id_of, names))
     assert found.end == tokenizer.end_of_text
@@ -60,7 +60,7 @@ def test_bert_s_and_roberta_s_own_are_found(kind: str) -> None:
 
 def test_sentencepiece_s_control_symbols_are_found() -> None:
     tokenizer = train_tokenizer(TEXTS, "bpe", 400, "t5")
-    found = specials(tokenizer, Objective(name="span_corruption", sentinels=2))
+    found = OBJECTIVES["span_corruption"](sentinels=2).specials(tokenizer)
     assert (found.pad, found.end) == (tokenizer.id_of("<pad>"), tokenizer.id_of("</s>"))
     assert found.start == found.pad
     assert found.end != tokenizer.end_of_text
@@ -68,14 +68,14 @@ def test_sentencepiece_s_control_symbols_are_found() -> None:
 
 
 def test_t5_s_sentinels_are_found_and_only_missing_ones_appended() -> None:
-    objective = Objective(name="span_corruption", sentinels=3)
-    assert specials(t5_like([2, 1, 0]), objective).sentinels == (6, 5, 4)
-    partly = specials(t5_like([0]), objective)
+    objective = OBJECTIVES["span_corruption"](sentinels=3)
+    assert objective.specials(t5_like([2, 1, 0])).sentinels == (6, 5, 4)
+    partly = objective.specials(t5_like([0]))
     assert (partly.sentinels, partly.vocabulary) == ((4, 6, 5), 7)
 
 
 def test_the_vocabulary_covers_appended_ids(plain: Tokenizer) -> None:
-    known = Vocabulary.of(plain, Objective(name="masked"))
+    known = Vocabulary.of(plain, OBJECTIVES["masked"]().needs)
     assert len(known.is_special) == len(known.starts_word) == len(known.ends_sentence) == 404
     assert known.is_special[400:].all()
     assert not known.is_special[known.ordinary].any()

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.config import Objective, TokenizerConfig
+from data_pipeline.config import TokenizerConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
+from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.hf_json import JsonTokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from data_pipeline.tokenizers.specials import specials
 from tests.helpers.datasets import ODD, build_dataset, make_documents
 
 
@@ -43,7 +43,7 @@ def test_bytes_give_odd_text_back(text: str) -> None:
 
 
 def test_sentinels_are_appended_to_bytes() -> None:
-    ids = specials(ByteTokenizer(), Objective(name="span_corruption"))
+    ids = OBJECTIVES["span_corruption"]().specials(ByteTokenizer())
     assert (ids.pad, ids.end, ids.vocabulary) == (0, 1, 359)
     assert (ids.sentinels[0], ids.sentinels[99]) == (358, 259)
 

@@ -1,0 +1,53 @@
+"""Which tokens of a row are masked, and what is put in their place (Devlin et al. 2019, section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.recipes.base import Ids
+from data_pipeline.tokenizers.specials import Vocabulary
+
+_MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Chooses `noise_density` of the tokens; with `whole_words`, words that hold as many."""
+
+    known: Vocabulary
+    noise_density: float
+    whole_words: bool
+
+    def masked(self, labels: Ids, random: np.random.Generator) -> tuple[Ids, NDArray[np.float32]]:
+        """A row of ids [n] -> (the row with some masked, 1 where one was chosen)."""
+        specials = self.known.specials
+        chosen = self._chosen(labels, random)
+        draw = random.random(len(chosen))
+        other = random.choice(self.known.ordinary, len(chosen))
+        replaced = np.where(draw < _MASKED + _REPLACED, other, labels[chosen])
+        tokens, counted = labels.copy(), np.zeros(len(labels), np.float32)
+        tokens[chosen] = np.where(draw < _MASKED, specials.mask, replaced)
+        counted[chosen] = 1
+        return tokens, counted
+
+    def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
+        """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""
+        special = self.known.is_special[labels]
+        positions = np.flatnonzero(~special)
+        budget = min(len(positions), max(1, round(self.noise_density * len(positions))))
+        if not self.whole_words:
+            return random.choice(positions, budget, replace=False)
+        begins = self.known.starts_word[labels] | special
+        begins[1:] |= special[:-1] | self.known.ends_sentence[labels[:-1]]
+        begins[0] = True
+        words = np.split(positions, np.flatnonzero(begins[positions])[1:])
+        chosen: list[Ids] = []
+        for index in random.permutation(len(words)):
+            if not chosen or sum(map(len, chosen)) + len(words[index]) <= budget:
+                chosen.append(words[index])
+            if sum(map(len, chosen)) >= budget:
+                break
+        return np.concatenate(chosen)

@@ -1,0 +1,105 @@
+"""BERT's samples of two segments (Devlin et al. 2019, appendix A.2): [CLS] A [SEP] B [SEP], where B follows A in its
+document or comes from another one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.errors import DataError
+from data_pipeline.recipes.base import Ids, generator, padded
+from data_pipeline.recipes.masking import Masking
+
+_Segment = tuple[int, Ids]  # where its tokens begin in the stream, and they
+_SEARCH_TOKENS = 64  # in which a second segment from another document looks for the start of a sentence
+
+
+class Segments:
+    """A split's pieces of up to `text_tokens` of one document, as two segments each. 16 bytes a document in memory."""
+
+    def __init__(
+        self, dataset: Dataset, split: SplitName, masking: Masking, sequence_length: int, text_tokens: int,
+        short_fraction: float,
+    ) -> None:  # fmt: skip
+        """`short_fraction` of them are cut to a random length. Raises DataError unless there are two documents with
+        text, one of them of two tokens."""
+        self._dataset, self._split, self._masking, self._known = dataset, split, masking, masking.known
+        self._length, self._text_tokens, self._short_fraction = sequence_length, text_tokens, short_fraction
+        self._starts = np.append(dataset.starts(split), dataset.num_tokens(split))
+        lengths = np.diff(self._starts) - 1
+        pieces = lengths // text_tokens + (lengths % text_tokens > 1)
+        self._ends = np.cumsum(pieces)  # of each document's pieces, among all
+        self.count = int(self._ends[-1]) if self._ends.size else 0
+        self.left_out = int((pieces == 0).sum())
+        if self.count == 0 or (lengths > 0).sum() < 2:
+            raise DataError(
+                f"The {split} split of {dataset.address} has too few documents to take a next sentence from another "
+                "one: next_sentence needs two, so build it of smaller ones (txt_documents) or with more text."
+            )
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """[CLS] A [SEP] B [SEP] and padding."""
+        specials, length = self._known.specials, self._length
+        tokens, labels, counted, segments, follows = [], [], [], [], []
+        for sample in ids:
+            random = generator(seed, sample)
+            (_, first), (_, second), is_next = self._two(int(sample[2]), random)
+            row = np.concatenate([[specials.cls], first, [specials.sep], second, [specials.sep]])
+            masked, chosen = self._masking.masked(row, random)
+            tokens.append(masked)
+            labels.append(row)
+            counted.append(chosen)
+            segments.append(np.repeat([0, 1], [len(first) + 2, len(second) + 1]))
+            follows.append(is_next)
+        whole, visible = padded(tokens, length, specials.pad)
+        mask = np.zeros(whole.shape, np.float32)
+        mask[visible] = np.concatenate(counted)
+        return Rows(
+            whole,
+            padded(labels, length, specials.pad)[0],
+            mask,
+            attention_mask=visible,
+            segments=padded(segments, length, 0)[0],
+            next_sentence=np.array(follows, np.int64),
+        )
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """Both segments of each sample, which `rows` draws in the same way."""
+        found = []
+        for row, sample in enumerate(ids):
+            first, second, _ = self._two(int(sample[2]), generator(seed, sample))
+            found += [(row, start, len(tokens)) for start, tokens in (first, second)]
+        return np.array(found, np.int64).reshape(-1, 3)
+
+    def _two(self, number: int, random: np.random.Generator) -> tuple[_Segment, _Segment, bool]:
+        """The segments of a piece, and whether the second one follows the first."""
+        document = int(np.searchsorted(self._ends, number, side="right"))
+        before = int(self._ends[document - 1]) if document else 0
+        start = int(self._starts[document]) + (number - before) * self._text_tokens
+        size = min(self._text_tokens, int(self._starts[document + 1]) - 1 - start)
+        if random.random() < self._short_fraction:
+            size = int(random.integers(2, size + 1))
+        piece = self._dataset.window(self._split, start, size)
+        ends = np.flatnonzero(self._known.ends_sentence[piece[:-1]]) + 1
+        cut = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
+        if random.random() < 0.5:
+            return (start, piece[:cut]), (start + cut, piece[cut:]), True
+        # As long as what it stands for, so that its length tells nothing.
+        return (start, piece[:cut]), self._other(document, size - cut, random), False
+
+    def _other(self, document: int, size: int, random: np.random.Generator) -> _Segment:
+        """Up to `size` tokens of another document, from the start of a sentence where one is near."""
+        length = 0
+        while length == 0:  # an empty text
+            other = int(random.integers(len(self._ends) - 1))
+            other += other >= document
+            length = int(self._starts[other + 1] - self._starts[other]) - 1
+        skipped = int(random.integers(length))
+        count = min(size + _SEARCH_TOKENS, length - skipped)
+        start = int(self._starts[other]) + skipped
+        tokens = self._dataset.window(self._split, start, count)
+        ends = np.flatnonzero(self._known.ends_sentence[tokens[: min(_SEARCH_TOKENS, count - 1)]])
+        cut = int(ends[0]) + 1 if skipped and ends.size else 0
+        return start + cut, tokens[cut:][:size]

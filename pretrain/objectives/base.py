@@ -1,0 +1,88 @@
+"""The objective seam of training: what a model's answers to a micro-batch are worth, as named sums with their counts.
+
+Sums and counts travel. Each term is a mean over what it counts in the *global* batch, and the loss is the sum of these
+means by their weights. megatron-core divides the gradient once, by the main term's count; so the others enter the sum
+that it divides scaled by the main term's count over their own (`scales`), which the batch's columns tell beforehand.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.batch import Rows
+from pretrain.models.inputs import MicroBatch
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of a loss, of what this rank has of a micro-batch."""
+
+    sum: Tensor
+    """scalar, of losses in nats"""
+    count: Tensor
+    """scalar int32: how many they are"""
+
+    def detached(self) -> "Term":
+        """Without what the sum was computed from, which would stay in memory."""
+        return Term(self.sum.detach(), self.count)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Labels scored, not trained on."""
+
+    log_probability: Tensor
+    """[B, L] nats, of each label"""
+    greedy: Tensor
+    """[B, L] whether it is the most probable token"""
+    others: Mapping[str, Term]
+    """the terms besides the main one"""
+
+
+class LossObjective(Protocol):
+    """One way to judge answers; see `registry.py`."""
+
+    weights: Mapping[str, float]
+    """of each term; the first is the main one, of weight 1"""
+
+    def counts(self, rows: Rows) -> Sequence[float]:
+        """How many losses of each term, in the order of `weights`, `rows` ask for."""
+
+    def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
+        """Hidden states for the next stage, or on the last one what `terms` and `score` read."""
+
+    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+        """The terms, by the names that `weights` has. May overwrite `outputs`."""
+
+    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+        """The labels' scores. May overwrite `outputs`."""
+
+
+def scales(weights: Mapping[str, float], counts: Sequence[float]) -> dict[str, float]:
+    """What each term but the main one is multiplied by, from the counts of the global batch: then the sum of all terms,
+    divided by the main term's count, is that of their means by weight. A term that nothing is asked of is left out."""
+    main, *others = counts
+    _, *named = weights.items()
+    return {
+        name: weight * (main / count) if count else 0.0 for (name, weight), count in zip(named, others, strict=True)
+    }
+
+
+def total(terms: Mapping[str, Term], factors: Mapping[str, float]) -> Tensor:
+    """The main term's sum, and the others' times their factors."""
+    main, *_ = terms.values()
+    whole = main.sum
+    for name, factor in factors.items():
+        whole = whole + terms[name].sum * factor
+    return whole
+
+
+def sum_pairs(results: Sequence[Sequence[Term]], count: int, device: torch.device) -> Tensor:
+    """[count, 2] float64: the sums and counts of `count` terms over all `results`."""
+    sums = torch.zeros(count, 2, dtype=torch.float64, device=device)
+    for terms in results:
+        sums += torch.stack([torch.stack([term.sum.double(), term.count.double()]) for term in terms])
+    return sums

@@ -1,0 +1,53 @@
+"""BERT's loss (Devlin et al. 2019, section 3.1): that of masked tokens, and of each row's answer whether its second
+segment follows the first in its document; each a mean of its own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
+from pretrain.models.inputs import MicroBatch
+from pretrain.models.kernels import Kernels
+from pretrain.objectives.base import Judged, Term
+from pretrain.objectives.tokens import Tokens
+
+_UNASKED = -1
+
+
+class NextSentence(Tokens):
+    """See `base.LossObjective`. Outputs are (logits [L, B, V / tensor ranks], answers [B, 2])."""
+
+    weights: Mapping[str, float] = {"tokens": 1.0, "next_sentence": 1.0}
+
+    def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
+        super().__init__(config, kernels, tensor_group, holds_first)
+        self._holds_first = holds_first
+
+    def counts(self, rows: Rows) -> Sequence[float]:
+        """See `base.LossObjective`."""
+        asked = 0 if rows.next_sentence is None else (rows.next_sentence != _UNASKED).sum()
+        return [*super().counts(rows), float(asked)]
+
+    def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
+        """See `base.LossObjective`."""
+        logits_LBV, answers_B2 = outputs
+        return {**super().terms(logits_LBV, batch), "next_sentence": self._answers(answers_B2, batch)}
+
+    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+        """See `base.LossObjective`."""
+        logits_LBV, answers_B2 = outputs
+        judged = super().score(logits_LBV, batch)
+        return Judged(judged.log_probability, judged.greedy, {"next_sentence": self._answers(answers_B2, batch)})
+
+    def _answers(self, answers_B2: Tensor, batch: MicroBatch) -> Term:
+        """At the first position, which one context rank has: the others are asked nothing."""
+        asked_B = batch.next_sentence_B
+        if asked_B is None or not self._holds_first:
+            asked_B = torch.full_like(batch.tokens_BS[:, 0], _UNASKED)
+        losses = F.cross_entropy(answers_B2.float(), asked_B, reduction="sum", ignore_index=_UNASKED)
+        return Term(losses, (asked_B != _UNASKED).sum().int())

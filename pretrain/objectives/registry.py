@@ -1,0 +1,22 @@
+"""What judges answers, by the name that an objective of the data gives (`Objective.loss`): one row each."""
+
+import torch.distributed as dist
+
+from pretrain.config.run_config import RunConfig
+from pretrain.models.kernels import Kernels
+from pretrain.objectives.base import LossObjective
+from pretrain.objectives.next_sentence import NextSentence
+from pretrain.objectives.tokens import Tokens
+
+LOSSES: dict[str, type[Tokens]] = {
+    "tokens": Tokens,
+    "next_sentence": NextSentence,
+}
+
+
+def make_loss(
+    config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool
+) -> LossObjective:  # fmt: skip
+    """`tensor_group`: the ranks that share the logits; `holds_first`: whether this rank's slice of a sequence is the
+    first."""
+    return LOSSES[config.objective.loss](config, kernels, tensor_group, holds_first)

@@ -1,0 +1,62 @@
+"""An objective has its own settings and no others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_pipeline.recipes.registry import OBJECTIVES
+from pretrain.config.load import dump, load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+
+DEBUG = Path(__file__).parents[3] / "configs" / "debug"
+WRITTEN_BY_0_1_0: dict[str, Any] = {
+    "label_smoothing": 0.0, "mean_span": 3.0, "next_sentence": False, "noise_density": 0.15, "packing": "windows",
+    "noise": ["text_infilling", "sentence_permutation"], "sentinels": 100, "short_fraction": 0.1, "whole_words": False,
+}  # fmt: skip
+
+
+def _load(family: str, *overrides: str) -> RunConfig:
+    return load(RunConfig, DEBUG / f"{family}.yaml", ["model.vocabulary=1000", *overrides])
+
+
+@pytest.mark.parametrize(("family", "name"), [("gpt", "causal"), ("roberta", "masked"), ("t5", "span_corruption")])
+def test_a_name_alone_is_an_objective(family: str, name: str) -> None:
+    assert _load(family, f"objective={name}").objective == OBJECTIVES[name]()
+    assert _load("gpt", "objective={packing: best_fit}").objective.name == "causal"
+
+
+def test_a_config_reads_what_was_dumped_of_it(tmp_path: Path) -> None:
+    for family in ("gpt", "bert", "roberta", "t5", "transformer", "bart"):
+        config = _load(family)
+        (tmp_path / "config.yaml").write_text(dump(config))
+        assert load(RunConfig, tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("objective=maskd", ": did you mean 'masked'?"),
+        ("objective.name=7", "'objective.name' = '7': input should be one of causal, masked"),
+        ("objective.nois_density=1", "unknown key 'objective.nois_density': did you mean 'objective.noise_density'?"),
+        (
+            "objective.zzz=1",
+            "unknown key 'objective.zzz': known here with objective.name=masked: name, label_smoothing, noise_density",
+        ),
+        ("objective.noise_density=2", "'objective.noise_density' = 2: input should be less than 1"),
+        ("objective.sentinels=7", "objective.sentinels=7 does nothing with objective.name=masked: leave it out"),
+        ("objective=[masked]", "'objective' = ['masked']: "),
+    ],
+)
+def test_a_mistake_is_a_sentence(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        _load("bert", override)
+    assert message in str(error.value)
+
+
+def test_what_version_0_1_0_wrote_stands_at_every_objective_s_default() -> None:
+    for key, value in WRITTEN_BY_0_1_0.items():
+        defaults = [kind.model_fields[key].default for kind in OBJECTIVES.values() if key in kind.model_fields]
+        assert defaults
+        assert all(default == value for default in defaults), key
