@@ -1,4 +1,4 @@
-"""GPT's recipe: windows of the stream, each token labelled with the next (`pack.py`)."""
+"""GPT's recipe: windows of the stream, each token labelled with the next (`windows.py`)."""
 
 from __future__ import annotations
 
