@@ -18,15 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Batch, Cursor, Rows
+from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.manifest import SplitName, digest_of
+from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.order.mixture import Mixture
 from data_pipeline.order.order import permute, round_keys
 from data_pipeline.recipes.base import Recipe, Samples, in_order
 from data_pipeline.recipes.causal import CausalRecipe
 
-_ORDER_VERSION = 1  # raise it when order or pack would give other samples for the same settings
+_ORDER_VERSION = 1  # raise it when order or windows would give other samples for the same settings
 _BLEND_VERSION = 2  # raise it when the blend of several sources would
 _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are kept

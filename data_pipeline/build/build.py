@@ -27,6 +27,7 @@ from data_pipeline.build.units import cut, piece_bytes
 from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.common import scratch
 from data_pipeline.common.atomic import sync
+from data_pipeline.common.hashing import digest_of, file_sha256
 from data_pipeline.common.limits import allow_open_files
 from data_pipeline.common.progress import TaskProgress
 from data_pipeline.common.work import BuildTask, run_tasks
@@ -36,8 +37,6 @@ from data_pipeline.dataset.manifest import (
     DatasetManifest,
     FileRecord,
     TokenizerRecord,
-    digest_of,
-    file_sha256,
     stream_identity,
 )
 from data_pipeline.dataset.mix import MIX, Mix, MixSource

@@ -11,7 +11,9 @@ from typing import Any
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.atomic import written
-from data_pipeline.dataset.manifest import FORMAT, FileRecord, digest_of, file_sha256
+from data_pipeline.common.hashing import digest_of, file_sha256
+from data_pipeline.dataset.manifest import FileRecord
+from data_pipeline.dataset.records import FORMAT
 from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs, reader_versions
 from data_pipeline.tokenizers.load import load_tokenizer

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.common.hashing import file_sha256
 from data_pipeline.common.limits import allow_open_files
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.manifest import (
@@ -24,7 +25,6 @@ from data_pipeline.dataset.manifest import (
     Shard,
     SplitName,
     TokenizerRecord,
-    file_sha256,
 )
 from data_pipeline.dataset.member_headers import read_records, read_starts
 from data_pipeline.dataset.remote import RemoteTokens, fetch_directory

@@ -2,49 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
+from data_pipeline.common.hashing import digest_of
+from data_pipeline.dataset.records import (
+    FORMAT,
+    Name,
+    StrictRecord,
+    parse_record,
+    plain_name,
+    record_bytes,
+    save_record,
+)
 from data_pipeline.errors import DataError
 
 MANIFEST = "manifest.json"
-FORMAT: Literal[1] = 1
-_CHECKSUM = "checksum"
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
-LIMIT_BYTES = 2**28
-"""Of a manifest: a terabyte of tokens in members of two megabytes takes about half of it."""
 _MOST_BYTES, _MOST_TOKENS = 2**50, 2**50  # sums of them stay far within 64 bits
 _BLOCK_BYTES = 512  # that a tar is made of
-
-
-def _plain_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name):
-        raise ValueError("the name of a file in the dataset's directory has to be letters, digits and ._- only")
-    return name
-
 
 Bytes = Annotated[int, Field(ge=0, le=_MOST_BYTES)]
 Count = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Name = Annotated[str, AfterValidator(_plain_name)]
-"""Of a file in the dataset's own directory."""
-
-
-class StrictRecord(BaseModel):
-    """What a dataset's files say of themselves."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-Record = TypeVar("Record", bound=BaseModel)
 
 
 class Member(StrictRecord):
@@ -194,7 +178,7 @@ class DatasetManifest(StrictRecord):
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         for small in self.small_files:
-            _plain_name(small.file)
+            plain_name(small.file)
         for name in SPLITS:
             if name not in self.splits or not self.splits[name].tokens:
                 raise ValueError(f"there are no tokens of the {name} split")
@@ -203,75 +187,7 @@ class DatasetManifest(StrictRecord):
         return self
 
 
-def save_record(record: BaseModel, path: Path) -> None:
-    """Write a record and its checksum, the same bytes for the same content."""
-    values = json.loads(json.dumps(record.model_dump()))  # as they will be read
-    values[_CHECKSUM] = digest_of(values)
-    content = json.dumps(values, indent=1, sort_keys=True) + "\n"
-    if len(content) > LIMIT_BYTES:
-        raise DataError(f"{path} would have more than {LIMIT_BYTES:,} bytes; build with larger member_tokens.")
-    path.write_text(content)
-
-
-def record_bytes(path: Path) -> bytes:
-    """The file of a record. Raises DataError when it is missing, or larger than any."""
-    try:
-        if path.exists() and not path.is_file():  # a pipe would keep us waiting
-            raise DataError(f"{path} is no file; build the dataset again.")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > LIMIT_BYTES:
-                raise _too_large(str(path))
-            return file.read(size)
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{path.parent} holds no {path.name}; build a dataset there with `pretrain data build`."
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read ({error}); remove {path.parent} and build it again.") from error
-
-
-def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record, bool]:
-    """(the record, whether its checksum is right). Raises DataError for what is none, of this format."""
-    if len(content) > LIMIT_BYTES:
-        raise _too_large(path)
-    try:
-        values = json.loads(content)
-        # Of all the rest; older manifests have none.
-        checksum = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
-        actual = digest_of(values)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read ({error}); remove the dataset and build it again.") from error
-    if not isinstance(values, dict):
-        raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; build it again.")
-    version = values.get("format")
-    if version != FORMAT:
-        known = str(version)[:20] if isinstance(version, int) else "unknown"
-        raise DataError(f"{path} is of format {known}, this program reads {FORMAT}; build it again.")
-    try:
-        return kind.model_validate(values), checksum in (None, actual)
-    except ValidationError as error:
-        first = error.errors(include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the top"
-        raise DataError(f"{path} is damaged at {where} ({first['msg']}); build it again.") from error
-
-
-def _too_large(path: str) -> DataError:
-    return DataError(f"{path} has more than the {LIMIT_BYTES:,} bytes of the largest manifest; build it again.")
-
-
 def stream_identity(tokenizer: str, dtype: str, splits: dict[SplitName, Split]) -> str:
     """Digest of the tokenizer's identity and of the shards of every split, in order."""
     shards = {name: [shard.sha256 for shard in splits[name].shards] for name in SPLITS if name in splits}
     return digest_of({"tokenizer": tokenizer, "dtype": dtype, "shards": shards})
-
-
-def digest_of(values: Any) -> str:
-    """sha256 over plain values, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_pipeline.dataset.manifest import FORMAT, Name, StrictRecord, parse_record, record_bytes, save_record
+from data_pipeline.dataset.records import FORMAT, Name, StrictRecord, parse_record, record_bytes, save_record
 from data_pipeline.errors import DataError
 
 MIX = "mix.json"

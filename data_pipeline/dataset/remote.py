@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.dataset.cache import Cache
-from data_pipeline.dataset.manifest import LIMIT_BYTES, MANIFEST, DatasetManifest, Member, Shard, Split
+from data_pipeline.dataset.manifest import MANIFEST, DatasetManifest, Member, Shard, Split
+from data_pipeline.dataset.records import LIMIT_BYTES
 from data_pipeline.dataset.storage import Storage
 from data_pipeline.dataset.token_stream import TokenStream, not_of_vocabulary
 from data_pipeline.errors import DataError

@@ -41,8 +41,9 @@ class TokenStream(ABC):
 
     @abstractmethod
     def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
-        """What lies in the shard before the tokens of each of `members`: see `heads.py`. Raises DataError as `read`
-        does."""
+        """What lies in the shard before the tokens of each of `members`: see `member_headers.py`.
+
+        Raises DataError as `read` does."""
 
     def _check_bounds(self, starts: NDArray[np.int64], length: int) -> None:
         """Raises ValueError unless all of it is there."""

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.manifest import LIMIT_BYTES, MANIFEST, SPLITS, digest_of
+from data_pipeline.dataset.manifest import MANIFEST, SPLITS
+from data_pipeline.dataset.records import LIMIT_BYTES
 from data_pipeline.dataset.shards import npy_vector
 from data_pipeline.errors import DataError
 from tests.helpers.datasets import build_dataset, make_documents

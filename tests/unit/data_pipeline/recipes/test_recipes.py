@@ -125,7 +125,7 @@ def test_a_sample_changes_with_seed_source_epoch_and_number() -> None:
 
 
 def test_the_causal_order_is_that_of_checkpoints_before_there_were_recipes(dataset: Dataset) -> None:
-    from data_pipeline.dataset.manifest import digest_of
+    from data_pipeline.common.hashing import digest_of
 
     stream = Stream([(dataset.directory, 2.0)], LENGTH, 7)
     assert stream.fingerprint == digest_of([1, [dataset.identity], [2.0], 7, LENGTH, "train"])

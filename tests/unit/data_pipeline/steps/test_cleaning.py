@@ -79,7 +79,7 @@ def test_the_steps_work_one_after_the_other_and_keep_the_order(tmp_path: Path) -
 
 
 def test_the_result_does_not_depend_on_the_process(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from tests.unit.data_pipeline.test_cleaning import clean; print(clean(pathlib.Path()))"
+    code = f"import sys, pathlib; from {__name__} import clean; print(clean(pathlib.Path()))"
     other = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parents[4],

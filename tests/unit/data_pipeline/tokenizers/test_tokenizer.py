@@ -148,7 +148,7 @@ def foreign_model(**changes: Any) -> bytes:
 
 
 def _bare_digest(tokenizer: Tokenizer, folder: Path) -> str:
-    from data_pipeline.dataset.manifest import file_sha256
+    from data_pipeline.common.hashing import file_sha256
 
     tokenizer.save(folder / "one.model")
     return file_sha256(folder / "one.model")

@@ -1,0 +1,96 @@
+"""What a dataset's JSON files have in common: strict, sealed by a checksum, bounded, and not trusted when read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from data_pipeline.common.hashing import digest_of
+from data_pipeline.errors import DataError
+
+FORMAT: Literal[1] = 1
+_CHECKSUM = "checksum"
+LIMIT_BYTES = 2**28
+"""Of a manifest: a terabyte of tokens in members of two megabytes takes about half of it."""
+
+
+def plain_name(name: str) -> str:
+    """It, if it can be that of a file in the dataset's own directory. Raises ValueError."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name):
+        raise ValueError("the name of a file in the dataset's directory has to be letters, digits and ._- only")
+    return name
+
+
+Name = Annotated[str, AfterValidator(plain_name)]
+"""Of a file in the dataset's own directory."""
+
+
+class StrictRecord(BaseModel):
+    """What a dataset's files say of themselves."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+def save_record(record: BaseModel, path: Path) -> None:
+    """Write a record and its checksum, the same bytes for the same content."""
+    values = json.loads(json.dumps(record.model_dump()))  # as they will be read
+    values[_CHECKSUM] = digest_of(values)
+    content = json.dumps(values, indent=1, sort_keys=True) + "\n"
+    if len(content) > LIMIT_BYTES:
+        raise DataError(f"{path} would have more than {LIMIT_BYTES:,} bytes; build with larger member_tokens.")
+    path.write_text(content)
+
+
+def record_bytes(path: Path) -> bytes:
+    """The file of a record. Raises DataError when it is missing, or larger than any."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+            raise DataError(f"{path} is no file; build the dataset again.")
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > LIMIT_BYTES:
+                raise _too_large(str(path))
+            return file.read(size)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{path.parent} holds no {path.name}; build a dataset there with `pretrain data build`."
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path} can't be read ({error}); remove {path.parent} and build it again.") from error
+
+
+def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record, bool]:
+    """(the record, whether its checksum is right). Raises DataError for what is none, of this format."""
+    if len(content) > LIMIT_BYTES:
+        raise _too_large(path)
+    try:
+        values = json.loads(content)
+        # Of all the rest; older manifests have none.
+        checksum = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
+        actual = digest_of(values)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} can't be read ({error}); remove the dataset and build it again.") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; build it again.")
+    version = values.get("format")
+    if version != FORMAT:
+        known = str(version)[:20] if isinstance(version, int) else "unknown"
+        raise DataError(f"{path} is of format {known}, this program reads {FORMAT}; build it again.")
+    try:
+        return kind.model_validate(values), checksum in (None, actual)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the top"
+        raise DataError(f"{path} is damaged at {where} ({first['msg']}); build it again.") from error
+
+
+def _too_large(path: str) -> DataError:
+    return DataError(f"{path} has more than the {LIMIT_BYTES:,} bytes of the largest manifest; build it again.")
