@@ -117,7 +117,7 @@ class CoreAttention(MegatronModule):
             seen = mask(self.pattern, queries, keys, False, q.device)
             return shown if seen is None else seen if shown is None else seen & shown
         before = mask(self.pattern, queries, keys, True, q.device)
-        if shown is None:
+        if shown is None or before is None:
             return before
         everything = mask(self.pattern, queries, keys, False, q.device)
         return before | (shown if everything is None else shown & everything)

@@ -19,12 +19,12 @@ from torch import Tensor
 def whole_sequences(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """[S / C, B, H, D] -> [S, B, H / C, D]: the positions of all, of the heads that are this rank's. Collective, and so
     is its gradient."""
-    return _Exchange.apply(x, group, True)
+    return _exchanged(x, group, True)
 
 
 def own_positions(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """[S, B, H / C, D] -> [S / C, B, H, D], the inverse of `whole_sequences`."""
-    return _Exchange.apply(x, group, False)
+    return _exchanged(x, group, False)
 
 
 class _Exchange(torch.autograd.Function):
@@ -39,8 +39,13 @@ class _Exchange(torch.autograd.Function):
         return _all_to_all(x.unflatten(0, (ranks, -1)), group).movedim(0, 2).flatten(2, 3)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return _Exchange.apply(gradient, ctx.group, not ctx.to_whole), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return _exchanged(gradient, ctx.group, not ctx.to_whole), None, None
+
+
+def _exchanged(x: Tensor, group: dist.ProcessGroup, to_whole: bool) -> Tensor:
+    out: Tensor = _Exchange.apply(x, group, to_whole)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _all_to_all(parts: Tensor, group: dist.ProcessGroup) -> Tensor:

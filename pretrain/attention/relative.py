@@ -19,7 +19,7 @@ def bias_by_distance(table: Tensor, queries: int, keys: int, both_ways: bool, la
 
 def bucket(distances: Tensor, buckets: int, both_ways: bool, largest: int) -> Tensor:
     """Bucket of each distance (key's position minus query's), int64."""
-    first = 0
+    first: Tensor | int = 0
     if both_ways:
         buckets //= 2
         first = (distances > 0) * buckets

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pretrain.engine.base import Engine
+from pretrain.engine.base import DecodeEngine
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Search:
 
 
 def search(
-    engine: Engine, tokens: np.ndarray, attention_mask: np.ndarray, start: int, end: int, longest: int, beam: int,
+    engine: DecodeEngine, tokens: np.ndarray, attention_mask: np.ndarray, start: int, end: int, longest: int, beam: int,
     penalty: float,
 ) -> list[list[int]]:  # fmt: skip
     """Targets of `tokens` [rows, length], without `start` and `end`, of at most `longest` tokens. A `beam` of 1 is

@@ -25,7 +25,8 @@ class _Recomputed:
             out: Tensor = self.core_attention(q, k, v, attention_mask, attention_bias=bias)
             return out
 
-        return tensor_parallel.checkpoint(attend, False, query, key, value, attention_bias)
+        attended: Tensor = tensor_parallel.checkpoint(attend, False, query, key, value, attention_bias)
+        return attended
 
 
 class OwnPartAttention(_Recomputed, SelfAttention):

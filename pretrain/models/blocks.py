@@ -29,7 +29,8 @@ class HiddenDropout(Dropout):
 
     def mask(self, shape: torch.Size, device: torch.device) -> Tensor:
         positions, rows, width = shape
-        return super().mask(torch.Size([rows, positions, width]), device).transpose(0, 1)
+        dropped: Tensor = super().mask(torch.Size([rows, positions, width]), device).transpose(0, 1)
+        return dropped
 
 
 class BiasDropoutAdd(nn.Module):
@@ -44,7 +45,8 @@ class BiasDropoutAdd(nn.Module):
 
     def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
         x, bias = x_with_bias
-        return residual + self.dropout(x if bias is None else x + bias)
+        added: Tensor = residual + self.dropout(x if bias is None else x + bias)
+        return added
 
 
 class ResidualThenNorm(BiasDropoutAdd):
@@ -55,7 +57,8 @@ class ResidualThenNorm(BiasDropoutAdd):
         self.norm = config.make_norm()
 
     def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
-        return self.norm(super().add(x_with_bias, residual, probability))
+        normed: Tensor = self.norm(super().add(x_with_bias, residual, probability))
+        return normed
 
 
 class FeedForward(MLP):
@@ -78,7 +81,8 @@ class FeedForward(MLP):
             x = self.activation_func(x)
         if self.dropout.active:
             x = self.dropout(x.transpose(0, 1)).transpose(0, 1)
-        return self.linear_fc2(x)
+        out: tuple[Tensor, Tensor | None] = self.linear_fc2(x)
+        return out
 
 
 def layer_parts(

@@ -78,7 +78,8 @@ class StackEmbedding(nn.Module):
         x = x.transpose(0, 1).contiguous()
         if self.megatron.sequence_parallel:
             x = scatter_to_sequence_parallel_region(x)
-        return self.dropout(self.norm(x))
+        out: Tensor = self.dropout(self.norm(x))
+        return out
 
 
 class DistanceTables(nn.Module):

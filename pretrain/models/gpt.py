@@ -11,14 +11,19 @@ from pretrain.models.megatron_config import MegatronConfig
 class GptEmbedding(StackEmbedding):
     """Of the only stack."""
 
+    global_name = "embedding"
+
     def __init__(self, model: Model, megatron: MegatronConfig, length: int) -> None:
         super().__init__(model, megatron, length)
-        self.global_name = "embedding"
-        self.dropout.global_name = "embedding.embedding_dropout"
+        _name(self.dropout, "embedding.embedding_dropout")
 
 
 def final_norm(megatron: MegatronConfig) -> nn.Module:
     """Without dropout behind it."""
     norm = megatron.make_norm()
-    norm.global_name = "decoder.final_layernorm"
+    _name(norm, "decoder.final_layernorm")
     return norm
+
+
+def _name(module: nn.Module, global_name: str) -> None:
+    module.global_name = global_name  # type: ignore[assignment]

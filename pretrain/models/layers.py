@@ -1,6 +1,6 @@
 """The layers of one pipeline chunk, each on its part of the stream."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,7 +50,8 @@ class FinalNorm(nn.Module):
         self.norm, self.dropout = megatron.make_norm(), HiddenDropout(megatron)
 
     def forward(self, x_SBH: Tensor) -> Tensor:
-        return self.dropout(self.norm(x_SBH))
+        out: Tensor = self.dropout(self.norm(x_SBH))
+        return out
 
 
 class Layer(TransformerLayer):
@@ -85,10 +86,6 @@ class Layer(TransformerLayer):
             x = self.final(x)
         return inputs.stream.replaced(stream_PBH, self.part, x)
 
-    def remember(self, memory_SBH: Tensor, cache: KeyValueCache) -> None:
-        """Computes the keys and values of what it reads of the encoder, once for all that follows."""
-        cache[self.layer_number].memory = self.cross_attention.keys_values(memory_SBH)
-
     def _memory(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor | Pair:
         if inputs.cache is None:
             return inputs.stream.part(stream_PBH, "encoder")
@@ -116,12 +113,23 @@ class Layers(nn.Module):
     def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
         """The stream, after this chunk's layers."""
         # megatron-core's schedules free what is sent, which a view would keep.
-        stream = make_viewless_tensor(inp=stream_PBH, requires_grad=True, keep_graph=True)
-        for layer in self.layers:
+        stream: Tensor = make_viewless_tensor(inp=stream_PBH, requires_grad=True, keep_graph=True)
+        for layer in self._layers():
             if layer.part not in inputs.stream:
                 continue
             if self.recomputes and self.training:
-                stream = tensor_parallel.checkpoint(partial(layer, inputs=inputs), False, stream)
+                stream = tensor_parallel.checkpoint(partial(layer.__call__, inputs=inputs), False, stream)
             else:
                 stream = layer(stream, inputs)
         return stream
+
+    def remember(self, memory_SBH: Tensor, cache: KeyValueCache) -> None:
+        """Computes the keys and values of what decoder layers read of the encoder, once for all that follows."""
+        for layer in self._layers():
+            if layer.reads_memory:
+                cache[layer.layer_number].memory = layer.cross_attention.keys_values(memory_SBH)
+
+    def _layers(self) -> Iterator[Layer]:
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            yield layer

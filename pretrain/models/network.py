@@ -85,9 +85,7 @@ class Network(LanguageModule):
         """What decoding goes on from, of an encoder-decoder that lies on one stage. `batch` has nothing to decode."""
         inputs, cache = self._inputs(batch, None), KeyValueCache()
         stream = self.decoder(self.embedding(batch, inputs.stream), inputs)
-        for layer in self.decoder.layers:
-            if layer.reads_memory:
-                layer.remember(inputs.stream.part(stream, "encoder"), cache)
+        self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
         return cache
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:

@@ -36,9 +36,9 @@ def mask(settings: PatternSettings, queries: int, keys: int, causal: bool, devic
     everything."""
     query = torch.arange(keys - queries, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)
-    seen = settings.sees(query, key)
+    seen: Tensor | bool = settings.sees(query, key)
     if not causal:
-        return None if seen is True else seen
+        return seen if isinstance(seen, Tensor) else None
     return (key <= query) & seen
 
 

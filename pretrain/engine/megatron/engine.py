@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from megatron.core.transformer.module import Float16Module
-from torch import Tensor, nn
+from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
 from pretrain.config.run_config import RunConfig
@@ -25,6 +25,7 @@ from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
+from pretrain.models.network import Network
 from pretrain.models.placement import Parameter, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
 from pretrain.objectives.base import Judged, Term, scales, sum_pairs, total
@@ -195,10 +196,11 @@ class MegatronEngine:
         summed: np.ndarray = self.groups.sum_over_data(torch.from_numpy(values).to(self.device)).cpu().numpy()
         return summed
 
-    def _build_chunk(self, index: int) -> nn.Module:
+    def _build_chunk(self, index: int) -> Network:
         chunk = index if self.layout.virtual > 1 else None
         first, last = groups.is_first(chunk), groups.is_last(chunk)
-        module = build_chunk(self.config.model, self.megatron_config, first, last, chunk).to(self.device)
+        module = build_chunk(self.config.model, self.megatron_config, first, last, chunk)
+        module.to(self.device)
         place_dropout(module, self.groups.axes)
         return module
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pretrain.config.model import Model
 from pretrain.models import stream as streams
 from pretrain.models.inputs import MicroBatch
+from pretrain.models.network import Network
 from pretrain.plan.layout import Layout
 from pretrain.random import dropout
 
@@ -25,7 +26,7 @@ Loss = Callable[[MicroBatch, Any], tuple[Tensor, Tensor, Any]]
 class Runner:
     """The chunks of one rank under a schedule: `bare` as they were built, `chunks` as the schedule is to call them."""
 
-    def __init__(self, model: Model, layout: Layout, bare: Sequence[nn.Module], chunks: Sequence[Any]) -> None:
+    def __init__(self, model: Model, layout: Layout, bare: Sequence[Network], chunks: Sequence[Any]) -> None:
         self._model, self._layout, self.bare, self._chunks = model, layout, bare, chunks
 
     def train(
