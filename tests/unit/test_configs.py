@@ -13,6 +13,8 @@ from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.parameters import chunks_of, num_parameters
 from pretrain.plan.ramp import tokens_of
 from pretrain.plan.run_length import run_length
+from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.tiny import tiny_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # Not runs: configs of `pretrain data build`, descriptions of clusters, and files that others extend.
@@ -189,16 +191,23 @@ def one_rank() -> Iterator[Layout]:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("path", SIZES, ids=name)
-def test_what_is_declared_is_what_is_built(path: Path, one_rank: Layout) -> None:
-    """Names and shapes, which `parameters` compares."""
+SMALL = {family: family_config(family) for family in FAMILIES} | {
+    "gpt": tiny_config(model={"tied_head": False}),
+    "gpt, post-norm": tiny_config(model={"norm": "post"}),
+    "gpt, grouped heads, rotary": tiny_config(model={"kv_heads": 2, "positions": "rotary"}),
+}
+
+
+@pytest.mark.parametrize("case", [*SMALL, *SIZES], ids=lambda case: case if isinstance(case, str) else name(case))
+def test_what_is_declared_is_what_is_built(case: str | Path, one_rank: Layout) -> None:
+    """Names and shapes."""
     from pretrain.models.kernels import plain
     from pretrain.models.megatron_config import megatron_config
     from pretrain.models.placement import parameters
     from pretrain.models.registry import build_chunk
 
     alone = ["parallel.tensor=1", "parallel.sequence=false", "parallel.pipeline=1"]
-    config = load(RunConfig, path, alone)
+    config = SMALL[case] if isinstance(case, str) else load(RunConfig, case, alone)
     megatron = megatron_config(config, plain(torch.device("cpu")))
     with torch.device("meta"):
         model = build_chunk(config.model, megatron, True, True, None)
