@@ -21,10 +21,11 @@ def check(model: Model, name: str, activations: Mapping[str, str], **wanted: Any
                 f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={found} cannot be exported "
                 "to it"
             )
-    if set(model.attention.pattern) != {"dense"}:
+    patterns = [pattern.name for pattern in model.attention.pattern]
+    if set(patterns) != {"dense"}:
         raise ConfigError(
-            f"Hugging Face's {name} has dense attention only: model.attention.pattern={model.attention.pattern} "
-            "cannot be exported to it"
+            f"Hugging Face's {name} has dense attention only: model.attention.pattern={patterns} cannot be exported to "
+            "it"
         )
     if model.query_groups != model.heads:
         raise ConfigError(

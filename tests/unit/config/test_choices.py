@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.config.attention import Banded, Dense
 from pretrain.config.init import NormalInit
 from pretrain.config.load import load
 from pretrain.config.positions import LearnedPositions, RelativePositions, SinusoidalPositions
@@ -81,6 +82,15 @@ def test_without_a_name_the_usual_is_meant(tmp_path: Path) -> None:
     assert (config.model.positions, config.model.init) == (LearnedPositions(offset=3), NormalInit(std=0.5))
 
 
+def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> None:
+    written = "attention: {pattern: [dense, banded, {name: banded, window: 8}], window: 4}"
+    attention = _load(tmp_path, written).model.attention
+    assert [attention.of_layer(layer) for layer in range(4)] == [Dense(), Banded(window=4), Banded(window=8), Dense()]
+    assert attention.kinds == (Dense(), Banded(window=4), Banded(window=8))
+    assert attention.model_dump(mode="json")["pattern"] == ["dense", "banded", {"name": "banded", "window": 8}]
+    assert _load(tmp_path, written, "model.attention.window=2").model.attention.of_layer(1) == Banded(window=2)
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
@@ -97,6 +107,8 @@ def test_without_a_name_the_usual_is_meant(tmp_path: Path) -> None:
         ("model.positions={name: sinusoidal, offset: 2}", "offset=2 does nothing with model.positions.name=sinusoidal"),
         ("model.relative_buckets=64", "model.relative_buckets=64 does nothing with model.positions=learned"),
         ("data={sources: [{path: a}, {path: b}], mixing: {name: equal, cap: 5}}", "data.mixing.cap=5 does nothing"),
+        ("model.attention.pattern=[dense, bandet]", "'model.attention.pattern.1.name' = 'bandet': input should be"),
+        ("model.attention.pattern=[{name: dense, window: 3}]", "model.attention.pattern.0.window=3 does nothing with"),
         ("data={sources: [{path: a}, {path: b}], mixing: temperature}", "'data.mixing.temperature' is required"),
         ("data={sources: [{path: a}, {path: b}], mixing: {cap: 5}}", "'data.mixing.name' is required"),
     ],
