@@ -18,6 +18,7 @@ from pretrain.attention.relative import bias_by_distance
 from pretrain.attention.rotary import rotated
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
+from pretrain.config.positions import RotaryPositions
 from pretrain.random.dropout import Dropout
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -61,8 +62,8 @@ class CoreAttention(MegatronModule):
         self.pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
         self.form = FORMS.get(type(self.pattern))
         self.number = model.attention.kinds.index(self.pattern) if kind != "cross" else 0
-        self.biased = model.positions == "relative"
-        self.rotary_base = model.rotary_base if model.positions == "rotary" else None
+        self.biased = model.positions.name == "relative"
+        self.rotary_base = model.positions.base if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
         self.distance = model.relative_distance
         self.context = pg_collection.cp

@@ -1,11 +1,10 @@
 """`model.attention`: who sees whom."""
 
-from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer
 
-from pretrain.config.section import Section
+from pretrain.config.section import Section, named
 
 
 class PatternSettings(Protocol):
@@ -23,6 +22,8 @@ class PatternSettings(Protocol):
 class Dense(Section):
     """Everything."""
 
+    name: Literal["dense"] = "dense"
+
     def sees(self, query: Any, key: Any) -> Any:
         return True
 
@@ -33,34 +34,50 @@ class Dense(Section):
 class Banded(Section):
     """Positions less than `window` away."""
 
-    window: int
+    name: Literal["banded"] = "banded"
+    window: int | None = Field(
+        None, gt=0, description="keys a query sees to one side, itself included; absent: model.attention.window"
+    )
+
+    @property
+    def reach(self) -> int:
+        """The window, once it is known."""
+        assert self.window is not None, "`Attention.of_layer` sets it"
+        return self.window
 
     def sees(self, query: Any, key: Any) -> Any:
-        return abs(query - key) < self.window
+        return abs(query - key) < self.reach
 
     def mean_keys(self, length: int, causal: bool) -> float:
-        width = min(self.window, length)
+        width = min(self.reach, length)
         one_side = width - width * (width - 1) / 2 / length
         return one_side if causal else 2 * one_side - 1
 
 
-_OF_NAME: dict[str, Callable[["Attention"], PatternSettings]] = {
-    "dense": lambda attention: Dense(),
-    "banded": lambda attention: Banded(window=attention.window),
-}
+def _short(settings: Dense | Banded) -> Any:
+    """As it is written: its name alone, if nothing else is set."""
+    return settings.name if settings == type(settings)() else settings.model_dump(mode="json")
+
+
+Pattern = Annotated[Dense | Banded, Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short)]
 
 
 class Attention(Section):
-    pattern: list[Literal["dense", "banded"]] = Field(
-        ["dense"], min_length=1, description="attention of layer i is pattern[i mod length]"
+    pattern: list[Pattern] = Field(
+        [Dense()], min_length=1, description="attention of layer i is pattern[i mod length]: names, or with settings"
     )
-    window: int = Field(256, gt=0, description="keys a banded query sees to one side, itself included")
+    window: int = Field(256, gt=0, description="of banded patterns that have none of their own")
 
     def of_layer(self, layer: int) -> PatternSettings:
         """The pattern of a stack's `layer`, from 0."""
-        return _OF_NAME[self.pattern[layer % len(self.pattern)]](self)
+        return self._whole(self.pattern[layer % len(self.pattern)])
 
     @property
     def kinds(self) -> tuple[PatternSettings, ...]:
         """Each pattern once."""
-        return tuple(_OF_NAME[name](self) for name in dict.fromkeys(self.pattern))
+        return tuple(dict.fromkeys(self._whole(pattern) for pattern in self.pattern))
+
+    def _whole(self, pattern: Dense | Banded) -> Dense | Banded:
+        if isinstance(pattern, Banded) and pattern.window is None:
+            return Banded(window=self.window)
+        return pattern

@@ -27,12 +27,12 @@ class Capabilities:
     """parameters go by names given when there was no other family, which checkpoints have"""
     positions: tuple[str, ...] = ("learned", "sinusoidal", "relative")
     only: Mapping[str, Any] = field(default_factory=dict)
-    """keys of `model` that have one value in this family"""
+    """attributes of `model` that have one value in this family"""
 
 
 _PLAIN = {
     "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
-    "init": "normal",
+    "init.name": "normal",
 }  # fmt: skip
 
 CAPABILITIES: dict[Family, Capabilities] = {

@@ -1,13 +1,16 @@
 """`model`: the shape of the network."""
 
-from typing import Literal
+from operator import attrgetter
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
-from pretrain.config.section import Section, refuse_idle
+from pretrain.config.init import Init, NormalInit
+from pretrain.config.positions import LearnedPositions, Positions, RelativePositions, RotaryPositions
+from pretrain.config.section import Section
 
 
 class Model(Section):
@@ -40,15 +43,7 @@ class Model(Section):
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
         "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"
     )
-    positions: Literal["learned", "sinusoidal", "relative", "rotary"] = Field(
-        "learned",
-        description="added to the embeddings, or (relative) to attention scores, by distance (T5), or (rotary) turning "
-        "queries and keys (Llama)",
-    )
-    rotary_base: float = Field(10000.0, gt=1, description="of the wavelengths, 2 pi to 2 pi times this (rotary)")
-    position_offset: int = Field(0, ge=0, description="number of the first position (RoBERTa, BART: 2)")
-    relative_buckets: int = Field(32, gt=1, description="distances told apart (relative)")
-    relative_distance: int = Field(128, gt=0, description="from which on distances are one (relative)")
+    positions: Positions = LearnedPositions()
     segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
     pooled_head: bool = Field(
         False, description="a head on the first position that says whether the second segment follows (BERT)"
@@ -59,12 +54,17 @@ class Model(Section):
     dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
-    init: Literal["normal", "t5", "xavier"] = Field(
-        "normal", description="of weights; t5 and xavier: their deviation follows from the width (init.py)"
-    )
-    init_std: float = Field(0.02, gt=0, description="standard deviation of initial weights (normal)")
-    scale_residual_init: bool = Field(True, description="divide the std of residual projections by sqrt(2 * layers)")
+    init: Init = NormalInit()
     attention: Attention = Attention()
+
+    moved: ClassVar[dict[str, str]] = {
+        "position_offset": "positions.offset",
+        "relative_buckets": "positions.buckets",
+        "relative_distance": "positions.distance",
+        "init_std": "init.std",
+        "scale_residual_init": "init.scale_residual",
+    }
+    moved_idle: ClassVar[dict[str, Any]] = {"scale_residual_init": False}
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
@@ -93,36 +93,50 @@ class Model(Section):
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
         for key, value in can.only.items():
-            if getattr(self, key) != value:
-                raise ValueError(f"model.{key}={getattr(self, key)} is not in the {self.family} family: leave it out")
-        if self.positions not in can.positions:
+            if (found := attrgetter(key)(self)) != value:
+                raise ValueError(f"model.{key}={found} is not in the {self.family} family: leave it out")
+        if self.positions.name not in can.positions:
+            suitable = " or ".join(can.positions)
             raise ValueError(
-                f"model.positions={self.positions} is not in the {self.family} family: use {' or '.join(can.positions)}"
+                f"model.positions={self.positions.name} is not in the {self.family} family: use {suitable}"
             )
         return self
 
     @model_validator(mode="after")
     def _fields_do_something(self) -> "Model":
-        if self.positions != "relative":
-            refuse_idle(self, "model", ("relative_buckets", "relative_distance"), "positions")
-        elif self.relative_buckets % 4 or self.relative_distance <= self.relative_buckets // 2:
+        if self.encoder_layers == 0 and self.target_length is not None:
             raise ValueError(
-                f"model.relative_buckets={self.relative_buckets} are to be a multiple of 4, and "
-                f"model.relative_distance={self.relative_distance} more than half of them"
+                f"model.target_length={self.target_length} does nothing with model.encoder_layers=0: leave it out"
             )
-        if self.positions != "rotary":
-            refuse_idle(self, "model", ("rotary_base",), "positions")
-        elif self.head_width % 2:
+        if isinstance(self.positions, RotaryPositions) and self.head_width % 2:
             raise ValueError(
                 f"model.positions=rotary turns pairs of features: a head of {self.head_width} has an odd one"
             )
-        if self.positions != "learned":
-            refuse_idle(self, "model", ("position_offset",), "positions")
-        if self.init != "normal":
-            refuse_idle(self, "model", ("init_std",), "init")
-        if self.encoder_layers == 0:
-            refuse_idle(self, "model", ("target_length",), "encoder_layers")
         return self
+
+    @property
+    def position_offset(self) -> int:
+        """Number of the first position."""
+        return self.positions.offset if isinstance(self.positions, LearnedPositions) else 0
+
+    @property
+    def relative_buckets(self) -> int:
+        """Distances told apart; 0 where positions are not relative."""
+        return self.positions.buckets if isinstance(self.positions, RelativePositions) else 0
+
+    @property
+    def relative_distance(self) -> int:
+        """From which on distances are one; 0 where positions are not relative."""
+        return self.positions.distance if isinstance(self.positions, RelativePositions) else 0
+
+    @property
+    def init_std(self) -> float:
+        """Of weights that are drawn from one normal distribution: the one of `init`, or the usual one."""
+        return (self.init if isinstance(self.init, NormalInit) else NormalInit()).std
+
+    @property
+    def scale_residual_init(self) -> bool:
+        return isinstance(self.init, NormalInit) and self.init.scale_residual
 
     @property
     def head_width(self) -> int:

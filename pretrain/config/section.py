@@ -5,13 +5,50 @@ just the keys that do something under the name. The name alone is short for a se
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    moved: ClassVar[dict[str, str]] = {}
+    """keys that are read as a key of one of the section's choices: {"init_std": "init.std"}"""
+    moved_idle: ClassVar[dict[str, Any]] = {}
+    """of these, by which value they say what holds anyway where the choice has no such key"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_moved(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or cls.moved.keys().isdisjoint(values):
+            return values
+        values = dict(values)
+        for old in (old for old in cls.moved if old in values):
+            cls._move(old, values)
+        return values
+
+    @classmethod
+    def _move(cls, old: str, values: dict[str, Any]) -> None:
+        section, value = cls.__name__.lower(), values.pop(old)
+        choice, key = cls.moved[old].split(".")
+        field = cls.model_fields[choice]
+        given = values.get(choice, {})
+        given = given.model_dump() if isinstance(given, BaseModel) else named(field.default.name)(given)
+        kind = chosen(field.annotation, given)
+        if kind is None:
+            return  # the choice is wrong, of which validation has more to say
+        if key not in kind.model_fields:
+            if cls.moved_idle.get(old, ...) == value:
+                return
+            raise ValueError(
+                f"{section}.{old}={value} does nothing with {section}.{choice}={given['name']}: leave it out"
+            )
+        if given.get(key, value) != value:
+            raise ValueError(
+                f"{section}.{old}={value} and {section}.{choice}.{key}={given[key]} are one setting: leave one out"
+            )
+        values[choice] = {**given, key: value}
 
 
 def as_mapping(value: Any) -> Any:
@@ -41,6 +78,12 @@ def variants_of(annotation: Any) -> dict[str, type[BaseModel]]:
     """The classes of a choice by their names; none for any other field."""
     found = _classes(annotation)
     return {kind.model_fields["name"].default: kind for kind in found} if len(found) > 1 else {}
+
+
+def chosen(annotation: Any, value: Any) -> type[BaseModel] | None:
+    """The class that `value`, written for a choice, is read as; None if it names none."""
+    name = as_mapping(value).get("name") if isinstance(value, str | dict) else None
+    return variants_of(annotation).get(name) if isinstance(name, str) else None
 
 
 def _classes(annotation: Any) -> list[type[BaseModel]]:

@@ -8,10 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pretrain.config.section import as_mapping, section_of, variants_of
+from pretrain.config.section import Section, chosen, section_of
 
 # What it wrote for keys that not every choice reads; where one does nothing, it had no other value.
 _WRITTEN: dict[str, Any] = {
+    "model.position_offset": 0,
+    "model.relative_buckets": 32,
+    "model.relative_distance": 128,
+    "model.init_std": 0.02,
+    "model.scale_residual_init": True,
     "objective.packing": "windows",
     "objective.noise_density": 0.15,
     "objective.mean_span": 3.0,
@@ -38,9 +43,8 @@ def upgrade(schema: type[BaseModel], tree: Any) -> Any:
         return tree
     upgraded = deepcopy(tree)
     for dotted, value in (_WRITTEN | _WRITTEN_IF_SET).items():
-        choice, _, key = dotted.rpartition(".")
-        holder = _holder(upgraded, dotted)
-        if holder is not None and holder[key] == value and not _reads(schema, upgraded, choice, key):
+        holder, key = _holder(upgraded, dotted), dotted.rpartition(".")[2]
+        if holder is not None and holder[key] == value and not _reads(schema, upgraded, dotted):
             del holder[key]
     return upgraded
 
@@ -53,13 +57,21 @@ def _holder(tree: Any, dotted: str) -> dict[str, Any] | None:
     return tree if isinstance(tree, dict) and key in tree else None
 
 
-def _reads(schema: type[BaseModel], tree: dict[str, Any], choice: str, key: str) -> bool:
-    """Whether what `tree` chooses reads `key`. True where there is nothing to choose, and for a name that is unknown,
-    of which validation has more to say."""
-    *parents, last = choice.split(".")
+def _reads(schema: type[BaseModel], tree: Any, dotted: str) -> bool:
+    """Whether what `tree` chooses reads the key. True where there is nothing to choose."""
+    *parents, key = dotted.split(".")
     for parent in parents:
-        inner = section_of(schema.model_fields[parent].annotation)
-        assert inner is not None
-        schema, tree = inner, tree[parent]
-    chosen = variants_of(schema.model_fields[last].annotation).get(as_mapping(tree[last]).get("name"))
-    return chosen is None or key in chosen.model_fields
+        annotation, tree = schema.model_fields[parent].annotation, tree[parent]
+        inner = section_of(annotation)
+        if inner is None:
+            return _has(chosen(annotation, tree), key)
+        schema = inner
+    if not issubclass(schema, Section) or key not in schema.moved:
+        return True
+    choice, new = schema.moved[key].split(".")
+    return _has(chosen(schema.model_fields[choice].annotation, tree.get(choice)), new)
+
+
+def _has(kind: type[BaseModel] | None, key: str) -> bool:
+    """True for a name that is unknown, of which validation has more to say."""
+    return kind is None or key in kind.model_fields

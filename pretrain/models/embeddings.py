@@ -33,7 +33,7 @@ class Embedding(nn.Module):
         )
         self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
-        self.relative = DistanceTables(model) if model.positions == "relative" else None
+        self.relative = DistanceTables(model) if model.positions.name == "relative" else None
 
     def forward(self, batch: MicroBatch, stream: Stream) -> Tensor:
         """The stream for the first layer, [P, B, H]; under sequence parallelism this tensor rank's."""
@@ -59,8 +59,8 @@ class StackEmbedding(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, length: int) -> None:
         super().__init__()
         self.scale = math.sqrt(model.hidden) if model.embedding_scale else 1.0
-        self.offset, self.sinusoidal = model.position_offset, model.positions == "sinusoidal"
-        learned = model.positions == "learned"
+        self.offset, self.sinusoidal = model.position_offset, model.positions.name == "sinusoidal"
+        learned = model.positions.name == "learned"
         self.position_embeddings = nn.Embedding(length + self.offset, model.hidden) if learned else None
         self.segment_embeddings = nn.Embedding(model.segments, model.hidden) if model.segments else None
         self.norm = megatron.make_norm() if model.embedding_norm else IdentityOp()

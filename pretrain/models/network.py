@@ -51,7 +51,7 @@ class Network(LanguageModule):
         self.pre_process, self.post_process = first, last
         self.share_embeddings_and_output_weights = model.tied_head
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
-        self.position_embedding_type = model.positions  # which it reads, looking for its own rotary ones
+        self.position_embedding_type = model.positions.name  # which it reads, looking for its own rotary ones
         self.received: Tensor | None = None
         if first:
             self.embedding = Embedding(model, megatron, parts.embedding)

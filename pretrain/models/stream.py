@@ -78,7 +78,7 @@ def table_values(model: Model, tensor_ranks: int) -> int:
 
 
 def _tables(model: Model, tensor_ranks: int) -> dict[Part, int]:
-    if model.positions != "relative":
+    if model.positions.name != "relative":
         return {}
     values = table_values(model, tensor_ranks) * (model.has_encoder + model.has_decoder)
     return {"tables": -(-values // model.hidden)}

@@ -30,17 +30,17 @@ def declared(model: Model, prefix: str = "") -> list[Declared]:
 
 def embeddings(model: Model) -> Iterator[Declared]:
     """Of tokens, and of each stack what it adds to them."""
-    scheme = SCHEMES[model.init](model)
+    scheme = SCHEMES[model.init.name](model)
     yield _vocabulary(model, "word_embeddings.weight", scheme.words())
     for stack, layers, length in zip(STACKS, model.stacks, (model.sequence_length, model.label_length), strict=True):
         name = "" if model.capabilities.first_names else f"{stack}."
-        if layers and model.positions == "learned":
+        if layers and model.positions.name == "learned":
             yield _table(f"{name}position_embeddings.weight", length + model.position_offset, model)
         if layers and model.segments:
             yield _table(f"{name}segment_embeddings.weight", model.segments, model)
         if layers and model.embedding_norm:
             yield from _under(f"{name}norm.", norm(model))
-        if layers and model.positions == "relative":
+        if layers and model.positions.name == "relative":
             init = Normal((scheme.table(),))
             yield Declared(f"relative.{stack}", (model.relative_buckets, model.heads), (None, "tensor"), init, True)
 
@@ -48,7 +48,7 @@ def embeddings(model: Model) -> Iterator[Declared]:
 def layer(model: Model, crosses: bool) -> Iterator[Declared]:
     """One layer; `crosses`: with attention to an encoder."""
     pre = model.norm == "pre"
-    scheme, biased = SCHEMES[model.init](model), model.bias
+    scheme, biased = SCHEMES[model.init.name](model), model.bias
     hidden, queries, keys = model.hidden, model.heads * model.head_width, model.query_groups * model.head_width
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
     group = (query,) * (model.heads // model.query_groups) + (key, key)  # each key's queries lie before it
@@ -78,7 +78,7 @@ def head(model: Model) -> Iterator[Declared]:
             yield from _under("head.next_sentence.", _whole(model, 2))
         bias = _vector("output_layer.bias", model.padded_vocabulary, axis="tensor")
         yield replace(bias, padding=_padding(model))
-    output = _vocabulary(model, "output_layer.weight", SCHEMES[model.init](model).table())
+    output = _vocabulary(model, "output_layer.weight", SCHEMES[model.init.name](model).table())
     yield replace(output, alias_of=WORDS) if model.tied_head else output
 
 
@@ -108,13 +108,13 @@ def _into_residual(scheme: Plain, inputs: int, outputs: int, bias: bool) -> Iter
 
 def _whole(model: Model, outputs: int) -> Iterator[Declared]:
     """A linear layer of the head, which every tensor rank holds."""
-    deviation = SCHEMES[model.init](model).projection(model.hidden, outputs)
+    deviation = SCHEMES[model.init.name](model).projection(model.hidden, outputs)
     yield Declared("weight", (outputs, model.hidden), (None, None), Normal((deviation,)), matrix=True)
     yield _vector("bias", outputs)
 
 
 def _table(name: str, rows: int, model: Model) -> Declared:
-    init = Normal((SCHEMES[model.init](model).table(),))
+    init = Normal((SCHEMES[model.init.name](model).table(),))
     return Declared(name, (rows, model.hidden), (None, None), init, matrix=True)
 
 

@@ -47,7 +47,9 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
-    tree["model"]["attention"]["window"] = max(2, model.attention.window * length // model.sequence_length)
+    attention = tree["model"]["attention"]
+    for banded in (attention, *(one for one in attention["pattern"] if isinstance(one, dict))):
+        banded["window"] = max(2, banded["window"] * length // model.sequence_length)
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = _batch(layouts)
     return validate(RunConfig, tree, "the config made small")

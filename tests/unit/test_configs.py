@@ -154,7 +154,7 @@ def test_gpt3_is_as_published(size: str, row: tuple[int, int, int, int, float, f
     assert model.heads * model.head_width == model.hidden
     assert model.ffn_width == 4 * model.hidden
     assert (model.sequence_length, model.vocabulary, model.norm, model.tied_head) == (2048, 50257, "pre", True)
-    assert model.attention.pattern == ["dense", "banded"]
+    assert [pattern.name for pattern in model.attention.pattern] == ["dense", "banded"]
     # Printed to one digit after the point; "M" is 2^20 where that is exact.
     assert config.batch.sequences * 2048 == pytest.approx(row[4], rel=0.05)
     assert (optimizer.learning_rate, optimizer.beta1, optimizer.beta2, optimizer.eps) == (row[5], 0.9, 0.95, 1e-8)

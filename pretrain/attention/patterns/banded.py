@@ -15,7 +15,7 @@ def banded(
     q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, settings: Banded, kernel: Kernel, dropout: Drop
 ) -> Tensor:  # fmt: skip
     """See `base.Form`."""
-    queries, keys, window = q_BHQD.shape[2], k_BHKD.shape[2], settings.window
+    queries, keys, window = q_BHQD.shape[2], k_BHKD.shape[2], settings.reach
     if keys <= window:
         return dense(q_BHQD, k_BHKD, v_BHKD, Dense(), kernel, dropout)
     if queries < keys:

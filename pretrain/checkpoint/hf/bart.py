@@ -18,7 +18,7 @@ _OFFSET = 2
 
 def hf_config(model: Model, specials: Specials) -> BartConfig:
     """Every field stated. Raises ConfigError for a model that BART cannot express."""
-    check_both(model, "BART", positions="learned", embedding_norm=True, position_offset=_OFFSET)
+    check_both(model, "BART", **{"positions.name": "learned"}, embedding_norm=True, position_offset=_OFFSET)
     return BartConfig(
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
@@ -63,7 +63,11 @@ def fields(model: Model, specials: Specials) -> dict[str, Any]:
 
 def model_of(config: BartConfig) -> dict[str, Any]:
     """Our `model` section."""
-    return section(config) | {"family": "bart", "position_offset": _OFFSET, "embedding_norm": True}
+    return section(config) | {
+        "family": "bart",
+        "positions": {"name": "learned", "offset": _OFFSET},
+        "embedding_norm": True,
+    }
 
 
 def section(config: Any) -> dict[str, Any]:
@@ -81,7 +85,7 @@ def section(config: Any) -> dict[str, Any]:
         "embedding_scale": config.scale_embedding,
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
-        "scale_residual_init": False,
+        "init": {"name": "normal", "scale_residual": False},
     }
 
 

@@ -79,7 +79,7 @@ def encoder_section(config: Any) -> dict[str, Any]:
         "embedding_norm": True,
         "dropout": config.hidden_dropout_prob,
         "attention_dropout": config.attention_probs_dropout_prob,
-        "scale_residual_init": False,
+        "init": {"name": "normal", "scale_residual": False},
     }
 
 

@@ -1,6 +1,7 @@
 """Whether a model is one that a class of Hugging Face can express."""
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from pretrain.config.model import Model
@@ -11,18 +12,20 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
 def check(model: Model, name: str, activations: Mapping[str, str], **wanted: Any) -> None:
-    """Raises ConfigError unless the model's keys are as `wanted`, and its activation one that `name` has."""
+    """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, and its activation is one that
+    `name` has."""
     for key, value in wanted.items():
-        found = getattr(model, key)
+        found = attrgetter(key)(model)
         if found != value:
             raise ConfigError(
                 f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={found} cannot be exported "
                 "to it"
             )
-    if set(model.attention.pattern) != {"dense"}:
+    patterns = [pattern.name for pattern in model.attention.pattern]
+    if set(patterns) != {"dense"}:
         raise ConfigError(
-            f"Hugging Face's {name} has dense attention only: model.attention.pattern={model.attention.pattern} "
-            "cannot be exported to it"
+            f"Hugging Face's {name} has dense attention only: model.attention.pattern={patterns} cannot be exported to "
+            "it"
         )
     if model.query_groups != model.heads:
         raise ConfigError(

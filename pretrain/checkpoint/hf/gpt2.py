@@ -17,7 +17,7 @@ CLASS, MODEL_TYPE, OBJECTIVE = GPT2LMHeadModel, "gpt2", "causal"
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    check(model, "GPT-2", ACTIVATIONS, norm="pre", positions="learned", ffn_dropout=0.0)
+    check(model, "GPT-2", ACTIVATIONS, norm="pre", **{"positions.name": "learned"}, ffn_dropout=0.0)
     check_heads(model, "GPT-2")
     return GPT2Config(
         vocab_size=model.real_vocabulary,

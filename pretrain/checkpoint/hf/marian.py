@@ -15,7 +15,7 @@ CLASS, MODEL_TYPE, OBJECTIVE = MarianMTModel, "marian", "pairs"
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:
     """Every field stated. Raises ConfigError for a model that Marian cannot express."""
-    check_both(model, "Marian", positions="sinusoidal", embedding_norm=False)
+    check_both(model, "Marian", **{"positions.name": "sinusoidal"}, embedding_norm=False)
     return MarianConfig(
         **fields(model, specials),
         decoder_vocab_size=model.vocabulary,

@@ -32,5 +32,7 @@ def load(model: Model, directory: Path) -> tuple[Any, list[str], list[str]]:
     chosen = getattr(family, "hf_class", lambda model: family.CLASS)(model)
     theirs, report = chosen.from_pretrained(directory, dtype=torch.float32, output_loading_info=True)
     computed = "embed_positions.weight"  # of Marian, which is no weight
-    missing = [name for name in report["missing_keys"] if model.positions == "learned" or not name.endswith(computed)]
+    missing = [
+        name for name in report["missing_keys"] if model.positions.name == "learned" or not name.endswith(computed)
+    ]
     return theirs, sorted(missing), sorted(report["unexpected_keys"])

@@ -34,7 +34,11 @@ def model_of(config: RobertaConfig) -> dict[str, Any]:
     offset = config.pad_token_id + 1
     section = encoder_section(config)
     length = section["sequence_length"] - offset
-    return section | {"family": "roberta", "position_offset": offset, "sequence_length": length}
+    return section | {
+        "family": "roberta",
+        "positions": {"name": "learned", "offset": offset},
+        "sequence_length": length,
+    }
 
 
 def links(model: Model) -> Iterator[Link]:

@@ -65,9 +65,11 @@ def model_of(config: T5Config) -> dict[str, Any]:
         "norm_eps": config.layer_norm_epsilon,
         "bias": False,
         "activation": ours[config.feed_forward_proj],
-        "positions": "relative",
-        "relative_buckets": config.relative_attention_num_buckets,
-        "relative_distance": config.relative_attention_max_distance,
+        "positions": {
+            "name": "relative",
+            "buckets": config.relative_attention_num_buckets,
+            "distance": config.relative_attention_max_distance,
+        },
         "tied_head": config.scale_decoder_outputs,  # what transformers 5 makes of the file's tie_word_embeddings
         "dropout": config.dropout_rate,
         "attention_dropout": config.dropout_rate,

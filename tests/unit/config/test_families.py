@@ -35,7 +35,7 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("bert", "model.attention.pattern=[banded]", None),
         ("gpt", "model.positions=relative", "model.positions=relative is not in the gpt family: use learned or rotary"),
         ("gpt", "model.positions=rotary", None),
-        ("gpt", "model.rotary_base=5000", "model.rotary_base=5000.0 does nothing with model.positions=learned"),
+        ("gpt", "model.positions={base: 5000}", "base=5000 does nothing with model.positions.name=learned"),
         ("gpt", "model.kv_heads=3", "model.kv_heads=3 does not divide model.heads=4"),
         ("t5", "model.kv_heads=2", "leave it out for an encoder-decoder"),
         ("bert", "model.positions=rotary", "is not in the bert family"),

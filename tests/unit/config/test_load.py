@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from pretrain.config.attention import Banded, Dense
 from pretrain.config.load import dump, load, read
 from pretrain.config.parallel import Parallel
 from pretrain.config.run_config import RunConfig
@@ -124,7 +125,7 @@ class TestExtends:
 class TestOverrides:
     def test_nested_and_lists(self, config_file: Path) -> None:
         config = load(RunConfig, config_file, ["model.attention.pattern=[dense, banded]", "run.seed=7"])
-        assert config.model.attention.pattern == ["dense", "banded"]
+        assert config.model.attention.pattern == [Dense(), Banded()]
         assert config.run.seed == 7
 
     def test_make_sections_that_the_file_lacks(self, config_file: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from pretrain.config.init import NormalInit
 from pretrain.config.model import Model
 from pretrain.plan.declaration import Constant, Declared, Normal
 from pretrain.plan.parts import declared
@@ -123,7 +124,7 @@ def test_blocks_of_rows_take_their_deviations_in_turn() -> None:
 )
 @pytest.mark.parametrize("option", [True, False])
 def test_only_projections_into_the_residual_stream_are_scaled(name: str, scaled: bool, option: bool) -> None:
-    model = MODEL.model_copy(update={"scale_residual_init": option})
+    model = MODEL.model_copy(update={"init": NormalInit(scale_residual=option)})
     assert _deviation(model, name) == (0.02 / math.sqrt(2 * 8) if scaled and option else 0.02)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pretrain.config.init import T5Init
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.declaration import Declared, Normal
@@ -74,7 +75,7 @@ def test_a_prefix_goes_before_names_and_aliases() -> None:
 
 def test_queries_of_a_group_lie_before_their_keys_and_values() -> None:
     """Of 4 queries and 2 keys, 16 wide: 2 queries, key, value, and again. T5's scheme tells them apart."""
-    unchecked = tiny_config().model.model_copy(update={"kv_heads": 2, "init": "t5"})
+    unchecked = tiny_config().model.model_copy(update={"kv_heads": 2, "init": T5Init()})
     fused = {d.name: d for d in declared(unchecked)}["decoder.layers.0.self_attention.linear_qkv.weight"]
     query, key = (64 * 16) ** -0.5, 64**-0.5
     assert fused.shape == (8 * 16, 64)

@@ -74,6 +74,13 @@ def test_recomputation_is_kept_but_for_the_reference() -> None:
     assert {job.reference.parallel.recompute for job in jobs} == {"none"}
 
 
+def test_windows_shrink_with_the_sequence() -> None:
+    pattern = "model.attention.pattern=[banded, {name: banded, window: 1024}]"  # 256, 1024 of 2048 positions
+    config = load(RunConfig, Path("configs/gpt3/125m.yaml"), ["run.dir=unused", pattern])
+    small = shrink(config, [parse("tp2", 1)]).model
+    assert [small.sequence_length // kind.mean_keys(1 << 40, True) for kind in small.attention.kinds] == [8, 2]
+
+
 def test_jobs_run_in_fp32_and_in_the_configs_precision() -> None:
     config = _load("configs/gpt3/125m.yaml")
     assert config.precision == "bf16"

@@ -1,0 +1,51 @@
+"""`model.positions`: how a model knows the order of what it reads."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
+
+from pretrain.config.section import Section, named
+
+
+class LearnedPositions(Section):
+    """An embedding of each position, added to the token's."""
+
+    name: Literal["learned"] = "learned"
+    offset: int = Field(0, ge=0, description="number of the first position (RoBERTa, BART: 2)")
+
+
+class SinusoidalPositions(Section):
+    """Sines and cosines, added to the token's embedding (Transformer)."""
+
+    name: Literal["sinusoidal"] = "sinusoidal"
+
+
+class RelativePositions(Section):
+    """A bias of attention scores by distance (T5)."""
+
+    name: Literal["relative"] = "relative"
+    buckets: int = Field(32, gt=1, description="distances told apart")
+    distance: int = Field(128, gt=0, description="from which on distances are one")
+
+    @model_validator(mode="after")
+    def _half_are_of_single_distances(self) -> "RelativePositions":
+        if self.buckets % 4 or self.distance <= self.buckets // 2:
+            raise ValueError(
+                f"model.positions.buckets={self.buckets} are to be a multiple of 4, and "
+                f"model.positions.distance={self.distance} more than half of them"
+            )
+        return self
+
+
+class RotaryPositions(Section):
+    """Queries and keys are turned, by angles that grow with the position (Llama)."""
+
+    name: Literal["rotary"] = "rotary"
+    base: float = Field(10000.0, gt=1, description="of the wavelengths, 2 pi to 2 pi times this")
+
+
+Positions = Annotated[
+    LearnedPositions | SinusoidalPositions | RelativePositions | RotaryPositions,
+    Discriminator("name"),
+    BeforeValidator(named("learned")),
+]
