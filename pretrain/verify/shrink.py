@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import count
 from math import lcm
 
-from data_pipeline.recipes.lengths import target_length
 from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
@@ -32,11 +31,13 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     model = config.model
     tensor = lcm(*(layout.tensor for layout in layouts))
     slices = lcm(*(layout.tensor * layout.context for layout in layouts))
-    heads = _multiple(_HEADS, slices)
+    shares_keys = model.query_groups < model.heads
+    heads = _multiple(_HEADS, 2 * slices if shares_keys else slices)
     hidden = heads * _HEAD_WIDTH
     length = _multiple(_LENGTH, slices)
     tree["model"] |= {
         "heads": heads,
+        "kv_heads": heads // 2 if shares_keys else None,
         "hidden": hidden,
         "head_dim": _head_width(model),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
@@ -85,7 +86,7 @@ def _head_width(model: Model) -> int | None:
 
 def _target_length(config: RunConfig, length: int, slices: int) -> int:
     """What the objective makes of inputs of `length`, and never as long: half the stream is no border then."""
-    needed = length // 2 if config.objective.name == "pairs" else target_length(config.objective, length)
+    needed = length // 2 if config.objective.name == "pairs" else config.objective.target_length(length)
     rounded = _multiple(needed, slices)
     return rounded + slices if rounded == length else rounded
 

@@ -77,7 +77,7 @@ def test_recomputation_is_kept_but_for_the_reference() -> None:
 def test_windows_shrink_with_the_sequence() -> None:
     pattern = "model.attention.pattern=[banded, {name: banded, window: 1024}]"  # 256, 1024 of 2048 positions
     config = load(RunConfig, Path("configs/gpt3/125m.yaml"), ["run.dir=unused", pattern])
-    small = shrink(config, [parse("tp2", 1)]).model
+    small = plan(config, [parse("tp2", 1)])[0].config.model
     assert [small.sequence_length // kind.mean_keys(1 << 40, True) for kind in small.attention.kinds] == [8, 2]
 
 
