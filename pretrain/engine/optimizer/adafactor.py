@@ -45,7 +45,7 @@ class Adafactor(Rule):
         super().__init__(settings, holders)
         self._factors = {
             parameter.name: {
-                kind: torch.zeros(shape, device=holders.place)
+                kind: torch.zeros(shape, device=holders.device)
                 for kind, shape in zip((ROW, COLUMN), _factor_shapes(parameter), strict=True)
             }
             for parameter in self._factored()

@@ -24,7 +24,7 @@ class Holders:
         """`replicated`: data and context ranks own the same ranges, so that only tensor ranks hold others. `offloads`:
         what is owned lies in host memory."""
         self.parameters: dict[nn.Parameter, Parameter] = {parameter.value: parameter for parameter in parameters}
-        self.place = torch.device("cpu") if offloads else device
+        self.device = torch.device("cpu") if offloads else device
         self._device, self._groups = device, groups
         self._others = groups.tensor_group if replicated else groups.stage_group
 
@@ -60,8 +60,9 @@ class Totals:
     def __init__(self, holders: Holders, sizes: Callable[[Parameter], int]) -> None:
         self._holders = holders
         self._sizes = [sizes(parameter) for parameter in holders.parameters.values()]
-        self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=holders.place)
-        self._of = dict(zip(holders.parameters, self._flat.split(self._sizes), strict=True))
+        self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=holders.device)
+        parts: tuple[Tensor, ...] = self._flat.split(self._sizes)
+        self._of = dict(zip(holders.parameters, parts, strict=True))
 
     def of(self, parameter: Parameter) -> Tensor:
         """Live: to add to before `sum`, to read after it."""

@@ -89,7 +89,7 @@ class DeepSpeedSharding(ABC):
         def begins(_: Any) -> None:
             self._backward_begins(chunk)
             # Of this backward pass, however many are nested in it (recomputed layers run their own).
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
         outputs = output if isinstance(output, tuple) else (output,)
         register_multi_grad_hook(outputs, begins, mode="any")
@@ -156,9 +156,9 @@ class DeepSpeedSharding(ABC):
 
     def _sum(self, gradient: Tensor, group: dist.ProcessGroup) -> None:
         """Over the ranks of `group`, in place. NCCL knows no gradients that are offloaded."""
-        there = gradient.to(self.device)
-        dist.all_reduce(there, group=group)
-        gradient.copy_(there)
+        on_device = gradient.to(self.device)
+        dist.all_reduce(on_device, group=group)
+        gradient.copy_(on_device)
 
     _summed = 1.0
     """what turns the gradient as DeepSpeed leaves it into a sum over data ranks"""

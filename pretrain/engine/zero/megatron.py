@@ -49,7 +49,7 @@ class MegatronSharding:
             overlap_grad_reduce=overlaps(config, device),
             bucket_size=bucket_parameters(config),  # heeded where the exchange overlaps with the backward pass
         )
-        self.chunks = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
+        self.chunks: Sequence[Any] = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
         megatron.finalize_model_grads_func = finalize_model_grads
         if ddp.overlap_grad_reduce:  # but for the last micro-batch
             waits = [chunk.no_sync for chunk in self.chunks]
@@ -107,7 +107,7 @@ class MegatronSharding:
         if self._rule is None:
             self.optimizer.step_with_ready_grads()
         else:
-            self._rule.update(self.owned(), (main.grad for _, main, _ in self._mains()), learning_rate)
+            self._rule.update(self.owned(), (_gradient(main) for _, main, _ in self._mains()), learning_rate)
             self._publish()
 
     def discard(self) -> None:
@@ -123,7 +123,7 @@ class MegatronSharding:
 
     def gradients(self) -> Iterator[Range]:
         for parameter, main, start in self._mains():
-            yield Range(parameter, start, main.grad.view(-1))
+            yield Range(parameter, start, _gradient(main).view(-1))
 
     def in_use(self) -> Iterator[Range]:
         for parameter in self._parameters:
@@ -175,6 +175,11 @@ class MegatronSharding:
                     yield parameter, main, 0
 
 
-def _pairs(left: list[list[Tensor]], right: list[list[Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _gradient(main: Tensor) -> Tensor:
+    assert main.grad is not None, "prepare_grads gives each one"
+    return main.grad
+
+
+def _pairs(left: list[list[nn.Parameter]], right: list[list[Tensor]]) -> Iterator[tuple[nn.Parameter, Tensor]]:
     for left_group, right_group in zip(left, right, strict=True):
         yield from zip(left_group, right_group, strict=True)

@@ -88,11 +88,12 @@ class Stage12(DeepSpeedSharding):
                     yield Flat(known[value], index, low - offset, low - first, high - low)
 
     def _main(self, group: int) -> Tensor:
-        return self.optimizer.single_partition_of_fp32_groups[group]
+        main: Tensor = self.optimizer.single_partition_of_fp32_groups[group]
+        return main
 
     def _gradient(self, flat: Flat) -> Tensor:
         if self._offloads:
-            whole = self.optimizer.single_partition_of_fp32_groups[flat.group].grad
+            whole: Tensor = self.optimizer.single_partition_of_fp32_groups[flat.group].grad
         else:
             whole = self.optimizer.averaged_gradients[flat.group].flat_partition
         return whole.narrow(0, flat.position, flat.count)

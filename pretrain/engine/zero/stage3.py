@@ -33,14 +33,14 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
     remote = "cpu" if config.parallel.offload_parameters else None
     pin = remote is not None and torch.cuda.is_available()
     Init.param_id = 0  # or ranks whose earlier models were of other sizes would number this one's otherwise
-    context = Init(
+    context: AbstractContextManager[Any] = Init(
         data_parallel_group=groups.replica_group,
         mem_efficient_linear=False,
         remote_device=remote,
         pin_memory=pin,
         zero_param_parallel_group=_share_second_copies(config.parallel.hpz, groups, config.health.timeout_s),
     )
-    context.dtype = DTYPES[config.precision]  # as an argument it is ignored where the device has no fp16
+    context.dtype = DTYPES[config.precision]  # type: ignore[attr-defined]  # as an argument it is ignored where the device has no fp16
     return context
 
 
@@ -88,7 +88,7 @@ class Stage3(DeepSpeedSharding):
             communication_data_type=torch.float32,
         )
         for number, module in enumerate(root.modules()):
-            module.ds_id = number  # DeepSpeed goes on counting from earlier models, which other ranks may not have had
+            module.ds_id = number  # type: ignore[assignment]  # DeepSpeed goes on counting from earlier models, which other ranks may not have had
         if self._pipelined:
             # Its hook looks for an order of modules to prefetch by, which a pipeline has not; and asks all ranks of
             # the world whether theirs is the same, where stages are at different places.
@@ -96,7 +96,7 @@ class Stage3(DeepSpeedSharding):
         self._make_moments(self.optimizer.fp32_partitioned_groups_flat)
         self.flats = list(self._find_flats())
         weakref.finalize(self, _forget, self.optimizer, root).atexit = False
-        self._places = {value: place for group in self.optimizer.fp16_groups for place, value in enumerate(group)}
+        self._indices = {value: index for group in self.optimizer.fp16_groups for index, value in enumerate(group)}
 
     def begin(self, keeps_gradients: bool) -> None:
         super().begin(keeps_gradients)
@@ -106,7 +106,7 @@ class Stage3(DeepSpeedSharding):
         # How many of a module's inputs await their gradient: after the last, DeepSpeed lets its weights go. It counts
         # for the latest forward pass only, and in a pipeline others wait; they are all alike.
         counted = (module for module in self._modules[chunk] if hasattr(module, "ds_grads_remaining"))
-        self._remaining |= {module: module.ds_grads_remaining for module in counted}
+        self._remaining |= {module: getattr(module, "ds_grads_remaining") for module in counted}  # noqa: B009
         super().forwarded(chunk, output)
 
     def in_use(self) -> Iterator[Range]:
@@ -130,14 +130,15 @@ class Stage3(DeepSpeedSharding):
                 position += size
 
     def _main(self, group: int) -> Tensor:
-        return self.optimizer.fp32_partitioned_groups_flat[group]
+        main: Tensor = self.optimizer.fp32_partitioned_groups_flat[group]
+        return main
 
     def _gradient(self, flat: Flat) -> Tensor:
         if self._offloads:
-            whole = self.optimizer.fp32_partitioned_groups_flat[flat.group].grad
+            whole: Tensor = self.optimizer.fp32_partitioned_groups_flat[flat.group].grad
             return whole.narrow(0, flat.position, flat.count)
-        place = self._places[flat.parameter.value]
-        return self.optimizer.averaged_gradients[flat.group][place].narrow(0, 0, flat.count)
+        own: Tensor = self.optimizer.averaged_gradients[flat.group][self._indices[flat.parameter.value]]
+        return own.narrow(0, 0, flat.count)
 
     def _backward_begins(self, chunk: Any) -> None:
         self.optimizer.clear_backward_seen_flag()
@@ -146,7 +147,7 @@ class Stage3(DeepSpeedSharding):
         self._passes[chunk] += 1
         for module in self._modules[chunk]:
             if module in self._remaining:
-                module.ds_grads_remaining = self._remaining[module]
+                module.ds_grads_remaining = self._remaining[module]  # type: ignore[assignment]
 
     def _backward_ends(self) -> None:
         self.optimizer.overlapping_partition_gradients_reduce_epilogue()
@@ -176,7 +177,8 @@ def _share_second_copies(size: int, groups: Groups, timeout_s: int) -> dist.Proc
                 group = dist.new_group(neighbours, timeout=timedelta(seconds=timeout_s))
                 if groups.rank in neighbours:
                     deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = group
-    return deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP
+    found: dist.ProcessGroup | None = deepspeed_groups._ZERO_PARAM_INTRA_PARALLEL_GROUP
+    return found
 
 
 def _forget(optimizer: DeepSpeedZeroOptimizer_Stage3, root: nn.Module) -> None:
@@ -193,8 +195,9 @@ def _find_cache() -> Any:
     return next(cell.cell_contents for cell in method.__closure__ if hasattr(cell.cell_contents, "cache_clear"))
 
 
-def _announce_tied_head(chunk: nn.Module) -> None:
+def _announce_tied_head(chunk: Any) -> None:
     """A head that uses the embedding's weights needs them gathered when it is its turn."""
+    module: Any
     for module in chunk.modules():
         if getattr(module, "share_embeddings_and_output_weights", False) and module.pre_process and module.post_process:
             register_external_parameter(module.output_layer, module.embedding.word_embeddings.weight)
