@@ -12,7 +12,7 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine
 
 INPUTS, STEPS, START = 16, 7, 3
-TOLERANCE = 2e-6  # of log probabilities; the largest seen is 1.0e-6
+TOLERANCE = 2e-6  # of log probabilities; the largest seen is 1.4e-6
 
 
 def _inputs() -> tuple[np.ndarray, np.ndarray]:
