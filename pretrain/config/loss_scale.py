@@ -5,7 +5,7 @@ from pydantic import Field
 from pretrain.config.section import Section
 
 
-class LossScale(Section):
+class LossScaling(Section):
     """Of fp16 only: losses are multiplied by a factor so that gradients fit; a step whose gradient does not is left out
     and the factor halved."""
 

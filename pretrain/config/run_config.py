@@ -15,7 +15,7 @@ from pretrain.config.data import Data
 from pretrain.config.evaluate import Evaluate
 from pretrain.config.families import CAPABILITIES
 from pretrain.config.health import Health
-from pretrain.config.loss_scale import LossScale
+from pretrain.config.loss_scale import LossScaling
 from pretrain.config.model import Model
 from pretrain.config.objective import Objective
 from pretrain.config.optimizer import Optimizer
@@ -38,7 +38,7 @@ class RunConfig(Section):
     optimizer: Optimizer
     schedule: Schedule = CosineSchedule()
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    loss_scale: LossScale = LossScale()
+    loss_scale: LossScaling = LossScaling()
     parallel: Parallel = Parallel()
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
@@ -100,6 +100,6 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _loss_scale_is_for_fp16(self) -> "RunConfig":
-        if self.precision != "fp16" and self.loss_scale != LossScale():
+        if self.precision != "fp16" and self.loss_scale != LossScaling():
             raise ValueError(f"loss_scale does nothing with precision={self.precision}: leave it out, or set fp16")
         return self

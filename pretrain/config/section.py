@@ -4,7 +4,7 @@ A choice with settings of its own is a tagged union: `name` says which class a s
 just the keys that do something under the name. The name alone is short for a section with nothing but it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -90,14 +90,3 @@ def _classes(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [kind for argument in get_args(annotation) for kind in _classes(argument)]
-
-
-def refuse_idle(section: BaseModel, title: str, keys: Iterable[str], under: str = "name") -> None:
-    """Raises ValueError if one of `keys`, which do nothing under what `under` of the section is, is not as it is by
-    itself."""
-    for key in keys:
-        value, default = getattr(section, key), type(section).model_fields[key].default
-        if value != default:
-            raise ValueError(
-                f"{title}.{key}={value} does nothing with {title}.{under}={getattr(section, under)}: leave it out"
-            )

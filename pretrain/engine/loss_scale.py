@@ -1,6 +1,6 @@
 """Dynamic loss scaling, for fp16: gradients of a mean loss are mostly smaller than what fp16 can hold."""
 
-from pretrain.config.loss_scale import LossScale
+from pretrain.config.loss_scale import LossScaling
 
 FACTOR = 2.0  # by which the scale grows and shrinks
 
@@ -9,7 +9,7 @@ class DynamicLossScale:
     """A factor on losses that halves when a gradient overflows and doubles after `growth_steps` steps without
     (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). `state` is what a checkpoint keeps of it."""
 
-    def __init__(self, settings: LossScale) -> None:
+    def __init__(self, settings: LossScaling) -> None:
         self._settings = settings
         self.value = settings.start
         self._steps = 0  # since the last change
