@@ -22,9 +22,10 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m launch.demo $(if $(TEXT),"$(TEXT)")
 
-# Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer.
+# Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer. WORKERS processes share the tests.
+WORKERS ?= 2
 test: $(STAMP)
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu'
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu' -n $(WORKERS) --dist loadgroup
 
 test-slow: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
