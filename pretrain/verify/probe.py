@@ -7,14 +7,14 @@ own shows; and the number of rows, so that what a rank remembers of another step
 import hashlib
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch.distributed as dist
 
-from data_pipeline.batch import Batch, Cursor, Rows
+from data_pipeline.batch import Batch, Cursor
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart, StepResult
 from pretrain.plan.ramp import batch_sizes
@@ -98,7 +98,7 @@ def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generato
         cursor = batch.cursor
         result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
-        inputs = [value for value in (getattr(batch, field.name) for field in fields(Rows)) if value is not None]
+        inputs = [values for _, _, values in batch.columns()]
         digests = tuple(_digest(*row) for row in zip(*inputs, strict=True))
         yield Observation(
             step=step,
