@@ -12,7 +12,7 @@ from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config
 
 MODEL = {
     **tiny_config().model.model_dump(exclude_none=True),
-    "heads": 8, "kv_heads": 4, "positions": "rotary", "rotary_base": 500.0,
+    "heads": 8, "kv_heads": 4, "positions": {"name": "rotary", "base": 500.0},
 }  # fmt: skip
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2pp2+sp": {"tensor": 2, "pipeline": 2, "sequence": True},
