@@ -1,5 +1,5 @@
-"""How tests are shared between the processes of `make test`: a file goes to one of them, and the end-to-end tests to one
-together, which share a dataset and a run."""
+"""How the processes of `make test` share the tests: a file goes to one of them; the end-to-end tests go to one together,
+as they have a dataset and a run in common."""
 
 from pathlib import Path
 
