@@ -101,9 +101,9 @@ def check_same_run(record: Record, config: RunConfig) -> None:
     """Raises ConfigError if `config` would not continue the run of `record`, naming the first key that differs."""
     before = _config_of(record)
     then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
-    for key, before, after in differences(then, now):
+    for key, was, is_now in differences(then, now):
         raise ConfigError(
-            f"this run was started with {key}={before}, and the config now says {after}: "
+            f"this run was started with {key}={was}, and the config now says {is_now}: "
             "set it back, or use another run.dir for a new run"
         )
     if then["train"] != now["train"] and _depends_on_length(record, before, config):
