@@ -1,4 +1,5 @@
-"""How the processes of `make test` share the tests: a file goes to one of them; the end-to-end tests go to one\ntogether, as they have a dataset and a run in common."""
+"""How the processes of `make test` share the tests: a file goes to one of them; the end-to-end tests go to one
+together, as they have a dataset and a run in common."""
 
 from pathlib import Path
 
