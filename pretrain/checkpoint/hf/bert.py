@@ -16,7 +16,7 @@ CLASS, MODEL_TYPE, OBJECTIVE = BertForPreTraining, "bert", "masked"
 
 def check_encoder(model: Model, name: str, **wanted: Any) -> None:
     """What Hugging Face's encoders have no word for. Raises ConfigError."""
-    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "positions": "learned", "embedding_norm": True}
+    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "positions.name": "learned", "embedding_norm": True}
     check(model, name, ACTIVATIONS, **wanted, embedding_scale=False, ffn_dropout=0.0, tied_head=True)
     check_heads(model, name)
 
