@@ -33,7 +33,7 @@ _RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
 _BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are kept
 
 
-class Stream:
+class SampleStream:
     """Weighted, shuffled, endless samples of one or more datasets, reachable at any position."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Stream:
         run may yet be given others."""
         return Cursor(samples=samples, fingerprint=self._fingerprints[self.mixture.phase(max(0, samples - 1))])
 
-    def part(self, start: int, count: int) -> tuple[Stream, int]:
+    def part(self, start: int, count: int) -> tuple[SampleStream, int]:
         """The stream that these samples are of, and where in it they begin: this one, and there."""
         return self, start
 
@@ -157,7 +157,7 @@ class Stream:
 class ChainedStreams:
     """One stream for the first `samples` samples of a run, another one after them."""
 
-    def __init__(self, first: Stream, samples: int, then: Stream) -> None:
+    def __init__(self, first: SampleStream, samples: int, then: SampleStream) -> None:
         self._first, self._samples, self._then = first, samples, then
         self.fingerprint = digest_of([first.fingerprint, samples, then.fingerprint])
 
@@ -172,11 +172,11 @@ class ChainedStreams:
         return self._then.samples
 
     def cursor(self, samples: int) -> Cursor:
-        """As Stream.cursor."""
+        """As SampleStream.cursor."""
         return Cursor(samples=samples, fingerprint=self.fingerprint)
 
-    def part(self, start: int, count: int) -> tuple[Stream, int]:
-        """As Stream.part. Raises ValueError for samples of both phases, which have no one shape."""
+    def part(self, start: int, count: int) -> tuple[SampleStream, int]:
+        """As SampleStream.part. Raises ValueError for samples of both phases, which have no one shape."""
         if start < self._samples < start + count:
             raise ValueError(
                 f"Samples {start} to {start + count - 1} are of two phases, which {self._samples} divides."
@@ -184,33 +184,33 @@ class ChainedStreams:
         return (self._first, start) if start < self._samples else (self._then, start - self._samples)
 
     def counts(self, samples: int) -> NDArray[np.int64]:
-        """As Stream.counts."""
+        """As SampleStream.counts."""
         first = min(samples, self._samples)
         return self._first.counts(first) + self._then.counts(samples - first)
 
     def epochs(self, samples: int) -> NDArray[np.float64]:
-        """As Stream.epochs: those of both phases together."""
+        """As SampleStream.epochs: those of both phases together."""
         first = min(samples, self._samples)
         return self._first.epochs(first) + self._then.epochs(samples - first)
 
     def shares(self, samples: int) -> list[float]:
-        """As Stream.shares."""
+        """As SampleStream.shares."""
         stream, begin = self.part(samples, 1)
         return stream.shares(begin)
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
-        """As Stream.sample_ids, within one phase."""
+        """As SampleStream.sample_ids, within one phase."""
         stream, begin = self.part(start, count)
         return stream.sample_ids(begin, count)
 
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
-        """As Stream.batch, within one phase."""
+        """As SampleStream.batch, within one phase."""
         stream, begin = self.part(start, count)
         return replace(stream.batch(begin, count, data_rank, data_world), cursor=self.cursor(start + count))
 
 
 def load(
-    stream: Stream | ChainedStreams,
+    stream: SampleStream | ChainedStreams,
     cursor: Cursor,
     batch_size: Callable[[int], int],
     data_rank: int = 0,

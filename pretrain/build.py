@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.loader import ChainedStreams, Stream
+from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import CausalRecipe
@@ -40,7 +40,7 @@ class Training:
     config: RunConfig
     layout: Layout
     engine: Engine
-    stream: Stream | ChainedStreams
+    stream: SampleStream | ChainedStreams
     heldout: Dataset
     """the dataset whose validation split is scored during training: the first source's"""
     recipe: Recipe
@@ -116,7 +116,7 @@ def _code_version() -> str:
         return own
 
 
-def _left_out(stream: Stream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
+def _left_out(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
     """What of the data makes no samples, in sentences. Raises DataError where nothing is left to score: held-out
     samples are asked for late in a run."""
     made = [(dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)]
@@ -131,7 +131,7 @@ def _left_out(stream: Stream | ChainedStreams, recipe: Recipe) -> tuple[str, ...
     )
 
 
-def _padding(stream: Stream | ChainedStreams) -> tuple[str, ...]:
+def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
     """Of packed rows that hold little, in sentences."""
     return tuple(
         f"{samples.padding:.0%} of the {samples.count:,} rows packed of the train split of {dataset.address} is "
@@ -141,7 +141,7 @@ def _padding(stream: Stream | ChainedStreams) -> tuple[str, ...]:
     )
 
 
-def _checked_later(config: RunConfig, stream: Stream | ChainedStreams) -> tuple[str, ...]:
+def _checked_later(config: RunConfig, stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
     """What data.verify does not do before the first step, in sentences."""
     return tuple(
         f"{dataset.address} is not verified before the first step, but each part of it as it is fetched"
@@ -169,7 +169,7 @@ def _warn(sentence: str) -> None:
         print(f"warning: {sentence}", file=sys.stderr)
 
 
-def _verify(stream: Stream | ChainedStreams, group: dist.ProcessGroup) -> None:
+def _verify(stream: SampleStream | ChainedStreams, group: dist.ProcessGroup) -> None:
     """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
     problem = None
     try:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import data_hash
-from data_pipeline.loader import ChainedStreams, Stream
+from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import RunError
@@ -25,7 +25,7 @@ def config_of(run: Path) -> RunConfig:
 class Consumed:
     """The steps of a run and their samples. `lines` are those of its metrics.jsonl."""
 
-    def __init__(self, run: Path, lines: Iterable[dict[str, Any]], stream: Stream | ChainedStreams) -> None:
+    def __init__(self, run: Path, lines: Iterable[dict[str, Any]], stream: SampleStream | ChainedStreams) -> None:
         self._run, self._stream = run, stream
         self._lines = {line["step"]: line for line in lines}
         self.steps = max(self._lines, default=0)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_pipeline.loader import ChainedStreams, Stream
+from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import planned_samples
 from pretrain.plan.ramp import short_samples
@@ -24,7 +24,7 @@ class Entry:
     """how often the source has been read"""
 
 
-def entries(config: RunConfig, stream: Stream | ChainedStreams, samples: int) -> list[Entry]:
+def entries(config: RunConfig, stream: SampleStream | ChainedStreams, samples: int) -> list[Entry]:
     """What the first `samples` samples of the run are of each source, and its share of the last of them."""
     shares, counts = stream.shares(max(0, samples - 1)), stream.counts(samples)
     tokens = config.model.sequence_length * counts
@@ -38,7 +38,7 @@ def entries(config: RunConfig, stream: Stream | ChainedStreams, samples: int) ->
     ]
 
 
-def planned(config: RunConfig, stream: Stream | ChainedStreams) -> list[Entry]:
+def planned(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[Entry]:
     """The sources at the end of the run."""
     return entries(config, stream, planned_samples(config))
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 
-from data_pipeline.loader import ChainedStreams, Stream
+from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.order.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
@@ -12,7 +12,7 @@ from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens
 from pretrain.plan.run_length import run_length
 
 
-def open_stream(config: RunConfig) -> tuple[Stream | ChainedStreams, Recipe]:
+def open_stream(config: RunConfig) -> tuple[SampleStream | ChainedStreams, Recipe]:
     """The samples of a run, and what they are made by (of the model's whole length)."""
     datasets = [open_dataset(config, source) for source in config.data.resolved_sources]
     weights = [source.weight for source in config.data.resolved_sources]
@@ -28,10 +28,10 @@ def open_stream(config: RunConfig) -> tuple[Stream | ChainedStreams, Recipe]:
     phases = [
         (first_batch_at(config, phase.tokens), [phase.weights[name] for name in names]) for phase in config.data.phases
     ]
-    stream = Stream(sources, recipe, config.run.seed, phases=phases)
+    stream = SampleStream(sources, recipe, config.run.seed, phases=phases)
     if config.batch.short is None:
         return stream, recipe
-    first = Stream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
+    first = SampleStream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
     return ChainedStreams(first, short_samples(config), stream), recipe
 
 
@@ -41,7 +41,7 @@ def planned_samples(config: RunConfig) -> int:
     return samples_of(config, tokens)
 
 
-def check_repeats(config: RunConfig, stream: Stream | ChainedStreams) -> None:
+def check_repeats(config: RunConfig, stream: SampleStream | ChainedStreams) -> None:
     """Raises ConfigError if the run would read a source more often than its `max_epochs`."""
     samples = planned_samples(config)
     planned = stream.epochs(samples)

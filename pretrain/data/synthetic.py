@@ -14,14 +14,14 @@ _SHORTEST = 0.5  # part of a row that is no padding
 
 
 class SyntheticStream:
-    """In place of data_pipeline's Stream."""
+    """In place of data_pipeline's SampleStream."""
 
     def __init__(self, config: RunConfig) -> None:
         self._seed, self._model, self._objective = config.run.seed, config.model, config.objective
         self._vocabulary = config.model.vocabulary or 0
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
-        """As Stream.batch."""
+        """As SampleStream.batch."""
         share = count // data_world
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
         rows = self._rows([np.random.default_rng([self._seed, sample]) for sample in mine])

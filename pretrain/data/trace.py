@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from data_pipeline.dataset.dataset import Dataset, DocumentSpan
 from data_pipeline.dataset.manifest import SplitName
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.tokenizers.base import Tokenizer
 
 _TEXT_TOKENS, _TEXT_CHARACTERS = 64, 100
 
 
-def samples(stream: Stream, ids: NDArray[np.int64], names: Sequence[str], text: bool) -> Iterator[dict[str, Any]]:
+def samples(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], text: bool) -> Iterator[dict[str, Any]]:
     """Of each sample of `ids` [rows, 3] (source, epoch, number): its index in the batch, its spans of the source's
     training split, and the documents that these cut, with the beginning of what they cut if `text`."""
     tokenizers = [dataset.tokenizer() if text else None for dataset in stream.datasets]

@@ -1,4 +1,5 @@
-"""Deviations of initial weights, by `model.init`. A new scheme is a class, a row, and a name in the schema."""
+"""Deviations of initial weights, by `model.init`. A new scheme is a class and a row here, and its settings in
+`config/init.py`."""
 
 import math
 
@@ -6,8 +7,8 @@ from pretrain.config.model import Model
 
 
 class Plain:
-    """`init_std`; projections into the residual stream divided by sqrt(2 * layers), the number of residual additions
-    (GPT-2, section 2.3), where the model asks for it."""
+    """The scheme's `std`; projections into the residual stream divided by sqrt(2 * layers), the number of residual
+    additions (GPT-2, section 2.3), where the model asks for it."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

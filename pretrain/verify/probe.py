@@ -27,7 +27,7 @@ _SCORED = 1  # the step after which rows are scored: others follow in the same e
 
 
 class BatchSource(Protocol):
-    """Where batches come from: data_pipeline's Stream, or rows made up here."""
+    """Where batches come from: data_pipeline's SampleStream, or rows made up here."""
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch: ...
 

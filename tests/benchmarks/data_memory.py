@@ -21,7 +21,7 @@ from data_pipeline.build import build as building
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.work import BuildTask
 from data_pipeline.config import TokenizerConfig
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.reading.readers import read_documents
 
 _LIMITS = {"piece_bytes": 2**21, "shard_tokens": 2**19, "member_tokens": 2**17}
@@ -41,8 +41,8 @@ def memory(options: argparse.Namespace, folder: Path) -> None:
         for stage, peak in _built(place).items():
             found.setdefault(stage, {})[megabytes] = peak
         print(f"{megabytes} MB built", flush=True)
-        found.setdefault("Stream, opened", {})[megabytes] = _in_process(partial(_read, place / "dataset", 0))[1]
-        found.setdefault("Stream, 16 M tokens read", {})[megabytes] = _in_process(
+        found.setdefault("SampleStream, opened", {})[megabytes] = _in_process(partial(_read, place / "dataset", 0))[1]
+        found.setdefault("SampleStream, 16 M tokens read", {})[megabytes] = _in_process(
             partial(_read, place / "dataset", _READ_TOKENS)
         )[1]
     print(f"\n{'greatest resident MB of a process':36}" + "".join(f"{size:>7.0f} MB" for size in options.megabytes))
@@ -109,7 +109,7 @@ class _Quiet:
 
 
 def _read(dataset: Path, tokens: int) -> None:
-    stream, start = Stream([(dataset, 1.0)], 2048, 0), 0
+    stream, start = SampleStream([(dataset, 1.0)], 2048, 0), 0
     while start * 2048 < tokens:
         stream.batch(start, 64)
         start += 64

@@ -45,9 +45,9 @@ def _say(values: dict[str, Any]) -> None:
 
 def _ours(rows: int) -> Callable[[Path], Batches]:
     def batches(folder: Path) -> Batches:
-        from data_pipeline.loader import Stream
+        from data_pipeline.loader import SampleStream
 
-        stream, start = Stream([((folder / "address").read_text(), 1.0)], LENGTH, 0), 0
+        stream, start = SampleStream([((folder / "address").read_text(), 1.0)], LENGTH, 0), 0
         while True:
             batch = stream.batch(start, rows)
             yield batch.tokens, batch.labels

@@ -28,7 +28,7 @@ from data_pipeline.dataset.manifest import (
     TokenizerRecord,
     stream_identity,
 )
-from data_pipeline.loader import Stream, load
+from data_pipeline.loader import SampleStream, load
 from tests.benchmarks.data_readers import LENGTH
 from tests.benchmarks.data_rounds import show, take_turns
 
@@ -92,7 +92,7 @@ def resume(options: argparse.Namespace, folder: Path) -> None:
     opened = Dataset(dataset)
 
     def first(share: float) -> float:
-        stream = Stream([(opened, 1.0)], LENGTH, 0)
+        stream = SampleStream([(opened, 1.0)], LENGTH, 0)
         begin = time.perf_counter()
         next(load(stream, stream.cursor(int(share * _SAMPLES)), lambda _: 512, workers=0))
         return (time.perf_counter() - begin) * 1e3

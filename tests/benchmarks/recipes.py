@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.registry import OBJECTIVES
 
 _SECONDS = 2.0
@@ -42,8 +42,8 @@ def main() -> None:
         build(BuildConfig(input=options.text, output=dataset))
         print(f"{'objective':24} samples  ms a sample  million input tokens a second")
         for name, objective in CASES.items():
-            tokenizer = Stream([(dataset, 1.0)], options.length, 0).datasets[0].tokenizer()
-            stream = Stream([(dataset, 1.0)], objective.recipe(tokenizer, options.length), 0)
+            tokenizer = SampleStream([(dataset, 1.0)], options.length, 0).datasets[0].tokenizer()
+            stream = SampleStream([(dataset, 1.0)], objective.recipe(tokenizer, options.length), 0)
             stream.batch(0, options.rows)
             made, start = 0, time.process_time()
             while time.process_time() - start < _SECONDS:

@@ -17,7 +17,7 @@ import pytest
 
 from data_pipeline.batch import Batch, Cursor, Rows
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.loader import Stream, load
+from data_pipeline.loader import SampleStream, load
 from data_pipeline.order.order import permute, round_keys
 
 CASES, REAL_CASES = 120, 5
@@ -77,7 +77,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Stream]:
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], SampleStream]:
     """Makes the stream of a case anew, as a process that starts does."""
 
     def dataset(path: Path) -> Any:
@@ -85,7 +85,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Stream]:
         return SimpleNamespace(directory=path, identity=str(path), manifest=SimpleNamespace(tokenizer=tokenizer))
 
     monkeypatch.setattr("data_pipeline.loader.Dataset", dataset)
-    return lambda case: Stream(
+    return lambda case: SampleStream(
         [(Path(str(n)), weight) for n, weight in zip(case.samples, case.weights, strict=True)],
         Simulated(),
         case.seed,
@@ -94,7 +94,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Stream]:
 
 
 def interrupted(
-    case: Case, make: Callable[[Case], Stream], draw: np.random.Generator, resized: bool
+    case: Case, make: Callable[[Case], SampleStream], draw: np.random.Generator, resized: bool
 ) -> Iterator[list[Batch]]:
     """The batches of all ranks, step by step, of a run that is killed again and again, and goes on on other ranks with
     other threads and, if `resized`, other sizes of batches."""
@@ -119,7 +119,7 @@ def micro_batches(batches: Sequence[Batch], draw: np.random.Generator) -> np.nda
     return np.concatenate(parts)
 
 
-def naive(case: Case, stream: Stream, count: int) -> list[list[int]]:
+def naive(case: Case, stream: SampleStream, count: int) -> list[list[int]]:
     """(source, epoch, number) of the first samples, counted one by one."""
     found, given, begins = [], [0] * len(case.samples), [0, *(begin for begin, _ in case.phases), sys.maxsize]
     orders: dict[tuple[int, int], list[int]] = {}
@@ -137,7 +137,7 @@ def naive(case: Case, stream: Stream, count: int) -> list[list[int]]:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: Callable[[Case], Stream]) -> None:
+def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: Callable[[Case], SampleStream]) -> None:
     """Batch by batch, row by row, on ranks and in micro-batches of any number."""
     for seed in range(CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 1])
@@ -150,7 +150,7 @@ def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: C
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Callable[[Case], Stream]) -> None:
+def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Callable[[Case], SampleStream]) -> None:
     for seed in range(CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 2])
         runs = [micro_batches(batches, draw) for batches in interrupted(case, simulated, draw, resized=True)]
@@ -159,7 +159,7 @@ def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Call
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_order_is_the_one_counted_sample_by_sample(simulated: Callable[[Case], Stream]) -> None:
+def test_the_order_is_the_one_counted_sample_by_sample(simulated: Callable[[Case], SampleStream]) -> None:
     """Nothing is lost or repeated where weights change and where epochs end."""
     for seed in range(40):
         case = Case.draw(seed)
@@ -172,9 +172,9 @@ def test_the_order_is_the_one_counted_sample_by_sample(simulated: Callable[[Case
 
 
 def test_on_real_datasets_too(dataset: Dataset, second: Dataset) -> None:
-    def make(case: Case) -> Stream:
+    def make(case: Case) -> SampleStream:
         sources = [(dataset.directory, 1.0), (second.directory, 2.0)]
-        return Stream(sources, 32, case.seed, phases=[(case.seed % 100 + 1, [1.0, 0.0]), (130, [3.0, 2.0])])
+        return SampleStream(sources, 32, case.seed, phases=[(case.seed % 100 + 1, [1.0, 0.0]), (130, [3.0, 2.0])])
 
     for seed in range(REAL_CASES):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 3])
@@ -186,7 +186,7 @@ def test_on_real_datasets_too(dataset: Dataset, second: Dataset) -> None:
 
 
 def test_the_first_batch_far_into_an_epoch_is_as_much_work_as_the_first_of_all(
-    simulated: Callable[[Case], Stream],
+    simulated: Callable[[Case], SampleStream],
 ) -> None:
     """Calls of functions and bytes of memory, not time: positions are computed, never run through."""
     case = Case([10**8, 10**8], [3.0, 1.0], [(10**6, [1.0, 1.0])], 0, lambda samples: 64, 0)
@@ -199,7 +199,7 @@ def test_the_first_batch_far_into_an_epoch_is_as_much_work_as_the_first_of_all(
         assert much < 1.2 * little
 
 
-def work(stream: Stream, samples: int) -> tuple[int, int]:
+def work(stream: SampleStream, samples: int) -> tuple[int, int]:
     """(calls of functions, highest bytes of memory) of the first batch after so many samples."""
     calls = 0
 

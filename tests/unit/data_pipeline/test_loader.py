@@ -18,15 +18,15 @@ from data_pipeline.batch import Batch, Cursor
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
-from data_pipeline.loader import Stream, load
+from data_pipeline.loader import SampleStream, load
 from tests.helpers.datasets import build_dataset, make_documents
 
 LENGTH = 32
 
 
 @pytest.fixture(scope="module")
-def stream(dataset: Dataset, second: Dataset) -> Stream:
-    return Stream([(dataset.directory, 3.0), (second.directory, 1.0)], LENGTH, seed=11)
+def stream(dataset: Dataset, second: Dataset) -> SampleStream:
+    return SampleStream([(dataset.directory, 3.0), (second.directory, 1.0)], LENGTH, seed=11)
 
 
 def rows(batches: Iterator[Batch], samples: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def ramp(samples: int) -> int:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
-def test_ranks_together_get_the_one_global_order(stream: Stream, world: int, workers: int) -> None:
+def test_ranks_together_get_the_one_global_order(stream: SampleStream, world: int, workers: int) -> None:
     expected = rows(load(stream, stream.cursor(0), lambda _: 1, workers=0), 1200)
     ranks = [load(stream, stream.cursor(0), ramp, rank, world, workers=workers) for rank in range(world)]
     seen, samples = [], 0
@@ -60,13 +60,13 @@ def test_ranks_together_get_the_one_global_order(stream: Stream, world: int, wor
     assert np.array_equal(np.concatenate(seen), expected[:samples])
 
 
-def test_a_run_resumed_again_and_again_sees_what_an_unbroken_one_sees(stream: Stream) -> None:
+def test_a_run_resumed_again_and_again_sees_what_an_unbroken_one_sees(stream: SampleStream) -> None:
     expected = [batch.data_hash for batch in islice(load(stream, stream.cursor(0), ramp, workers=0), 40)]
     draw = np.random.default_rng(0)
     cursor, hashes = stream.cursor(0), []
     while len(hashes) < 40:
         world = int(draw.choice([1, 2, 4, 8]))
-        again = Stream([(d.directory, w) for d, w in zip(stream.datasets, (3, 1), strict=True)], LENGTH, seed=11)
+        again = SampleStream([(d.directory, w) for d, w in zip(stream.datasets, (3, 1), strict=True)], LENGTH, seed=11)
         batches = load(again, cursor, ramp, world - 1, world, workers=int(draw.integers(3)), prefetch=5)
         for batch in islice(batches, int(draw.integers(1, 7))):
             hashes.append(batch.data_hash)
@@ -74,7 +74,7 @@ def test_a_run_resumed_again_and_again_sees_what_an_unbroken_one_sees(stream: St
     assert hashes[:40] == expected
 
 
-def test_every_window_of_a_source_comes_once_an_epoch_in_another_order_each_time(stream: Stream) -> None:
+def test_every_window_of_a_source_comes_once_an_epoch_in_another_order_each_time(stream: SampleStream) -> None:
     ids = stream.sample_ids(0, 10_000)
     for source, windows in enumerate(stream.num_samples):
         mine = ids[ids[:, 0] == source]
@@ -87,7 +87,7 @@ def test_every_window_of_a_source_comes_once_an_epoch_in_another_order_each_time
         assert (orders[1] == orders[2]).mean() < 0.1
 
 
-def test_a_row_holds_the_window_that_its_id_names(stream: Stream) -> None:
+def test_a_row_holds_the_window_that_its_id_names(stream: SampleStream) -> None:
     batch = stream.batch(777, 64, data_rank=1, data_world=2)
     assert len(batch.sample_ids) == 64
     assert len(batch.tokens) == 32
@@ -99,7 +99,7 @@ def test_a_row_holds_the_window_that_its_id_names(stream: Stream) -> None:
     assert batch.loss_mask.dtype == np.float32
 
 
-def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: Stream) -> None:
+def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: SampleStream) -> None:
     block = 2**14
     whole = stream.sample_ids(0, 3 * block)  # more than are kept
     for start, count in [(0, 1), (block - 1, 1), (block - 6, 12), (block, block), (100, block), (2 * block - 3, 7)]:
@@ -107,7 +107,7 @@ def test_ids_do_not_depend_on_how_many_are_asked_for_at_once(stream: Stream) -> 
 
 
 def test_what_is_done_to_one_batch_is_not_seen_in_the_next(dataset: Dataset) -> None:
-    stream = Stream([(dataset.directory, 1.0)], LENGTH, seed=11)
+    stream = SampleStream([(dataset.directory, 1.0)], LENGTH, seed=11)
     spoilt, same = stream.batch(0, 4), stream.batch(0, 4)
     spoilt.tokens[:], spoilt.sample_ids[:] = 0, 0
     with pytest.raises(ValueError, match="read-only"):
@@ -117,7 +117,7 @@ def test_what_is_done_to_one_batch_is_not_seen_in_the_next(dataset: Dataset) -> 
         assert np.array_equal(getattr(again, name), getattr(same, name))
 
 
-def test_the_data_hash_follows_the_samples_and_their_order(stream: Stream) -> None:
+def test_the_data_hash_follows_the_samples_and_their_order(stream: SampleStream) -> None:
     batch = stream.batch(0, 8)
     assert len(batch.data_hash) == 16
     assert batch.data_hash == stream.batch(0, 8).data_hash
@@ -126,8 +126,8 @@ def test_the_data_hash_follows_the_samples_and_their_order(stream: Stream) -> No
 
 
 def test_a_cursor_of_another_order_is_refused(dataset: Dataset, second: Dataset) -> None:
-    def make(a: float = 1.0, length: int = LENGTH, seed: int = 0, other: Dataset = second) -> Stream:
-        return Stream([(dataset.directory, a), (other.directory, 1.0)], length, seed)
+    def make(a: float = 1.0, length: int = LENGTH, seed: int = 0, other: Dataset = second) -> SampleStream:
+        return SampleStream([(dataset.directory, a), (other.directory, 1.0)], length, seed)
 
     cursor = make().cursor(10)
     next(load(make(), cursor, lambda _: 8))
@@ -137,8 +137,8 @@ def test_a_cursor_of_another_order_is_refused(dataset: Dataset, second: Dataset)
 
 
 def test_weights_may_change_ahead_of_a_cursor_and_not_behind_it(dataset: Dataset, second: Dataset) -> None:
-    def make(*phases: tuple[int, list[float]]) -> Stream:
-        return Stream([(dataset.directory, 1.0), (second.directory, 1.0)], LENGTH, 0, phases=phases)
+    def make(*phases: tuple[int, list[float]]) -> SampleStream:
+        return SampleStream([(dataset.directory, 1.0), (second.directory, 1.0)], LENGTH, 0, phases=phases)
 
     then, other = (16, [3.0, 1.0]), (16, [1.0, 0.0])
     for samples, allowed in ((0, True), (8, True), (16, True), (17, False), (40, False)):
@@ -154,10 +154,10 @@ def test_weights_may_change_ahead_of_a_cursor_and_not_behind_it(dataset: Dataset
 
 
 def test_a_cursor_does_not_depend_on_where_the_data_lies(
-    stream: Stream, dataset: Dataset, second: Dataset, tmp_path: Path
+    stream: SampleStream, dataset: Dataset, second: Dataset, tmp_path: Path
 ) -> None:
     moved = Path(shutil.copytree(dataset.directory, tmp_path / "moved"))
-    assert Stream([(moved, 3.0), (second.directory, 1.0)], LENGTH, seed=11).cursor(5) == stream.cursor(5)
+    assert SampleStream([(moved, 3.0), (second.directory, 1.0)], LENGTH, seed=11).cursor(5) == stream.cursor(5)
 
 
 @pytest.mark.parametrize("values", [{}, {"samples": 1}, {"samples": -1, "fingerprint": "a"}])
@@ -169,35 +169,37 @@ def test_what_is_no_cursor_is_refused(values: dict[str, object]) -> None:
 def test_datasets_of_different_tokenizers_are_refused_by_name(dataset: Dataset, tmp_path: Path) -> None:
     other = build_dataset(make_documents(5, 60), tmp_path)
     with pytest.raises(DataError, match="different tokenizers") as caught:
-        Stream([(dataset.directory, 1.0), (other.directory, 1.0)], LENGTH, seed=0)
+        SampleStream([(dataset.directory, 1.0), (other.directory, 1.0)], LENGTH, seed=0)
     assert str(dataset.directory) in str(caught.value)
     assert str(other.directory) in str(caught.value)
 
 
 def test_a_dataset_too_short_for_a_window_is_refused(dataset: Dataset) -> None:
     with pytest.raises(DataError, match=r"validation split of .* too few for one window of 100,000"):
-        Stream([(dataset.directory, 1.0)], 100_000, seed=0, split="validation")
+        SampleStream([(dataset.directory, 1.0)], 100_000, seed=0, split="validation")
 
 
 @pytest.mark.parametrize(("count", "world"), [(10, 4), (0, 1), (-4, 2), (2, 4)])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_that_ranks_cannot_share_are_refused(stream: Stream, count: int, world: int, workers: int) -> None:
+def test_batches_that_ranks_cannot_share_are_refused(
+    stream: SampleStream, count: int, world: int, workers: int
+) -> None:
     with pytest.raises(ValueError, match=f"{count} sequences can't be shared evenly by {world}"):
         next(load(stream, stream.cursor(0), lambda _: count, 0, world, workers=workers))
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_an_error_in_a_thread_reaches_the_caller_in_its_turn(
-    stream: Stream, monkeypatch: pytest.MonkeyPatch, workers: int
+    stream: SampleStream, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    real = Stream.batch
+    real = SampleStream.batch
 
-    def fails_at_24(self: Stream, start: int, *others: int) -> Batch:
+    def fails_at_24(self: SampleStream, start: int, *others: int) -> Batch:
         if start == 24:
             raise DataError("the disk is gone")
         return real(self, start, *others)
 
-    monkeypatch.setattr(Stream, "batch", fails_at_24)
+    monkeypatch.setattr(SampleStream, "batch", fails_at_24)
     batches = load(stream, stream.cursor(0), lambda _: 8, workers=workers, prefetch=6)
     assert [next(batches).cursor.samples for _ in range(3)] == [8, 16, 24]
     with pytest.raises(DataError, match="the disk is gone"):
@@ -208,14 +210,14 @@ def data_threads() -> int:
     return sum(thread.name.startswith("data") for thread in threading.enumerate())
 
 
-def test_threads_end_with_the_iterator(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Stream.batch
+def test_threads_end_with_the_iterator(stream: SampleStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = SampleStream.batch
 
-    def slow(self: Stream, *arguments: int) -> Batch:
+    def slow(self: SampleStream, *arguments: int) -> Batch:
         time.sleep(0.05)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Stream, "batch", slow)
+    monkeypatch.setattr(SampleStream, "batch", slow)
     for end in (lambda batches: batches.close(), lambda batches: None):
         batches = load(stream, stream.cursor(0), lambda _: 8, workers=2)
         next(batches)
@@ -226,7 +228,7 @@ def test_threads_end_with_the_iterator(stream: Stream, monkeypatch: pytest.Monke
         assert data_threads() == 0
 
 
-def test_only_so_many_batches_are_prepared_ahead(stream: Stream) -> None:
+def test_only_so_many_batches_are_prepared_ahead(stream: SampleStream) -> None:
     asked: list[int] = []
 
     def size(samples: int) -> int:

@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream, load
+from data_pipeline.loader import SampleStream, load
 
-stream = Stream([(Path(sys.argv[1]), 1.0)], 64, seed=0)
+stream = SampleStream([(Path(sys.argv[1]), 1.0)], 64, seed=0)
 batches = load(stream, stream.cursor(0), lambda _: 8, workers=1, prefetch=2)
 try:
     for number, batch in enumerate(batches):

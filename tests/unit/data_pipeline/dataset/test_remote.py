@@ -22,7 +22,7 @@ from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS, DatasetManifest
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream, load
+from data_pipeline.loader import SampleStream, load
 from tests.helpers.datasets import build_dataset, make_documents
 from tests.helpers.http_store import HttpStore, serve
 
@@ -74,8 +74,8 @@ def test_a_run_that_goes_on_elsewhere_sees_the_same_batches(
     dataset: Dataset, store: HttpStore, in_memory: str, cache: Cache, kind: str
 ) -> None:
     address = {"http": store.url, "memory": in_memory}[kind]
-    here = Stream([(dataset, 1.0)], LENGTH, seed=3)
-    there = Stream([(Dataset(address, cache), 1.0)], LENGTH, seed=3)
+    here = SampleStream([(dataset, 1.0)], LENGTH, seed=3)
+    there = SampleStream([(Dataset(address, cache), 1.0)], LENGTH, seed=3)
     expected = load(here, here.cursor(0), lambda _: 8, workers=0)
     first = [next(expected) for _ in range(3)]
     resumed = load(there, first[1].cursor, lambda _: 8, workers=2)
@@ -115,7 +115,7 @@ def test_documents_starts_tokenizer_and_counts_are_those_of_the_disk(
 def test_each_member_is_fetched_once_and_by_its_range(dataset: Dataset, store: HttpStore, cache: Cache) -> None:
     remote = Dataset(store.url, cache)
     assert not store.ranges(".tar")
-    stream = Stream([(remote, 1.0)], LENGTH, seed=0)
+    stream = SampleStream([(remote, 1.0)], LENGTH, seed=0)
     for start in range(0, 64, 8):
         stream.batch(start, 8)
     whole(remote)

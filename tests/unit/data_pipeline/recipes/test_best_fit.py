@@ -13,7 +13,7 @@ import pytest
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.order.order import permute, permute_each, round_keys
 from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.bins import NumberedBins, best_fit_decreasing
@@ -156,7 +156,7 @@ def test_a_row_has_other_neighbours_in_another_epoch_source_or_seed(packed: Pack
 
 def test_a_sample_is_the_same_alone_in_a_batch_and_on_any_rank(dataset: Dataset, packed: PackedRows) -> None:
     recipe = Causal(packing="best_fit").recipe(dataset.tokenizer(), LENGTH)
-    stream = Stream([(dataset.directory, 1.0)], recipe, seed=5)
+    stream = SampleStream([(dataset.directory, 1.0)], recipe, seed=5)
     whole = stream.batch(packed.count - 12, 24)  # across two epochs
     assert set(whole.sample_ids[:, 1]) == {0, 1}
     for size, world in ((1, 1), (8, 4), (24, 3)):
@@ -200,11 +200,11 @@ def test_windows_are_as_they_were(dataset: Dataset) -> None:
     assert Causal().settings() == Causal(packing="windows").settings() == {}
     assert Causal(packing="best_fit").settings() == {"packing": "best_fit"}
     best, windows = (
-        Stream([(dataset.directory, 1.0)], Causal(packing=packing).recipe(dataset.tokenizer(), LENGTH), 0)  # type: ignore[arg-type]
+        SampleStream([(dataset.directory, 1.0)], Causal(packing=packing).recipe(dataset.tokenizer(), LENGTH), 0)  # type: ignore[arg-type]
         for packing in ("best_fit", "windows")
     )
     assert best.fingerprint != windows.fingerprint
-    assert windows.fingerprint == Stream([(dataset.directory, 1.0)], LENGTH, 0).fingerprint
+    assert windows.fingerprint == SampleStream([(dataset.directory, 1.0)], LENGTH, 0).fingerprint
 
 
 def test_documents_without_a_pair_are_refused() -> None:

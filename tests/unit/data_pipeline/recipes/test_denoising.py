@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.corruption import Corruption
 from data_pipeline.recipes.denoising import NOISE, Denoising
 from data_pipeline.recipes.registry import OBJECTIVES
@@ -32,7 +32,7 @@ def noised(dataset: Dataset, name: str, text: np.ndarray = TEXT, **objective: An
 def test_the_target_is_the_whole_text_between_bart_s_specials(dataset: Dataset, noise: list[str]) -> None:
     recipe = recipe_of(dataset, noise=noise)
     cls, end, pad = recipe.known.specials.cls, recipe.known.specials.end, recipe.known.specials.pad
-    batch = Stream([(dataset.directory, 1.0)], recipe, 0).batch(0, 64)
+    batch = SampleStream([(dataset.directory, 1.0)], recipe, 0).batch(0, 64)
     assert batch.attention_mask is not None
     assert batch.decoder_tokens is not None
     for row, (_, _, number) in enumerate(batch.sample_ids.tolist()):

@@ -11,7 +11,7 @@ import pytest
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.masked import MaskedRecipe
 from data_pipeline.recipes.registry import OBJECTIVES
 from tests.helpers.datasets import build_dataset, make_documents
@@ -29,14 +29,14 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def batch_of(dataset: Dataset, count: int = 256, start: int = 0, **objective: Any) -> tuple[MaskedRecipe, Rows]:
     recipe = OBJECTIVES["masked"](**objective).recipe(dataset.tokenizer(), LENGTH)
     assert isinstance(recipe, MaskedRecipe)
-    return recipe, Stream([(dataset.directory, 1.0)], recipe, 1).batch(start, count)
+    return recipe, SampleStream([(dataset.directory, 1.0)], recipe, 1).batch(start, count)
 
 
 def test_roberta_s_rows_are_the_stream_between_cls_and_sep(words: Dataset) -> None:
     recipe, rows = batch_of(words)
     specials, text = recipe.known.specials, words.window("train", 0, words.num_tokens("train"))
     text = np.where(text == recipe.known.end_of_text, specials.sep, text)
-    stream = Stream([(words.directory, 1.0)], recipe, 1)
+    stream = SampleStream([(words.directory, 1.0)], recipe, 1)
     assert stream.num_samples == [len(text) // (LENGTH - 2)]
     for labels, (_, _, number) in zip(rows.labels, stream.sample_ids(0, 256).tolist(), strict=True):
         window = text[number * (LENGTH - 2) :][: LENGTH - 2]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.windows import inputs_and_labels, num_windows
 
 
@@ -28,7 +28,7 @@ def test_windows_equal_documents_laid_end_to_end(dataset: Dataset, length: int) 
     stream = [token for _, tokens in dataset.documents("train") for token in [*tokens.tolist(), end]]
     assert len(stream) == dataset.num_tokens("train")
     windows = [stream[i : i + length + 1] for i in range(0, len(stream) - length, length)]
-    epoch = Stream([(dataset.directory, 1.0)], length, seed=0)
+    epoch = SampleStream([(dataset.directory, 1.0)], length, seed=0)
     assert epoch.num_samples == [len(windows)]
     batch = epoch.batch(0, len(windows))
     assert sorted(batch.sample_ids[:, 2].tolist()) == list(range(len(windows)))

@@ -15,7 +15,7 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS
 from data_pipeline.errors import DataError
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.reading.documents import Document
 from data_pipeline.recipes.registry import OBJECTIVES
 from tests.helpers.datasets import Silent, build_dataset, build_pairs, make_documents, settings
@@ -78,7 +78,7 @@ def test_what_holds_no_pairs_is_refused(tmp_path: Path, name: str, line: str, co
 
 def test_a_row_holds_source_and_target_with_an_end_after_each(pairs: Dataset) -> None:
     recipe = OBJECTIVES["pairs"]().recipe(pairs.tokenizer(), 100, 40)
-    stream, tokenizer = Stream([(pairs.directory, 1.0)], recipe, 0), pairs.tokenizer()
+    stream, tokenizer = SampleStream([(pairs.directory, 1.0)], recipe, 0), pairs.tokenizer()
     texts, batch = texts_of(pairs, "train"), stream.batch(0, stream.num_samples[0])
     assert stream.samples[0].left_out == 0
     assert batch.attention_mask is not None

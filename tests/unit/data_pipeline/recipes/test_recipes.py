@@ -14,7 +14,7 @@ from data_pipeline.batch import Cursor, Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.heldout import heldout
-from data_pipeline.loader import Stream, load
+from data_pipeline.loader import SampleStream, load
 from data_pipeline.recipes.base import Recipe, generator
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.objective import Objective
@@ -51,11 +51,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(params=list(CASES))
-def stream(request: pytest.FixtureRequest, dataset: Dataset, second: Dataset, pairs: Dataset) -> Stream:
+def stream(request: pytest.FixtureRequest, dataset: Dataset, second: Dataset, pairs: Dataset) -> SampleStream:
     objective = made_of(CASES[request.param])
     sources = [(pairs, 1.0)] if objective.name == "pairs" else [(dataset, 3.0), (second, 1.0)]
     recipe = objective.recipe(sources[0][0].tokenizer(), LENGTH)
-    return Stream([(source.directory, weight) for source, weight in sources], recipe, seed=5)
+    return SampleStream([(source.directory, weight) for source, weight in sources], recipe, seed=5)
 
 
 def made_of(settings: dict[str, Any]) -> Objective:
@@ -71,7 +71,7 @@ def same(one: Rows, other: Rows) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in FIELDS)
 
 
-def test_a_sample_is_the_same_in_any_batch_on_any_rank_and_thread(stream: Stream) -> None:
+def test_a_sample_is_the_same_in_any_batch_on_any_rank_and_thread(stream: SampleStream) -> None:
     whole = stream.batch(100, 24)
     assert same(whole, stream.batch(100, 24))
     for name in FIELDS:
@@ -85,7 +85,7 @@ def test_a_sample_is_the_same_in_any_batch_on_any_rank_and_thread(stream: Stream
             assert np.array_equal(np.concatenate(parts), expected) if expected is not None else parts[0] is None
 
 
-def test_a_run_resumed_on_other_ranks_goes_on_as_an_unbroken_one(stream: Stream) -> None:
+def test_a_run_resumed_on_other_ranks_goes_on_as_an_unbroken_one(stream: SampleStream) -> None:
     expected = list(islice(load(stream, stream.cursor(0), lambda _: 8, workers=0), 12))
     cursor, turn = stream.cursor(0), 0
     for world, steps in ((1, 3), (4, 2), (2, 5), (8, 2)):
@@ -99,7 +99,7 @@ def test_a_run_resumed_on_other_ranks_goes_on_as_an_unbroken_one(stream: Stream)
             cursor, turn = Cursor.from_dict(batches[0].cursor.to_dict()), turn + 1
 
 
-def test_rows_have_one_shape_and_ids_of_the_vocabulary(stream: Stream) -> None:
+def test_rows_have_one_shape_and_ids_of_the_vocabulary(stream: SampleStream) -> None:
     recipe, batch = stream.recipe, stream.batch(0, 64)
     assert batch.tokens.shape == (64, recipe.sequence_length) == (64, LENGTH)
     assert batch.labels.shape == batch.loss_mask.shape == (64, recipe.target_length)
@@ -127,9 +127,9 @@ def test_a_sample_changes_with_seed_source_epoch_and_number() -> None:
 def test_the_causal_order_is_that_of_checkpoints_before_there_were_recipes(dataset: Dataset) -> None:
     from data_pipeline.common.hashing import digest_of
 
-    stream = Stream([(dataset.directory, 2.0)], LENGTH, 7)
+    stream = SampleStream([(dataset.directory, 2.0)], LENGTH, 7)
     assert stream.fingerprint == digest_of([1, [dataset.identity], [2.0], 7, LENGTH, "train"])
-    assert Stream([(dataset.directory, 2.0)], CausalRecipe(LENGTH, 400), 7).fingerprint == stream.fingerprint
+    assert SampleStream([(dataset.directory, 2.0)], CausalRecipe(LENGTH, 400), 7).fingerprint == stream.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None
         made("span_corruption", dataset), made("span_corruption", dataset, mean_span=4),
         made("span_corruption", dataset, sentinels=50), made("bart", dataset), made("all noise", dataset),
     ]  # fmt: skip
-    prints = {Stream([(dataset.directory, 1.0)], recipe, 0).fingerprint for recipe in recipes}
+    prints = {SampleStream([(dataset.directory, 1.0)], recipe, 0).fingerprint for recipe in recipes}
     assert len(prints) == len(recipes)
-    assert Stream([(dataset.directory, 1.0)], made("bert", dataset), 0).fingerprint in prints
+    assert SampleStream([(dataset.directory, 1.0)], made("bert", dataset), 0).fingerprint in prints
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -214,7 +214,7 @@ def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset,
     source = pairs if name == "pairs" else dataset
     recipe = made(name, source, decoder_only=True)
     assert recipe.target_length == LENGTH
-    batch = Stream([(source.directory, 1.0)], recipe, 0).batch(0, 32)
+    batch = SampleStream([(source.directory, 1.0)], recipe, 0).batch(0, 32)
     assert batch.tokens.shape == batch.labels.shape == (32, LENGTH)
     assert batch.decoder_tokens is None
     start, end = recipe.shape.start, recipe.known.specials.end  # type: ignore[attr-defined]
@@ -257,13 +257,13 @@ def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_pa
         made("mass_style", dataset, 100_001).samples(dataset, "train")
     for name, wrong in (("pairs", dataset), ("bert", pairs), ("causal", pairs), ("bart", pairs)):
         with pytest.raises(DataError, match="no pairs" if wrong is dataset else "use objective.name=pairs"):
-            Stream([(wrong.directory, 1.0)], made(name, wrong), 0)
+            SampleStream([(wrong.directory, 1.0)], made(name, wrong), 0)
     other = build_dataset(make_documents(7, 60), tmp_path)
     with pytest.raises(DataError, match="made with another tokenizer"):
-        Stream([(other.directory, 1.0)], made("roberta", dataset), 0)
+        SampleStream([(other.directory, 1.0)], made("roberta", dataset), 0)
 
 
-def test_the_spans_of_a_row_are_its_text(stream: Stream) -> None:
+def test_the_spans_of_a_row_are_its_text(stream: SampleStream) -> None:
     batch = stream.batch(90, 40)
     for source, samples in enumerate(stream.samples):
         rows = np.flatnonzero(batch.sample_ids[:, 0] == source)
@@ -278,11 +278,11 @@ def test_the_spans_of_a_row_are_its_text(stream: Stream) -> None:
             assert shown == text if ordered else sorted(shown) == sorted(text)
 
 
-def objective_of(stream: Stream) -> str:
+def objective_of(stream: SampleStream) -> str:
     return "causal" if stream.recipe.settings is None else stream.recipe.settings["objective"].get("name", "causal")
 
 
-def shown_text(stream: Stream, row: Rows) -> list[int]:
+def shown_text(stream: SampleStream, row: Rows) -> list[int]:
     """The tokens of text that a sample's input and labels show, without what its objective adds."""
     tokens = row.tokens[row.attention_mask] if row.attention_mask is not None else row.tokens[0]
     labels = row.labels[row.loss_mask == 1]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.loader import Stream
+from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.corruption import Corruption
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.recipes.span_corruption import SpanCorruption, segments
@@ -22,7 +22,7 @@ def samples(
     """(text, input, target) of COUNT samples, without padding."""
     recipe = OBJECTIVES[name](**objective).recipe(dataset.tokenizer(), length, target_length)
     assert isinstance(recipe, Corruption)
-    stream = Stream([(dataset.directory, 1.0)], recipe, 0)
+    stream = SampleStream([(dataset.directory, 1.0)], recipe, 0)
     batch, size = stream.batch(0, COUNT), recipe.text_tokens
     texts = [dataset.window("train", number * size, size) for number in batch.sample_ids[:, 2].tolist()]
     visible = np.ones(batch.tokens.shape, bool) if batch.attention_mask is None else batch.attention_mask
