@@ -10,7 +10,7 @@ from torch import nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero import deepspeed_setup as joining
+from pretrain.engine.zero import deepspeed_setup
 from pretrain.engine.zero.base import Sharding
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.models.placement import Parameter
@@ -21,7 +21,7 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
     """Where the model chunks that `share` gets are to be made."""
     if not config.parallel.shards_by_deepspeed:
         return nullcontext()
-    joining.join()
+    deepspeed_setup.join()
     if config.parallel.zero < 3:
         return nullcontext()
     from pretrain.engine.zero import stage3
