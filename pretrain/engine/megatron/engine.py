@@ -61,7 +61,7 @@ class MegatronEngine:
         self.loss_scale = DynamicLossScale(config.loss_scale) if config.precision == "fp16" else None
         self.sharding: Sharding | None = None
         if train:
-            self.sharding = select.share(
+            self.sharding = select.make_sharding(
                 config, layout, self.groups, self.megatron_config, chunks, self.parameters, self.device
             )
             chunks = self.sharding.chunks

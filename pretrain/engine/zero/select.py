@@ -18,7 +18,7 @@ from pretrain.plan.layout import Layout
 
 
 def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
-    """Where the model chunks that `share` gets are to be made."""
+    """Where the model chunks that `make_sharding` gets are to be made."""
     if not config.parallel.shards_by_deepspeed:
         return nullcontext()
     deepspeed_setup.join()
@@ -29,7 +29,7 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
     return stage3.creating(config, groups)
 
 
-def share(
+def make_sharding(
     config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig, chunks: Sequence[nn.Module],
     parameters: Sequence[Parameter], device: torch.device,
 ) -> Sharding:  # fmt: skip
