@@ -1,5 +1,6 @@
 """A checkpoint written on one layout is read by any other, and the run goes on as if it had not stopped."""
 
+import functools
 import math
 import os
 import re
@@ -57,12 +58,28 @@ def _continue(parallel: dict[str, Any], precision: str, directory: Path) -> Any:
     return whole_state(engine), train(engine, range(HALF, STEPS))
 
 
+Written = Callable[..., tuple[Path, Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """(layout, precision) -> (where its checkpoint lies, what `_write` returned): made once, and changed by no test."""
+
+    @functools.cache
+    def write(layout: str, precision: str = "fp32") -> tuple[Path, Any, Any]:
+        directory = tmp_path_factory.mktemp("written")
+        world, parallel = READERS[layout]
+        return directory, *run_ranks(world, _write, parallel, precision, directory)[0]
+
+    return write
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, tmp_path: Path) -> None:
+def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: Written) -> None:
     world, parallel = WRITERS[writer]
-    state, curve = run_ranks(world, _write, parallel, precision, tmp_path)[0]
-    found_state, found_curve = run_ranks(world, _continue, parallel, precision, tmp_path)[0]
+    directory, state, curve = written(writer, precision)
+    found_state, found_curve = run_ranks(world, _continue, parallel, precision, directory)[0]
     assert found_curve == curve
     assert state.keys() == found_state.keys()
     for name in state:
@@ -73,11 +90,10 @@ def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, tmp_path: 
     ("writer", "reader"),
     [*product(["tensor 2 x pipeline 2", "data 4, zero 1"], READERS), ("context 2 x data 2", "one rank")],
 )
-def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, tmp_path: Path) -> None:
-    world, parallel = READERS[writer]
-    state, curve = run_ranks(world, _write, parallel, "fp32", tmp_path)[0]
+def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, written: Written) -> None:
+    directory, state, curve = written(writer)
     world, parallel = READERS[reader]
-    found_state, found_curve = run_ranks(world, _continue, parallel, "fp32", tmp_path)[0]
+    found_state, found_curve = run_ranks(world, _continue, parallel, "fp32", directory)[0]
     assert any(name.startswith("exp_avg_sq/") and value.any() for name, value in found_state.items())
     for name in state:
         np.testing.assert_array_equal(found_state[name], state[name], err_msg=name)
@@ -86,11 +102,10 @@ def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, tm
 
 
 @pytest.mark.parametrize("writer", [*WRITERS, "data 2, zero 0"])
-def test_files_are_plain_safetensors(writer: str, tmp_path: Path) -> None:
-    world, parallel = READERS[writer]
-    state, _ = run_ranks(world, _write, parallel, "fp32", tmp_path)[0]
+def test_files_are_plain_safetensors(writer: str, written: Written) -> None:
+    directory, state, _ = written(writer)
     found = {name: np.full(value.shape, np.nan, np.float32) for name, value in state.items()}
-    for path in (tmp_path / f"step-{HALF:08d}").glob("tensors-*.safetensors"):
+    for path in (directory / f"step-{HALF:08d}").glob("tensors-*.safetensors"):
         for key, values in load_file(path).items():
             name, offset = re.fullmatch(r"(.+)\[([0-9,]+)\]", key).groups()  # type: ignore[union-attr]
             starts = map(int, offset.split(","))
@@ -114,18 +129,19 @@ def _read(parallel: dict[str, Any], precision: str, trains: bool, directory: Pat
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_each_rank_reads_just_the_bytes_it_needs(reader: str, tmp_path: Path) -> None:
-    writer_world, writer = WRITERS["tensor 2 x pipeline 2"]
-    run_ranks(writer_world, _write, writer, "fp32", tmp_path)
+def test_each_rank_reads_just_the_bytes_it_needs(reader: str, written: Written) -> None:
+    directory, _, _ = written("tensor 2 x pipeline 2")
     world, parallel = READERS[reader]
-    for read_bytes, needed_bytes, _ in run_ranks(world, _read, parallel, "fp32", True, tmp_path):
+    for read_bytes, needed_bytes, _ in run_ranks(world, _read, parallel, "fp32", True, directory):
         assert read_bytes == needed_bytes > 0
 
 
 @pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=str)
-def test_an_engine_that_scores_reads_the_weights_only_and_rounds_them(parallel: dict[str, Any], tmp_path: Path) -> None:
-    state, _ = run_ranks(4, _write, {}, "fp32", tmp_path)[0]
-    for read_bytes, needed_bytes, held in run_ranks(2, _read, parallel, "bf16", False, tmp_path):
+def test_an_engine_that_scores_reads_the_weights_only_and_rounds_them(
+    parallel: dict[str, Any], written: Written
+) -> None:
+    directory, state, _ = written("data 4, zero 1")
+    for read_bytes, needed_bytes, held in run_ranks(2, _read, parallel, "bf16", False, directory):
         assert read_bytes == needed_bytes > 0
         for name, offset, values in held:
             box = tuple(slice(o, o + n) for o, n in zip(offset, values.shape, strict=True))
