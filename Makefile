@@ -25,7 +25,7 @@ demo: $(STAMP)
 # Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer. WORKERS processes share the tests.
 WORKERS ?= 2
 test: $(STAMP)
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu' -n $(WORKERS) --dist loadgroup
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu' -n $(WORKERS)
 
 test-slow: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow

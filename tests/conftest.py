@@ -1,13 +1,17 @@
-"""How the processes of `make test` share the tests: a file goes to one of them; the end-to-end tests go to one
-together, as they have a dataset and a run in common."""
-
-from pathlib import Path
+"""How the processes of `make test` share the tests: a file goes to one of them, so that what its tests have in common
+is made once; the end-to-end tests go to one together, as they have a dataset and a run in common."""
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        folder = Path(item.path).parent.name
-        item.add_marker(pytest.mark.xdist_group(folder if folder == "end_to_end" else str(item.path)))
+class _ByFile(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return "end_to_end" if "/end_to_end/" in file else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    config.option.loadscopereorder = False  # as collected: the longest come first
+    return _ByFile(config, log)

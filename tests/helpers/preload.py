@@ -1,10 +1,12 @@
 """What the fork server imports once: the slow libraries, the engine, and what the commands import when called."""
 
+import gc
 import os
 import warnings
 
 warnings.filterwarnings("ignore")
 
+import megatron.core.transformer.moe.experts  # noqa: E402, F401
 import torch._dynamo  # noqa: E402, F401
 import webdataset  # noqa: E402, F401
 
@@ -16,3 +18,6 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks fo
 
     joining.prepare()
     from pretrain.engine.zero import stage3, stage12  # noqa: F401
+
+gc.collect()
+gc.freeze()  # so that no rank looks through all of it, which would also copy its memory

@@ -23,7 +23,7 @@ def tiny_config(**sections: Any) -> RunConfig:
     tree: dict[str, Any] = {
         "run": {"dir": "unused", "seed": 7},
         "train": {"steps": 100},
-        "batch": {"sequences": ROWS, "micro_sequences": 1},
+        "batch": {"sequences": ROWS, "micro_sequences": 2},
         "model": {
             "layers": 4,
             "hidden": 64,

@@ -15,6 +15,7 @@ def prepare() -> None:
     os.environ.setdefault("LOCAL_RANK", "0")  # read where parameters are created
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        os.environ.setdefault("LOCAL_SIZE", "1")  # devices here, or `numactl` is started to count them in every pass
     os.environ.setdefault("DS_LOG_LEVEL", "warning")
     import deepspeed
     from deepspeed.ops import __compatible_ops__
