@@ -19,6 +19,7 @@ from safetensors.numpy import load_file
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD, Box, Digest, Manifest, Stored, seal
 from pretrain.checkpoint.state import Record, check_same_run, scoring_config
+from pretrain.engine.base import GlobalPart
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
@@ -49,16 +50,26 @@ def _write(parallel: dict[str, Any], precision: str, directory: Path) -> Any:
     return whole_state(engine), train(engine, range(HALF, STEPS))
 
 
-def _continue(parallel: dict[str, Any], precision: str, directory: Path) -> Any:
+def _continue(parallel: dict[str, Any], precision: str, directories: list[Path]) -> list[Any]:
+    """One engine goes on from each of these checkpoints in turn: for each, (bytes read, bytes that the pieces of this
+    rank are, state, curve of the second half)."""
     engine = build_engine(tiny_config(parallel=parallel, precision=precision, run={"dir": "unused", "seed": 99}))
-    checkpoint = store.newest_valid(directory, print)
-    assert checkpoint is not None
-    store.load(checkpoint, engine.state())
-    engine.state_loaded(Record.read(checkpoint / RECORD).step)
-    return whole_state(engine), train(engine, range(HALF, STEPS))
+    found = []
+    for directory in directories:
+        checkpoint = store.newest_valid(directory, print)
+        assert checkpoint is not None
+        read_bytes = store.load(checkpoint, engine.state())
+        engine.state_loaded(Record.read(checkpoint / RECORD).step)
+        found.append((read_bytes, _bytes(engine.state()), whole_state(engine), train(engine, range(HALF, STEPS))))
+    return found
 
 
-Written = Callable[..., tuple[Path, Any, Any]]
+def _bytes(state: dict[str, GlobalPart]) -> int:
+    return sum(4 * piece.value.numel() for part in state.values() for piece in part.pieces)
+
+
+Written = Callable[[str, str], tuple[Path, Any, Any]]
+Continued = Callable[[str, str], dict[str, list[Any]]]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +77,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """(layout, precision) -> (where its checkpoint lies, what `_write` returned): made once, and changed by no test."""
 
     @functools.cache
-    def write(layout: str, precision: str = "fp32") -> tuple[Path, Any, Any]:
+    def write(layout: str, precision: str) -> tuple[Path, Any, Any]:
         directory = tmp_path_factory.mktemp("written")
         world, parallel = READERS[layout]
         return directory, *run_ranks(world, _write, parallel, precision, directory)[0]
@@ -74,12 +85,35 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("writer", WRITERS)
-def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: Written) -> None:
-    world, parallel = WRITERS[writer]
-    directory, state, curve = written(writer, precision)
-    found_state, found_curve = run_ranks(world, _continue, parallel, precision, directory)[0]
+@pytest.fixture(scope="module")
+def continued(written: Written) -> Continued:
+    """(layout, precision) -> by writer that it reads: what each rank's `_continue` found."""
+
+    @functools.cache
+    def go_on(layout: str, precision: str) -> dict[str, list[Any]]:
+        writers = _writers_for(layout) if precision == "fp32" else [layout]
+        world, parallel = READERS[layout]
+        directories = [written(writer, precision)[0] for writer in writers]
+        ranks = run_ranks(world, _continue, parallel, precision, directories)
+        return {writer: [rank[index] for rank in ranks] for index, writer in enumerate(writers)}
+
+    return go_on
+
+
+def _writers_for(reader: str) -> list[str]:
+    """Those of whose checkpoints it goes on from: in turn, so that nothing of one may be left when the next is read."""
+    own = [reader] if reader in WRITERS else []
+    more = ["context 2 x data 2"] if reader == "one rank" else []
+    return list(dict.fromkeys(["tensor 2 x pipeline 2", *own, "data 4, zero 1", *more]))
+
+
+@pytest.mark.parametrize(
+    ("writer", "precision"),
+    [*product(WRITERS, ["fp32"]), ("tensor 2 x pipeline 2", "bf16"), ("data 4, zero 1", "bf16")],
+)
+def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: Written, continued: Continued) -> None:
+    _, state, curve = written(writer, precision)
+    _, _, found_state, found_curve = continued(writer, precision)[writer][0]
     assert found_curve == curve
     assert state.keys() == found_state.keys()
     for name in state:
@@ -88,12 +122,13 @@ def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: W
 
 @pytest.mark.parametrize(
     ("writer", "reader"),
-    [*product(["tensor 2 x pipeline 2", "data 4, zero 1"], READERS), ("context 2 x data 2", "one rank")],
+    [(writer, reader) for reader in READERS for writer in _writers_for(reader) if writer != reader],
 )
-def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, written: Written) -> None:
-    directory, state, curve = written(writer)
-    world, parallel = READERS[reader]
-    found_state, found_curve = run_ranks(world, _continue, parallel, "fp32", directory)[0]
+def test_another_layout_goes_on_from_the_same_state(
+    writer: str, reader: str, written: Written, continued: Continued
+) -> None:
+    _, state, curve = written(writer, "fp32")
+    _, _, found_state, found_curve = continued(reader, "fp32")[writer][0]
     assert any(name.startswith("exp_avg_sq/") and value.any() for name, value in found_state.items())
     for name in state:
         np.testing.assert_array_equal(found_state[name], state[name], err_msg=name)
@@ -101,9 +136,15 @@ def test_another_layout_goes_on_from_the_same_state(writer: str, reader: str, wr
     assert np.abs(difference[:, 0]).max() <= 1e-5
 
 
-@pytest.mark.parametrize("writer", [*WRITERS, "data 2, zero 0"])
+@pytest.mark.parametrize("reader", READERS)
+def test_each_rank_reads_just_the_bytes_it_needs(reader: str, continued: Continued) -> None:
+    for read_bytes, needed_bytes, *_ in continued(reader, "fp32")["tensor 2 x pipeline 2"]:
+        assert read_bytes == needed_bytes > 0
+
+
+@pytest.mark.parametrize("writer", [*WRITERS, "context 2 x data 2"])
 def test_files_are_plain_safetensors(writer: str, written: Written) -> None:
-    directory, state, _ = written(writer)
+    directory, state, _ = written(writer, "fp32")
     found = {name: np.full(value.shape, np.nan, np.float32) for name, value in state.items()}
     for path in (directory / f"step-{HALF:08d}").glob("tensors-*.safetensors"):
         for key, values in load_file(path).items():
@@ -114,34 +155,26 @@ def test_files_are_plain_safetensors(writer: str, written: Written) -> None:
         np.testing.assert_array_equal(found[name], state[name], err_msg=name)
 
 
-def _read(parallel: dict[str, Any], precision: str, trains: bool, directory: Path) -> Any:
-    """(bytes read, bytes that the pieces of this rank are, weights as this rank holds them)."""
-    engine = build_engine(tiny_config(parallel=parallel, precision=precision), trains)
+def _score(parallel: dict[str, Any], directory: Path) -> Any:
+    """An engine that only scores, in bf16: (bytes read, bytes that the pieces of this rank are, weights as it holds
+    them)."""
+    engine = build_engine(tiny_config(parallel=parallel, precision="bf16"), train=False)
     state = engine.state()
     read_bytes = store.load(directory / f"step-{HALF:08d}", state)
-    needed_bytes = sum(4 * piece.value.numel() for part in state.values() for piece in part.pieces)
     held = [
         (name, piece.offset, piece.value.detach().float().cpu().numpy())
         for name, part in state.items()
         for piece in part.pieces
     ]
-    return read_bytes, needed_bytes, held
-
-
-@pytest.mark.parametrize("reader", READERS)
-def test_each_rank_reads_just_the_bytes_it_needs(reader: str, written: Written) -> None:
-    directory, _, _ = written("tensor 2 x pipeline 2")
-    world, parallel = READERS[reader]
-    for read_bytes, needed_bytes, _ in run_ranks(world, _read, parallel, "fp32", True, directory):
-        assert read_bytes == needed_bytes > 0
+    return read_bytes, _bytes(state), held
 
 
 @pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=str)
 def test_an_engine_that_scores_reads_the_weights_only_and_rounds_them(
     parallel: dict[str, Any], written: Written
 ) -> None:
-    directory, state, _ = written("data 4, zero 1")
-    for read_bytes, needed_bytes, held in run_ranks(2, _read, parallel, "bf16", False, directory):
+    directory, state, _ = written("data 4, zero 1", "fp32")
+    for read_bytes, needed_bytes, held in run_ranks(2, _score, parallel, directory):
         assert read_bytes == needed_bytes > 0
         for name, offset, values in held:
             box = tuple(slice(o, o + n) for o, n in zip(offset, values.shape, strict=True))

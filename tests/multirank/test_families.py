@@ -12,7 +12,7 @@ from tests.helpers.hf import save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, whole_state
 
-STEPS = 4
+STEPS = 3
 TOLERANCE = 1e-5
 BF16_TOLERANCE = 0.05  # of losses of 5 to 6
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -36,10 +36,15 @@ OTHERS = ("pp4", "cp2pp2", "tp2dp2+sp+selective", "pp2dp2+zero3")
 
 
 def _curves(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
+    return [curve for _, curve in _starts_and_curves(family, parallels, sections)]
+
+
+def _starts_and_curves(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
     found = []
     for parallel in parallels:
         engine = build_engine(family_config(family, parallel=parallel, **sections))
-        found.append(train_family(engine, range(1, STEPS + 1)))
+        start = {name: value for name, value in whole_state(engine).items() if name.startswith("model/")}
+        found.append((start, train_family(engine, range(1, STEPS + 1))))
         meet_again()
     return found
 
@@ -48,14 +53,24 @@ def _departures(family: str, layouts: dict[str, dict[str, Any]], **sections: Any
     """Largest difference of losses and gradient norms from one rank."""
     expected = np.array(run_ranks(1, _curves, family, [{}], sections)[0][0])
     curves = run_ranks(4, _curves, family, list(layouts.values()), sections)[0]
+    return _largest(dict(zip(layouts, curves, strict=True)), expected)
+
+
+def _largest(curves: dict[str, Any], expected: np.ndarray) -> dict[str, float]:
     assert np.ptp(expected[:, 0]) > 1e-3, "weights change"
-    return {name: np.abs(np.array(curve) - expected).max() for name, curve in zip(layouts, curves, strict=True)}
+    return {name: np.abs(np.array(curve) - expected).max() for name, curve in curves.items()}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_trains_alike_on_every_layout(family: str) -> None:
-    departures = _departures(family, LAYOUTS)
+def test_a_family_starts_bit_equal_and_trains_alike_on_every_layout(family: str) -> None:
+    (start, expected), *_ = run_ranks(1, _starts_and_curves, family, [{}], {})[0]
+    found = run_ranks(4, _starts_and_curves, family, list(LAYOUTS.values()), {})[0]
+    departures = _largest({name: curve for name, (_, curve) in zip(LAYOUTS, found, strict=True)}, np.array(expected))
     assert max(departures.values()) <= TOLERANCE, departures
+    for other, _ in found:
+        assert other.keys() == start.keys()
+        for name, value in other.items():
+            assert np.array_equal(value, start[name]), name
 
 
 @pytest.mark.slow
@@ -80,24 +95,6 @@ def test_the_same_elements_drop_out_on_more_layouts(family: str) -> None:
     layouts = LAYOUTS | {name: MORE[name] for name in OTHERS}
     departures = _departures(family, layouts, model=DROPOUT | {"ffn_dropout": 0.1} if "t5" in family else DROPOUT)
     assert max(departures.values()) <= TOLERANCE, departures
-
-
-def _starts(family: str, parallels: list[dict[str, Any]]) -> list[dict[str, np.ndarray]]:
-    found = []
-    for parallel in parallels:
-        state = whole_state(build_engine(family_config(family, parallel=parallel)))
-        found.append({name: value for name, value in state.items() if name.startswith("model/")})
-        meet_again()
-    return found
-
-
-@pytest.mark.parametrize("family", ["bert", "t5v1.1", "transformer"])
-def test_a_family_starts_bit_equal_on_every_layout(family: str) -> None:
-    (expected,) = run_ranks(1, _starts, family, [{}])[0]
-    for found in run_ranks(4, _starts, family, [*LAYOUTS.values(), MORE["tp2cp2"]])[0]:
-        assert found.keys() == expected.keys()
-        for name, value in found.items():
-            assert np.array_equal(value, expected[name]), name
 
 
 def _gradients(precision: str) -> dict[str, np.ndarray]:
