@@ -4,6 +4,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
 from pretrain.build import Training, starting_weights, versions
@@ -13,9 +15,12 @@ from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.data.ledger import summary
+from pretrain.engine.base import Engine
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
+from pretrain.observe import memory
 from pretrain.observe.log import RunLog
+from pretrain.observe.memory import Peak
 from pretrain.plan.ramp import batch_sequences, tokens_of
 from pretrain.plan.run_length import run_length
 from pretrain.plan.schedule import learning_rate
@@ -43,9 +48,9 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         config.data.prefetch,
     )
     if tokens >= end_tokens:
-        log.finished_before(step, tokens)
+        log.finished_before(config, step, tokens)
         return DONE
-    log.begin(step, tokens)  # from here on the run's files change
+    log.begin(config, step, tokens)  # from here on the run's files change
     log.event("planned", sources=[asdict(source) for source in run.planned])
     if len(run.planned) > 1 or any(source.epochs > 1 for source in run.planned):
         log.say(summary(run.planned))
@@ -70,14 +75,15 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             tokens = tokens_of(config, batch.cursor.samples)
             rate = learning_rate(config, (step, tokens), end)
             result = engine.train_step(batch, rate, step)
-            log.step(step, tokens, batch, result, rate, time.perf_counter() - started, save_seconds)
+            seconds = time.perf_counter() - started
+            stopping, peak = _agree(engine, stop.requested or saver.failed)
+            log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(
                     f"step {step}: the loss or gradient is not finite (loss sum {result.loss_sum}, gradient norm "
                     f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
                     "rate, or set health.stop_on_nan=false to skip such steps"
                 )
-            stopping = engine.any(stop.requested or saver.failed)
             if stopping:
                 saver.wait()  # raises on every rank if a save failed on one
             finished = tokens >= end_tokens
@@ -91,10 +97,16 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                 saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
                 save_seconds = time.perf_counter() - started
     if tokens < end_tokens:
-        log.event("stopped", step=step, tokens=tokens)
+        log.stopped(step, tokens)
         return STOPPED
-    log.event("finished", step=step, tokens=tokens)
+    log.finished(step, tokens)
     return DONE
+
+
+def _agree(engine: Engine, stopping: bool) -> tuple[bool, Peak]:
+    """Whether any rank is to stop, and the most memory that one has held: one exchange for both. Collective."""
+    stops, *peak = engine.largest(np.array([float(stopping), *memory.peak().encode()]))
+    return bool(stops), Peak.decode(np.array(peak))
 
 
 def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:

@@ -6,12 +6,15 @@ returns, and rich's appears at the end.
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import threading
 import time
 from typing import TextIO
 
 INTERVAL_S = 0.1
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class LiveLine:
@@ -21,6 +24,8 @@ class LiveLine:
         self._stream = stream
         self.is_live = stream.isatty()
         """Whether lines can be rewritten."""
+        self.has_colour = self.is_live and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        """Whether what is shown may have styles (https://no-color.org)."""
         self._line = ""
         self._drawn_s = -INTERVAL_S
         self._lock = threading.Lock()
@@ -49,8 +54,9 @@ class LiveLine:
     def _draw(self) -> None:
         if self.is_live and self._line:
             # A line longer than the terminal would wrap, and a carriage return goes back one row only.
-            columns = shutil.get_terminal_size().columns
-            self._write(f"\r{self._line[: columns - 1]}\x1b[K")
+            room = shutil.get_terminal_size().columns - 1
+            plain = _STYLE.sub("", self._line)
+            self._write(f"\r{self._line if len(plain) <= room else plain[:room]}\x1b[K")
             self._drawn_s = time.monotonic()
 
     def _write(self, text: str) -> None:

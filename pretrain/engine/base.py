@@ -82,6 +82,9 @@ class Ranks(Protocol):
     def any(self, flag: bool) -> bool:
         """True on every rank if it is on one."""
 
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """The largest float64 values of all ranks, element by element, which may be written over."""
+
     def sum_over_data(self, values: np.ndarray) -> np.ndarray:
         """Sums float64 values over data ranks."""
 

@@ -108,11 +108,10 @@ class Groups:
             dist.broadcast(value, src=source, group=parallel_state.get_pipeline_model_parallel_group())
         return value
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """True on every rank if it is on one."""
-        value = torch.tensor([float(flag)], device=device)
+    def largest(self, value: Tensor) -> Tensor:
+        """Over all ranks, each element for itself."""
         dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return bool(value.item())
+        return value
 
 
 def is_first(chunk: int | None) -> bool:

@@ -16,12 +16,15 @@ from data_pipeline.common.atomic import write_whole
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import unwritable
+from pretrain.observe import ending
+from pretrain.observe.memory import Peak, size
 from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
 from pretrain.observe.progress import Progress
 from pretrain.observe.track import Tracker
 from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.layout import Layout
+from pretrain.plan.memory import largest_state
 from pretrain.plan.parameters import num_parameters
 from pretrain.plan.run_length import run_length
 
@@ -53,23 +56,24 @@ class HeldOutLoss(Protocol):
 
 
 class RunLog:
-    """Leave the `with` block by an exception and the run is marked as failed. `config` is resolved."""
+    """Leave the `with` block by an exception and the run is marked as failed. `config` is resolved; `begin` is told how
+    the run goes on, with what was changed in its middle."""
 
     def __init__(self, config: RunConfig, layout: Layout, is_reporter: bool) -> None:
         self._config = config
         self._reports = _Reports(config, layout) if is_reporter else None
 
-    def begin(self, step: int, tokens: int) -> None:
+    def begin(self, config: RunConfig, step: int, tokens: int) -> None:
         """The run goes on after `step` steps; what was recorded beyond them is dropped."""
         if self._reports is not None:
-            self._reports.begin(step, tokens)
+            self._reports.begin(config, step, tokens)
 
     def step(
         self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float,
-        save_seconds: float,
+        save_seconds: float, peak: Peak,
     ) -> None:  # fmt: skip
         """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had stood
-        still for `save_seconds`."""
+        still for `save_seconds`; until then the rank with most memory had held `peak`."""
         if self._reports is None:
             return
         per_speed = self._reports.mfu_per_speed
@@ -87,6 +91,8 @@ class RunLog:
             mfu=tokens_per_second * per_speed[batch.tokens.shape[1]] if per_speed is not None else None,
             save_seconds=save_seconds,
             loss_scale=result.loss_scale,
+            device_peak_bytes=peak.device,
+            host_peak_bytes=peak.host,
             terms=_means(result.terms),
         )
         self._reports.step(metrics)
@@ -106,11 +112,21 @@ class RunLog:
         if self._reports is not None:
             self._reports.event(name, **facts)
 
-    def finished_before(self, step: int, tokens: int) -> None:
+    def stopped(self, step: int, tokens: int) -> None:
+        """The run was asked to stop, and has saved."""
+        if self._reports is not None:
+            self._reports.stopped(step, tokens)
+
+    def finished(self, step: int, tokens: int) -> None:
+        """The run is done, and has saved."""
+        if self._reports is not None:
+            self._reports.finished(step, tokens)
+
+    def finished_before(self, config: RunConfig, step: int, tokens: int) -> None:
         """There is nothing left to do. The event that says so is written if a crash came between it and the last
         checkpoint."""
         if self._reports is not None:
-            self._reports.finished_before(step, tokens)
+            self._reports.finished_before(config, step, tokens)
 
     def warn(self, sentence: str) -> None:
         """Something that the user should know, and that training survives."""
@@ -140,14 +156,19 @@ class _Reports:
         self._directory = Path(config.run.dir)
         self._events = EventLog(self._directory)
         self._metrics: MetricsLog | None = None
-        self._total_steps, self._end_tokens = run_length(config)
-        self._progress = Progress(self._total_steps, self._end_tokens, config.track.every_steps)
+        self._progress = Progress(config.track.every_steps)
+        self._heldout: float | None = None
+        self._peak: Peak | None = None
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
         self._layout, self._parameters = layout, num_parameters(config.model)
         self.mfu_per_speed = _mfu_per_speed(config, layout)
         self._tracker: Tracker | None = None
 
-    def begin(self, step: int, tokens: int) -> None:
+    def begin(self, config: RunConfig, step: int, tokens: int) -> None:
+        self._config = config
+        total_steps, end_tokens = run_length(config)
+        self._progress.expect(total_steps, end_tokens)
+        state = largest_state(config, self._layout)
         path = self._directory / "config.yaml"
         try:
             write_whole(path, dump(self._config).encode())
@@ -156,18 +177,26 @@ class _Reports:
         self._metrics = MetricsLog(self._directory, step)
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
         tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
+        tags |= {"state_bytes": str(round(state.total))}
         self._tracker = Tracker(self._config, self.warn, tags)
         self._tracker.artifact(path)
         if step == 0:
             self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
         self._progress.say(
             f"{self._config.run.name}: {self._parameters:,} parameters on {self._layout}, "
-            f"step {step:,} of {self._total_steps:,}, {tokens:,} of {self._end_tokens:,} tokens, in {self._directory}"
+            f"step {step:,} of {total_steps:,}, {tokens:,} of {end_tokens:,} tokens, in {self._directory}"
+        )
+        self._progress.say(
+            f"memory: the fullest rank holds {size(state.total)} of weights ({size(state.weights)}), gradients "
+            f"({size(state.gradients)}) and optimizer ({size(state.optimizer)}); activations, buffers and libraries "
+            "come on top"
         )
 
     def step(self, metrics: StepMetrics) -> None:
         assert self._metrics is not None, "the run has begun"
         assert self._tracker is not None, "the run has begun"
+        if metrics.host_peak_bytes is not None:
+            self._peak = Peak(metrics.device_peak_bytes, metrics.host_peak_bytes)
         self._metrics.append(metrics)
         self._progress.step(metrics)
         self._tracker.step(metrics)
@@ -182,27 +211,42 @@ class _Reports:
         self.event(
             "heldout", step=step, tokens=tokens, loss=heldout.loss, predicted_tokens=heldout.token_count, **terms
         )
+        self._heldout = heldout.loss
         self._progress.heldout(heldout.loss)
         for name, mean in {"loss": heldout.loss, **terms}.items():
             self._tracker.point(step, f"heldout_{name}", mean)
 
     def event(self, name: str, **facts: Any) -> None:
         self._events.event(name, **facts)
-        if name == "stopped":
-            self._ended = "stopped"
-        elif name == "finished":
-            self._ended = "finished"
 
-    def finished_before(self, step: int, tokens: int) -> None:
-        if not any(event["event"] == "finished" for event in read_events(self._directory)):
+    def stopped(self, step: int, tokens: int) -> None:
+        self._ended = "stopped"
+        self.event("stopped", step=step, tokens=tokens)
+        self._end(ending.stopped(self._config, step))
+
+    def finished(self, step: int, tokens: int) -> None:
+        self._ended = "finished"
+        self.event("finished", step=step, tokens=tokens)
+        self._end(ending.finished(self._config, step, tokens, self._heldout, self._peak))
+
+    def finished_before(self, config: RunConfig, step: int, tokens: int) -> None:
+        events = read_events(self._directory)
+        if not any(event["event"] == "finished" for event in events):
             self.event("finished", step=step, tokens=tokens)
-        self.say(f"{self._directory} is finished: {tokens:,} tokens after step {step:,}")
+        scored = [event["loss"] for event in events if event["event"] == "heldout" and event["step"] == step]
+        self.say(f"{self._directory} is finished")
+        self._end(ending.finished(config, step, tokens, scored[-1] if scored else None, None))
+
+    def _end(self, text: str) -> None:
+        """The last words, below the last state."""
+        self._progress.close()
+        self._progress.say(text, "good")
 
     def say(self, sentence: str) -> None:
         self._progress.say(sentence)
 
     def warn(self, sentence: str) -> None:
-        self.say(f"warning: {sentence}")
+        self._progress.say(f"warning: {sentence}", "warning")
         self._events.event("warning", text=sentence)
 
     def close(self, error: BaseException | None) -> None:

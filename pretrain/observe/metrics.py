@@ -43,6 +43,10 @@ class StepMetrics:
     """that training stood still for saving between the line before and this step; no part of step_seconds"""
     loss_scale: float | None = None
     """fp16 only; where grad_norm alone is null it was too high, and no update was made"""
+    device_peak_bytes: int | None = None
+    """the most that torch has allocated on a GPU so far, of the rank with most; None: no GPU"""
+    host_peak_bytes: int | None = None
+    """the most memory of the host that a rank's process has held so far, of the rank with most"""
     terms: Mapping[str, float] = field(default_factory=dict)
     """of a loss of several terms: the mean of each, nats"""
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from pretrain.config.optimizer import AdafactorOptimizer, Optimizer
+from pretrain.config.run_config import RunConfig
 from pretrain.plan.layout import Layout
+from pretrain.plan.parameters import rank_parameters
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,10 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
         gradients=4 * (own if layout.zero >= 2 else parameters),
         optimizer=4 * (moments + copies) * own,
     )
+
+
+def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
+    """Of the rank that holds most of the training state of a run: of the pipeline stage with the most parameters. Says
+    nothing of what `state_bytes` does not count."""
+    parameters = max(rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline))
+    return state_bytes(parameters, layout, config.precision, num_moments(config.optimizer))

@@ -189,7 +189,12 @@ class MegatronEngine:
 
     def any(self, flag: bool) -> bool:
         """See `base.Ranks`."""
-        return self.groups.any(flag, self.device)
+        return bool(self.largest(np.array([float(flag)]))[0])
+
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """See `base.Ranks`."""
+        found: np.ndarray = self.groups.largest(torch.from_numpy(values).to(self.device)).cpu().numpy()
+        return found
 
     def sum_over_data(self, values: np.ndarray) -> np.ndarray:
         """See `base.Ranks`."""

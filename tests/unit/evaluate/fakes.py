@@ -70,6 +70,10 @@ class FakeEngine:
             answers.append(answer)
         return answers
 
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        assert self.data_world == 1
+        return values
+
     def any(self, flag: bool) -> bool:
         return bool(self.sum_over_data(np.array([float(flag)]))[0])
 

@@ -13,6 +13,7 @@ from pretrain.engine.base import StepResult
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.observe.log import RunLog
+from pretrain.observe.memory import Peak, size
 from pretrain.observe.metrics import read_events, read_metrics
 from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.layout import plan_layout
@@ -20,6 +21,7 @@ from pretrain.plan.parameters import num_parameters
 from tests.unit.plan.configs import config
 
 ROWS, LENGTH = 240, 32
+PEAK = Peak(None, 1_500_000_000)
 
 
 def batch(step: int) -> Batch:
@@ -37,11 +39,16 @@ def run(directory: Path, first: int, last: int, reports: bool = True, ends: str 
     with RunLog(settings, plan_layout(settings, 2), reports) as log:
         if first > 1:
             log.event("resumed", step=first - 1)
-        log.begin(first - 1, (first - 1) * ROWS * LENGTH)
+        log.begin(settings, first - 1, (first - 1) * ROWS * LENGTH)
         for step in range(first, last + 1):
-            log.step(step, step * ROWS * LENGTH, batch(step), StepResult(3000.0, 1000, 1.5, False), 0.5, 0.25, 0.125)
+            log.step(
+                step, step * ROWS * LENGTH, batch(step), StepResult(3000.0, 1000, 1.5, False), 0.5, 0.25, 0.125, PEAK
+            )
         log.heldout(last, last * ROWS * LENGTH, HeldOut(500.0, 200, None, None))
-        log.event(ends, step=last)
+        if ends == "stopped":
+            log.stopped(last, 0)
+        elif ends == "finished":
+            log.finished(last, 0)
 
 
 def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:
@@ -60,6 +67,8 @@ def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:
         "mfu": None,
         "save_seconds": 0.125,
         "loss_scale": None,
+        "device_peak_bytes": None,
+        "host_peak_bytes": 1_500_000_000,
     }
 
 
@@ -67,10 +76,10 @@ def test_each_of_several_terms_has_a_column(tmp_path: Path) -> None:
     settings = run_config(tmp_path)
     terms = {"tokens": (2000.0, 1000), "next_sentence": (4.0, 8)}
     with RunLog(settings, plan_layout(settings, 2), True) as log:
-        log.begin(0, 0)
-        log.step(1, 1, batch(1), StepResult(2500.0, 1000, 1.5, False, terms=terms), 0.5, 0.25, 0.125)
+        log.begin(settings, 0, 0)
+        log.step(1, 1, batch(1), StepResult(2500.0, 1000, 1.5, False, terms=terms), 0.5, 0.25, 0.125, PEAK)
         log.heldout(1, 1, HeldOut(500.0, 200, None, None, {"next_sentence": (3.0, 4)}))
-        log.event("finished", step=1)
+        log.finished(1, 0)
     (line,) = read_metrics(tmp_path / "run")
     assert (line["loss"], line["loss_tokens"], line["loss_next_sentence"]) == (2.5, 2.0, 0.5)
     assert "terms" not in line
@@ -104,8 +113,8 @@ def test_the_terminal_says_what_runs_and_how_far_it_is(tmp_path: Path, capsys: p
     lines = capsys.readouterr().out.splitlines()
     parameters = num_parameters(run_config(tmp_path).model)
     assert lines[0].startswith(f"run: {parameters:,} parameters on tp1pp1dp2+zero1, step 0 of 3, 0 of 23,040 tokens")
-    assert [line.split("  ")[0] for line in lines[1:4]] == ["step 1/3", "step 2/3", "step 3/3"]
-    assert lines[4] == "held-out loss 2.5000 after step 3"
+    assert [line.split("  ")[0] for line in lines[2:5]] == ["step 1/3", "step 2/3", "step 3/3"]
+    assert lines[5] == "held-out loss 2.5000 after step 3"
 
 
 def test_a_warning_is_printed_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +138,7 @@ def test_a_mistake_before_the_first_step_leaves_mlflow_alone(tmp_path: Path, mon
     test_an_error_is_recorded_and_passes_through(tmp_path)
 
 
-@pytest.mark.parametrize(("ends", "status"), [("stopped", "stopped"), ("finished", "finished"), ("saved", "failed")])
+@pytest.mark.parametrize(("ends", "status"), [("stopped", "stopped"), ("finished", "finished"), ("crashed", "failed")])
 def test_mlflow_learns_how_the_run_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, status: str
 ) -> None:
@@ -148,3 +157,32 @@ def test_mfu_is_the_models_work_over_the_peak_of_all_devices(tmp_path: Path, mon
     run(tmp_path, 1, 1)
     work = training_flops_per_token(run_config(tmp_path).model) * ROWS * LENGTH / 0.25
     assert read_metrics(tmp_path / "run")[0]["mfu"] == pytest.approx(work / (2 * 66.9e12))
+
+
+def test_the_estimate_of_memory_comes_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, 1, 1)
+    parameters = num_parameters(run_config(tmp_path).model)
+    line = capsys.readouterr().out.splitlines()[1]  # two data ranks share the optimizer's state: 4 + 4 + 8 / 2
+    assert line.startswith(f"memory: the fullest rank holds {size(12 * parameters)} of weights ({size(4 * parameters)}")
+    assert "activations, buffers and libraries come on top" in line
+
+
+def test_an_end_names_the_checkpoint_the_loss_and_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, 1, 3)
+    where = tmp_path / "run"
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "finished: 3 steps, 0 tokens, held-out loss 2.5000, at most 1.5 GB of the host's memory a rank",
+        f"checkpoint: {where}/checkpoints/step-00000003",
+        f"next: pretrain eval {where} --tasks heldout,arithmetic_2da --out {where}/reports/first",
+        f"      pretrain generate {where}",
+        f"      pretrain export {where} --to hf exported/run",
+    ]
+
+
+def test_a_stop_says_where_it_saved_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, 1, 2, ends="stopped")
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"stopped: saved at step 2 in {tmp_path}/run/checkpoints/step-00000002; the same command goes on from there"
+    )

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from pretrain.plan.layout import plan_layout
 from pretrain.plan.layout_names import parse
-from pretrain.plan.memory import num_moments, state_bytes
+from pretrain.plan.memory import largest_state, num_moments, state_bytes
+from pretrain.plan.parameters import rank_parameters
 from tests.unit.plan.configs import config
 
 # layout, precision -> bytes per parameter: weights, gradients, optimizer
@@ -44,3 +46,11 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
 def test_optimizer_bytes_per_parameter(optimizer: dict[str, Any], layout: str, precision: str, expected: float) -> None:
     moments = num_moments(config(optimizer=optimizer).optimizer)
     assert state_bytes(1e6, parse(layout, zero=0), precision, moments).optimizer == 1e6 * expected
+
+
+def test_the_estimate_of_a_run_is_that_of_its_fullest_stage() -> None:
+    settings = config(parallel={"pipeline": 2}).model_copy(update={"precision": "bf16"})
+    layout = plan_layout(settings, 2)
+    stages = [rank_parameters(settings.model, layout, stage) for stage in range(2)]
+    assert stages[0] != stages[1]
+    assert largest_state(settings, layout).total == 18 * max(stages)
