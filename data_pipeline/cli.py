@@ -10,6 +10,8 @@ import numpy as np
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.interrupt import ends_at_a_signal
+from data_pipeline.common.scratch import scratch_of
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.mix import MIX, Mix
@@ -40,7 +42,10 @@ def main(argv: list[str], load: Load) -> int:
     arguments = parser.parse_args(argv)
     if arguments.verb == "build":
         config = load(BuildConfig, arguments.config, arguments.overrides)
-        if not build(config):
+        kept = f"what is done is kept in {scratch_of(config.output)}, and the same command goes on from there"
+        with ends_at_a_signal(f"pretrain: stopped; {kept}"):
+            built = build(config)
+        if not built:
             print(f"{config.output} is already built from this input with these settings.")
         for title, dataset in _datasets(config.output):
             print(f"{title}{_counts(dataset)}{_steps(dataset)}")

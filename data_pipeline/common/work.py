@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.atomic import written
+from data_pipeline.common.interrupt import held_back
 from data_pipeline.common.locks import try_lock
 
 _RESULT, _CLAIM = ".done.json", ".claim"
@@ -80,7 +81,10 @@ def _in_processes(folder: Path, tasks: list[BuildTask], workers: int) -> Iterato
     """Results as they come. Tasks that other commands have claimed are left out."""
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(min(workers, len(tasks)), context, _end_with_parent) as pool:
-        waiting: dict[Future[tuple[Any] | None], BuildTask] = {pool.submit(_run, folder, task): task for task in tasks}
+        with held_back():  # else a terminal's Ctrl-C reaches every worker, and each has a traceback to show
+            waiting: dict[Future[tuple[Any] | None], BuildTask] = {
+                pool.submit(_run, folder, task): task for task in tasks
+            }
         try:
             while waiting:
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:

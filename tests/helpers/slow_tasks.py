@@ -1,0 +1,25 @@
+"""Work for two processes that a test interrupts: `python -m tests.helpers.slow_tasks FOLDER SECONDS`."""
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from data_pipeline.common.interrupt import ends_at_a_signal
+from data_pipeline.common.work import BuildTask, run_tasks
+
+LARGE = 2**22
+
+
+def work(folder: Path, number: int, seconds: float) -> int:
+    """The first task is done at once, the others take their time."""
+    (folder / f"begun-{number}").touch()
+    time.sleep(seconds if number else 0)
+    return number
+
+
+if __name__ == "__main__":
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    tasks = [BuildTask(str(n), partial(work, folder, n, seconds), LARGE) for n in range(4)]
+    with ends_at_a_signal("stopped; the same command goes on"):
+        print(run_tasks(tasks, folder, 2))
