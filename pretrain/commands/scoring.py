@@ -19,11 +19,13 @@ from pretrain.data.stream import open_stream
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
 from pretrain.evaluate.heldout import unigram_entropy
+from pretrain.evaluate.in_training import in_training
 from pretrain.evaluate.overlap import overlap
-from pretrain.evaluate.report import Facts, write
+from pretrain.evaluate.report import Facts, held_out_note, write
 from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.table import scores, table
 from pretrain.evaluate.tasks.registry import HELD_OUT
-from pretrain.observe.track import keep_files
+from pretrain.observe.track import keep_report
 from pretrain.plan.parameters import num_parameters
 
 
@@ -64,10 +66,16 @@ def report(
     )
     run_dir = checkpoint.parent.parent
     searched, unknown = _searched(config, record) if evaluation.documents else ({}, None)
-    write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown))
     trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
+    same_data = config.data.resolved_sources == trained.data.resolved_sources
+    before = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None
+    write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown), before)
+    print(f"\n{table(evaluation.results, held_out_note(evaluation, facts, before))}\n")
     files = [out / "report.html", out / "report.json"]
-    keep_files(trained, files, f"reports/{out.name}", lambda sentence: print(f"warning: {sentence}"))
+    keep_report(
+        trained, files, f"reports/{out.name}", scores(evaluation.results), record.step,
+        lambda sentence: print(f"warning: {sentence}"),
+    )  # fmt: skip
     print(f"report: {out / 'report.html'}")
 
 

@@ -12,13 +12,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from pretrain.evaluate.charts import Points, by_shots, learning_curve
+from pretrain.evaluate.in_training import InTraining, explanation
 from pretrain.evaluate.run import Evaluation, Results, main_metric
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES, Published
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.metrics import read_events, read_metrics
 
 _TEMPLATE = Path(__file__).with_name("report.html.jinja")
-_METRICS = {"exact_match": "exact match", "accuracy": "accuracy", "perplexity": "perplexity"}
+METRICS = {"exact_match": "exact match", "accuracy": "accuracy", "perplexity": "perplexity"}
 _LARGEST = "175B"
 
 
@@ -50,37 +51,52 @@ def write(
     facts: Facts,
     run_dir: Path | None = None,
     overlap: dict[str, Any] | None = None,
+    in_training: InTraining | None = None,
 ) -> None:
     """Writes report.json and report.html into `directory`.
 
     The learning curve comes from metrics.jsonl and events.jsonl in `run_dir`, where they are. `overlap` is what
-    `overlap.py` says of the training text; None: nobody has looked. Call on one rank.
+    `overlap.py` says of the training text; None: nobody has looked. `in_training` is what training found for the same
+    weights; None: nothing. Call on one rank.
     """
     directory.mkdir(parents=True, exist_ok=True)
     date = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
         "results": evaluation.results,
         "overlap": overlap,
+        "in_training": asdict(in_training) if in_training else None,
         "facts": {**asdict(facts), "date": date},
         "samples": evaluation.samples,
     }
     text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False)
     (directory / "report.json").write_text(text + "\n", encoding="utf-8")
-    (directory / "report.html").write_text(_page(evaluation, facts, date, run_dir, overlap), encoding="utf-8")
+    page = _page(evaluation, facts, date, run_dir, overlap, in_training)
+    (directory / "report.html").write_text(page, encoding="utf-8")
 
 
-def _page(evaluation: Evaluation, facts: Facts, date: str, run_dir: Path | None, overlap: dict[str, Any] | None) -> str:
+def held_out_note(evaluation: Evaluation, facts: Facts, in_training: InTraining | None) -> str | None:
+    """How the held-out loss goes with that of training; None where one of them is not known."""
+    if in_training is None or HELD_OUT not in evaluation.results:
+        return None
+    return explanation(in_training, evaluation.results[HELD_OUT]["0"], facts.limit)
+
+
+def _page(
+    evaluation: Evaluation, facts: Facts, date: str, run_dir: Path | None, overlap: dict[str, Any] | None,
+    in_training: InTraining | None,
+) -> str:  # fmt: skip
     results = evaluation.results
     train, heldout = _curve(run_dir) if run_dir else ([], [])
     shots = sorted({int(k) for task, by_k in results.items() if task != HELD_OUT for k in by_k})
     nearest = min(SIZES, key=lambda size: abs(math.log(SIZES[size] / facts.parameters)))
     sizes = list(dict.fromkeys([nearest, _LARGEST]))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"compact": _compact, "figure": _figure, "with_error": _with_error}
+    environment.filters |= {"compact": _compact, "figure": figure, "with_error": with_error}
     return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
         facts=facts,
         date=date,
         heldout=results.get(HELD_OUT, {}).get("0"),
+        heldout_note=held_out_note(evaluation, facts, in_training),
         curve=Markup(learning_curve(train, heldout, facts.unigram_entropy)) if train else None,
         shots=shots,
         rows=list(_rows(results, shots, sizes)),
@@ -103,8 +119,8 @@ def _rows(results: Results, shots: list[int], sizes: list[str]) -> Iterator[dict
             yield {
                 "task": task,
                 "documents": first["documents"],
-                "metric": _METRICS[metric],
-                "ours": [_with_error(by_k.get(str(k)), metric) for k in shots],
+                "metric": METRICS[metric],
+                "ours": [with_error(by_k.get(str(k)), metric) for k in shots],
                 "gpt3": [_settings(published, metric, size) for size in sizes],
                 "few_shots": published.few_shots if published else None,
             }
@@ -118,12 +134,13 @@ def _settings(published: Published | None, metric: str, size: str) -> str:
     return " · ".join(values) + ("" if metric == "perplexity" else " %")
 
 
-def _with_error(result: dict[str, Any] | None, metric: str) -> str:
+def with_error(result: dict[str, Any] | None, metric: str) -> str:
+    """A share in per cent with one standard error, or a perplexity; nothing for what isn't known."""
     if result is None or result[metric] is None:
         return ""
     value, error = result[metric], result[f"{metric}_stderr"]
     if metric == "perplexity":
-        return _figure(value)
+        return figure(value)
     return f"{100 * value:.1f}" + (" %" if error is None else f" ± {100 * error:.1f} %")
 
 
@@ -159,7 +176,7 @@ def _compact(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _figure(number: float | None) -> str:
+def figure(number: float | None) -> str:
     """Four significant digits; nothing for what isn't known."""
     if number is None:
         return ""

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mlflow.entities import Metric, Param, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from data_pipeline.common.atomic import write_whole
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.points import File, Point
+from pretrain.observe.points import DataInput, File, Point
 
-_PER_BATCH, _PARAMETER_LENGTH = 100, 6000  # MLflow's own limits
+_PER_BATCH, _PARAMETER_LENGTH, _DIGEST_LENGTH = 100, 6000, 36  # MLflow's own limits
 
 for _chatty in ("mlflow", "alembic", "urllib3"):  # failures reach the user as one sentence
     logging.getLogger(_chatty).setLevel(logging.CRITICAL)
@@ -52,6 +52,14 @@ class MlflowRun:
 
     def send_file(self, file: File) -> None:
         self._client.log_artifact(self._id, str(file.path), file.folder or None)
+
+    def send_data(self, data: DataInput) -> None:
+        """The fingerprint is cut to what MLflow takes as a digest; its profile has the whole."""
+        profile = json.dumps({**data.profile, "fingerprint": data.fingerprint})
+        source = json.dumps({"uri": data.address})
+        dataset = Dataset(data.name, data.fingerprint[:_DIGEST_LENGTH], "pretrain", source, profile=profile)
+        tags = [InputTag("mlflow.data.context", "training")]
+        self._client.log_inputs(self._id, datasets=[DatasetInput(dataset, tags)])
 
     def end(self, status: str) -> None:
         self._client.set_terminated(self._id, status)

@@ -1,7 +1,11 @@
-"""What is delivered to a tracker: numbers and files."""
+"""What is delivered to a tracker: numbers, files, and what data a run reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from data_pipeline.dataset.dataset import Dataset
+from pretrain.config.data import Source
 
 
 @dataclass(frozen=True)
@@ -20,3 +24,33 @@ class File:
 
     path: Path
     folder: str
+
+
+@dataclass(frozen=True)
+class DataInput:
+    """A dataset that the run is trained on."""
+
+    name: str
+    address: str
+    fingerprint: str
+    """sha256 of what it holds: equal for equal datasets, wherever they lie"""
+    profile: dict[str, int | float]
+    """how much it is, and its weight among the others"""
+
+
+def data_inputs(sources: Sequence[Source], datasets: Sequence[Dataset]) -> list[DataInput]:
+    """Of the sources of a run and their datasets, in the same order."""
+    return [
+        DataInput(
+            source.called,
+            dataset.address,
+            dataset.identity,
+            {
+                **{f"{name}_documents": split.documents for name, split in dataset.manifest.splits.items()},
+                **{f"{name}_tokens": split.tokens for name, split in dataset.manifest.splits.items()},
+                "vocabulary": dataset.manifest.tokenizer.vocabulary,
+                "weight": source.weight,
+            },
+        )
+        for source, dataset in zip(sources, datasets, strict=True)
+    ]

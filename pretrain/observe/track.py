@@ -8,13 +8,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.metrics import StepMetrics
-from pretrain.observe.points import File, Point
+from pretrain.observe.points import DataInput, File, Point
 
 if TYPE_CHECKING:
     from pretrain.observe.mlflow_run import MlflowRun
@@ -44,7 +45,7 @@ class Tracker:
         self._config, self._warn, self._tags = config, warn, dict(tags or {})
         self._run_dir = Path(config.run.dir).resolve()
         self._uri = _uri(config)
-        self._pending: list[Point | File] = []
+        self._pending: list[Point | File | DataInput] = []
         self._left_out = 0
         self._warned = False
         self._status = _STATUS["failed"]
@@ -65,11 +66,16 @@ class Tracker:
 
     def point(self, step: int, name: str, value: float) -> None:
         """One number at one step, such as the held-out loss. Returns at once."""
-        self._put(Point(name, float(value), step, time.time_ns() // 1_000_000))
+        self._put(Point(name, float(value), step, _now_ms()))
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
         """A file to keep with the run, under `folder`; it is read later, so it must stay. Returns at once."""
         self._put(File(Path(path).resolve(), folder))
+
+    def data(self, inputs: Sequence[DataInput]) -> None:
+        """What the run is trained on. Returns at once."""
+        for one in inputs:
+            self._put(one)
 
     def close(self, status: Literal["finished", "stopped", "failed"]) -> None:
         """Delivers what is left, for a bounded time, and ends the run in MLflow."""
@@ -84,7 +90,7 @@ class Tracker:
         if self._thread.is_alive() or missing:
             self._warn_once(f"MLflow at {self._uri} did not take all of the run ({missing} points or files missing)")
 
-    def _put(self, item: Point | File) -> None:
+    def _put(self, item: Point | File | DataInput) -> None:
         if not self._config.track.mlflow:
             return
         with self._changed:
@@ -117,8 +123,10 @@ class Tracker:
             self._closing.wait(_GATHER_S)
             with self._changed:
                 first, points = self._pending[0], _leading_points(self._pending[:_POINTS_PER_BATCH])
-            if isinstance(first, File):
-                self._send_file(self._run, first)
+            if isinstance(first, DataInput):
+                self._send(f"the dataset {first.name}", partial(self._run.send_data, first))
+            elif isinstance(first, File):
+                self._send(str(first.path), partial(self._run.send_file, first))
             else:
                 self._run.send(points)
             with self._changed:
@@ -133,13 +141,13 @@ class Tracker:
 
         return MlflowRun(self._config, self._uri, self._run_dir, self._tags)
 
-    def _send_file(self, run: "MlflowRun", file: File) -> None:
-        """A file that cannot be stored must not hold up the numbers behind it."""
+    def _send(self, what: str, send: Callable[[], None]) -> None:
+        """What cannot be stored must not hold up the numbers behind it."""
         try:
-            run.send_file(file)
+            send()
         except Exception as error:
             self._left_out += 1
-            self._warn_once(f"MLflow at {self._uri} cannot store {file.path} ({_reason(error)})")
+            self._warn_once(f"MLflow at {self._uri} cannot store {what} ({_reason(error)})")
 
     def _warn_once(self, sentence: str) -> None:
         if not self._warned:
@@ -148,8 +156,12 @@ class Tracker:
             self._warn(f"{without_password}; training goes on, and run.dir has everything")
 
 
-def keep_files(config: RunConfig, files: list[Path], folder: str, warn: Callable[[str], None]) -> None:
-    """Adds files, such as a report, to a run that MLflow knows already; its status stays what it is.
+def keep_report(
+    config: RunConfig, files: list[Path], folder: str, scores: Mapping[str, float], step: int,
+    warn: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Adds a report and the scores in it, as metrics of the weights after `step`, to a run that MLflow knows already;
+    its status stays what it is.
 
     Does nothing where `track.mlflow` is false or the run never came to MLflow; `warn` gets a sentence if it fails.
     """
@@ -160,10 +172,14 @@ def keep_files(config: RunConfig, files: list[Path], folder: str, warn: Callable
         os.environ.setdefault(name, value)
     try:
         from mlflow import MlflowClient
+        from mlflow.entities import Metric
 
-        client = MlflowClient(tracking_uri=_uri(config))
+        client, run_id, now_ms = MlflowClient(tracking_uri=_uri(config)), id_file.read_text().strip(), _now_ms()
+        metrics = [Metric(name, value, now_ms, step) for name, value in scores.items()]
+        for start in range(0, len(metrics), _POINTS_PER_BATCH):
+            client.log_batch(run_id, metrics[start : start + _POINTS_PER_BATCH])
         for file in files:
-            client.log_artifact(id_file.read_text().strip(), str(file), folder)
+            client.log_artifact(run_id, str(file), folder)
     except Exception as error:  # whatever goes wrong in MLflow, the report is there
         warn(f"the report was not kept in MLflow ({_reason(error)})")
 
@@ -172,10 +188,14 @@ def _uri(config: RunConfig) -> str:
     return config.track.uri or f"sqlite:///{Path(config.run.dir).resolve().parent / 'mlflow.db'}"
 
 
-def _leading_points(items: list[Point | File]) -> list[Point]:
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _leading_points(items: list[Point | File | DataInput]) -> list[Point]:
     points = []
     for item in items:
-        if isinstance(item, File):
+        if not isinstance(item, Point):
             break
         points.append(item)
     return points

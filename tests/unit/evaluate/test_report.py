@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
+from pretrain.evaluate.in_training import InTraining
 from pretrain.evaluate.report import Facts, _curve, write
 from pretrain.evaluate.run import Evaluation, Settings, evaluate
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
@@ -92,6 +93,17 @@ def test_the_page_shows_results_curve_and_published_numbers(
     for sample in evaluation.samples["reversed_words"]["4"]:
         assert sample["prompt"].strip() in text
     assert "{{" not in text
+
+
+def test_page_and_record_say_what_training_found(evaluation: Evaluation, tmp_path: Path) -> None:
+    write(tmp_path, evaluation, FACTS, in_training=InTraining(3.5, 64, 2))
+    assert json.loads((tmp_path / "report.json").read_text())["in_training"] == {
+        "loss": 3.5,
+        "token_count": 64,
+        "sequences": 2,
+    }
+    text = " ".join(Page((tmp_path / "report.html").read_text()).text.split())
+    assert "During training the held-out loss of this model was 3.5000: the mean over the first 64 tokens" in text
 
 
 def test_what_a_model_says_cannot_become_markup(evaluation: Evaluation, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """MLflow tracking: what arrives, what a resumed run does, and that no failure reaches training."""
 
+import json
 import os
 import socket
 import subprocess
@@ -14,10 +15,12 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.metrics import StepMetrics
-from pretrain.observe.track import Tracker
+from pretrain.observe.points import DataInput
+from pretrain.observe.track import Tracker, keep_report
 from tests.unit.plan.configs import config
 
 STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
+DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})
 
 
 def run_config(directory: Path, **track: Any) -> RunConfig:
@@ -66,11 +69,31 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tracker.step(replace(STEP, step=4, loss=6.0))
         tracker.point(4, "heldout_loss", 5.5)
         tracker.artifact(report, "reports")
+        tracker.data([DATA, DATA])
         tracker.close("finished")
+        assert warnings == []
+        kept = {"eval/last_word/0-shot/accuracy": 0.25}
+        keep_report(run, [report], "scored", kept, 4, warnings.append)
         assert warnings == []
     finally:
         os.chdir(before)
     return directory
+
+
+def test_the_dataset_is_an_input_with_its_fingerprint(tracked: Path) -> None:
+    (found,) = the_run(tracked).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("book", "0123456789abcdef" * 2 + "0123")
+    profile = json.loads(found.dataset.profile)
+    assert (profile["fingerprint"], profile["train_tokens"]) == (DATA.fingerprint, 1000)
+    assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "training")]
+
+
+def test_scores_of_a_report_are_metrics_of_its_step(tracked: Path) -> None:
+    run = the_run(tracked)
+    (point,) = client(tracked).get_metric_history(run.info.run_id, "eval/last_word/0-shot/accuracy")
+    assert (point.step, point.value) == (4, 0.25)
+    assert run.info.status == "FINISHED"
+    assert [file.path for file in client(tracked).list_artifacts(run.info.run_id, "scored")] == ["scored/report.html"]
 
 
 def test_every_step_arrives_and_a_resumed_run_goes_on_in_the_same_run(tracked: Path) -> None:
@@ -85,7 +108,7 @@ def test_every_step_arrives_and_a_resumed_run_goes_on_in_the_same_run(tracked: P
 def test_numbers_that_are_unknown_are_absent(tracked: Path) -> None:
     assert set(the_run(tracked).data.metrics) == {
         *("loss", "grad_norm", "learning_rate", "tokens", "samples", "step_seconds", "tokens_per_second"),
-        *("save_seconds", "heldout_loss"),
+        *("save_seconds", "heldout_loss", "eval/last_word/0-shot/accuracy"),
     }
 
 
@@ -120,7 +143,7 @@ def test_reports_are_kept_beside_the_database_and_nothing_in_the_working_directo
         "reports/report.html"
     ]
     kept = list((tracked / "runs" / "mlflow-artifacts").rglob("report.html"))
-    assert [path.read_text() for path in kept] == ["<p>report</p>"]
+    assert [path.read_text() for path in kept] == ["<p>report</p>"] * 2
     assert list((tracked / "cwd").iterdir()) == []
 
 
