@@ -6,10 +6,10 @@ Input: <s> noised text </s>. Target: <s> text </s>, which the decoder begins to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_pipeline.recipes.base import Ids, Sample
 from data_pipeline.recipes.corruption import Corrupting, Corruption
@@ -17,6 +17,12 @@ from data_pipeline.recipes.objective import NoiseDensity
 from data_pipeline.tokenizers.specials import Needs, Vocabulary
 
 NoiseName = Literal["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"]
+
+_READ_BY: dict[str, frozenset[NoiseName]] = {
+    "noise_density": frozenset({"token_masking", "token_deletion", "text_infilling"}),
+    "mean_span": frozenset({"text_infilling"}),
+}
+"""settings that not every noise reads"""
 
 
 class Denoising(Corrupting):
@@ -30,6 +36,17 @@ class Denoising(Corrupting):
         min_length=1,
         description="what is done to a text, one after the other",
     )
+
+    @model_validator(mode="after")
+    def _every_setting_is_read(self) -> Self:
+        for key, readers in _READ_BY.items():
+            value = getattr(self, key)
+            if value != Denoising.model_fields[key].default and readers.isdisjoint(self.noise):
+                raise ValueError(
+                    f"objective.{key}={value} does nothing with objective.noise={self.noise}: leave it out (it is for "
+                    f"{', '.join(sorted(readers))})"
+                )
+        return self
 
     @property
     def needs(self) -> Needs:

@@ -60,3 +60,32 @@ def test_what_version_0_1_0_wrote_stands_at_every_objective_s_default() -> None:
         defaults = [kind.model_fields[key].default for kind in OBJECTIVES.values() if key in kind.model_fields]
         assert defaults
         assert all(default == value for default in defaults), key
+
+
+@pytest.mark.parametrize(
+    ("noise", "override", "message"),
+    [
+        ("[token_masking, token_deletion]", "objective.mean_span=2", "objective.mean_span=2.0 does nothing with"),
+        ("[sentence_permutation]", "objective.mean_span=2", "leave it out (it is for text_infilling)"),
+        ("[document_rotation]", "objective.noise_density=0.3", "objective.noise_density=0.3 does nothing with"),
+    ],
+)
+def test_a_setting_that_no_chosen_noise_reads_is_refused(noise: str, override: str, message: str) -> None:
+    alone = "objective.noise_density=0.15"  # the default, over the file's
+    with pytest.raises(ConfigError) as error:
+        _load("bart", alone, f"objective.noise={noise}", override)
+    assert message in str(error.value)
+    _load("bart", alone, f"objective.noise={noise}")
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str) -> None:
+    """By the settings that tell one order of samples from another: all but `label_smoothing`, which the loss reads."""
+    kind = OBJECTIVES[name]
+    other = {
+        "packing": "best_fit", "noise_density": 0.4, "whole_words": True, "next_sentence": True, "mean_span": 2.0,
+        "sentinels": 50, "noise": ["token_masking"], "short_fraction": 0.5,
+    }  # fmt: skip
+    for key in kind.model_fields.keys() - {"name", "label_smoothing"}:
+        needed = {"next_sentence": True} if key == "short_fraction" else {}
+        assert kind(**{**needed, key: other[key]}).settings() != kind(**needed).settings(), key
