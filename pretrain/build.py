@@ -22,7 +22,6 @@ from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.run_config import RunConfig
-from pretrain.data.ledger import Entry, planned
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device
 from pretrain.engine.base import Engine
@@ -48,8 +47,6 @@ class Training:
     tokenizer: bytes
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
-    planned: tuple[Entry, ...]
-    """of each source, what the run reads of it to its end"""
 
 
 def build_training(config: RunConfig) -> Training:
@@ -64,8 +61,7 @@ def build_training(config: RunConfig) -> Training:
     engine = make_engine(config, layout)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    sources = tuple(planned(config, stream))
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes, sources)
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes)
 
 
 def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:

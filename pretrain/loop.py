@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +10,24 @@ import numpy as np
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
 from pretrain.build import Training, starting_weights, versions
-from pretrain.checkpoint import store
-from pretrain.checkpoint.collective import file_group
+from pretrain.checkpoint import change, store
+from pretrain.checkpoint.collective import file_group, on_leader
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
-from pretrain.data.ledger import summary
+from pretrain.config.run_config import RunConfig
+from pretrain.data.ledger import planned, summary
+from pretrain.data.stream import check_repeats
 from pretrain.engine.base import Engine
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe import memory
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak
+from pretrain.observe.points import data_inputs
+from pretrain.plan.layout import plan_layout
 from pretrain.plan.ramp import batch_sequences, tokens_of
-from pretrain.plan.run_length import run_length
+from pretrain.plan.run_length import Segment, segment_after, segments
 from pretrain.plan.schedule import learning_rate
 from pretrain.process.signals import StopRequest
 
@@ -32,16 +37,16 @@ DONE, STOPPED = 0, 75
 def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     """Trains to the end or until asked to stop, from the newest valid checkpoint of `run.dir` if there is one.
     Returns the exit status. Collective."""
-    config, engine = run.config, run.engine
-    checkpoints = Path(config.run.dir) / "checkpoints"
-    end = run_length(config)
-    _, end_tokens = end
-    start = _start(run, log, checkpoints)
+    engine, checkpoints = run.engine, Path(run.config.run.dir) / "checkpoints"
+    start, config = _start(run, log, checkpoints)
     step, tokens = start.step, start.tokens
+    parts = segments(config)
+    _check_to_come(run, config, parts, tokens)
+    _, end_tokens = parts[-1].end
     batches = load(
         run.stream,
         Cursor.from_dict(start.cursor),
-        lambda samples: batch_sequences(config.batch, tokens_of(config, samples)),
+        partial(_next_sequences, config, parts),
         engine.data_rank,
         engine.data_world,
         config.data.workers,
@@ -51,13 +56,16 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.finished_before(config, step, tokens)
         return DONE
     log.begin(config, step, tokens)  # from here on the run's files change
-    log.event("planned", sources=[asdict(source) for source in run.planned])
-    if len(run.planned) > 1 or any(source.epochs > 1 for source in run.planned):
-        log.say(summary(run.planned))
+    log.data(data_inputs(config.data.resolved_sources, run.stream.datasets))
+    sources = planned(config, run.stream)
+    log.event("planned", sources=[asdict(source) for source in sources])
+    if len(sources) > 1 or any(source.epochs > 1 for source in sources):
+        log.say(summary(sources))
     for note in run.notes:
         log.warn(note)
     if step:
         log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
+    log.changed(step)
     stopping, save_seconds = False, 0.0
     with Saver(
         checkpoints,
@@ -70,10 +78,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
             started = time.perf_counter()
-            batch = next(batches)
+            batch, part = next(batches), segment_after(parts, tokens)
             step += 1
             tokens = tokens_of(config, batch.cursor.samples)
-            rate = learning_rate(config, (step, tokens), end)
+            rate = learning_rate(part.config, (step, tokens), part.end)
             result = engine.train_step(batch, rate, step)
             seconds = time.perf_counter() - started
             stopping, peak = _agree(engine, stop.requested or saver.failed)
@@ -94,8 +102,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             if finished or stopping or _due(step, config.checkpoint.every_steps):
                 started = time.perf_counter()
                 log.sync()
-                saver.save(engine.state(), _record(run, step, tokens, batch.cursor), run.tokenizer)
+                saver.save(engine.state(), _record(run, config, step, tokens, batch.cursor), run.tokenizer)
                 save_seconds = time.perf_counter() - started
+            if segment_after(parts, tokens) is not part and not stopping:
+                log.changed(step)
     if tokens < end_tokens:
         log.stopped(step, tokens)
         return STOPPED
@@ -109,30 +119,49 @@ def _agree(engine: Engine, stopping: bool) -> tuple[bool, Peak]:
     return bool(stops), Peak.decode(np.array(peak))
 
 
-def _start(run: Training, log: RunLog, checkpoints: Path) -> Record:
+def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[Record, RunConfig]:
     """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning: weights drawn from
-    the seed, or those of another run."""
+    the seed, or those of another run. And the config to go on with, which has what was changed in the run's middle."""
     group = file_group(run.config.health.timeout_s)
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
+        config = change.settle(run.config, None, ()).config
         run.engine.initialise()
         weights = starting_weights(run.config, run.heldout)
         if weights is not None:
             store.load(weights, {k: part for k, part in run.engine.state().items() if k.startswith("model/")}, group)
             run.engine.state_loaded(0)
             log.event("started_from", checkpoint=str(weights))
-        return _record(run, 0, 0, run.stream.cursor(0))
+        return _record(run, config, 0, 0, run.stream.cursor(0)), config
     record = Record.read(checkpoint / RECORD)
-    check_same_run(record, run.config)
+    found = on_leader("looking for changes of the run", lambda: change.recorded(checkpoints.parent), group)
+    settled = change.settle(run.config, record, found)
+    for dropped in settled.dropped:
+        log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")
+    check_same_run(record, settled.config)
     store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates, record.loss_scale)
-    return record
+    return record, settled.config
 
 
-def _record(run: Training, step: int, tokens: int, cursor: Cursor) -> Record:
-    config, engine = run.config.model_dump(mode="json"), run.engine
+def _check_to_come(run: Training, config: RunConfig, parts: list[Segment], tokens: int) -> None:
+    """That settings which were changed suit the layout and the data, before the run's files say that they were."""
+    if config.run.changes:
+        check_repeats(config, run.stream)
+        for part in parts[parts.index(segment_after(parts, tokens)) :]:
+            plan_layout(part.config, run.layout.world)
+
+
+def _next_sequences(config: RunConfig, parts: list[Segment], samples: int) -> int:
+    tokens = tokens_of(config, samples)
+    return batch_sequences(segment_after(parts, tokens).config.batch, tokens)
+
+
+def _record(run: Training, config: RunConfig, step: int, tokens: int, cursor: Cursor) -> Record:
+    engine = run.engine
     scale = engine.loss_scale.state if engine.loss_scale is not None else None
-    return Record(step, engine.updates, tokens, cursor.to_dict(), config, str(run.layout), versions(), scale)
+    tree = config.model_dump(mode="json")
+    return Record(step, engine.updates, tokens, cursor.to_dict(), tree, str(run.layout), versions(), scale)
 
 
 def _due(step: int, every: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.checkpoint.files import RECORD, open_plain
+from pretrain.config.change import CHANGEABLE
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
@@ -90,7 +91,7 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
     keys = (
         scaling
         + [(section,) for section in _DEFINING]
-        + [("run", "seed"), ("batch", "sequences"), ("batch", "ramp"), ("batch", "short")]
+        + [("run", "seed"), ("run", "changes"), ("batch", "sequences"), ("batch", "ramp"), ("batch", "short")]
     )
     return [
         difference for key in keys for difference in _differences(".".join(key), *(_at(x, key) for x in (then, now)))
@@ -98,23 +99,33 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
 
 
 def check_same_run(record: Record, config: RunConfig) -> None:
-    """Raises ConfigError if `config` would not continue the run of `record`, naming the first key that differs."""
-    before = _config_of(record)
+    """Raises ConfigError if `config`, with its changes (`change.settle`), would not continue the run of `record`,
+    naming the first key that differs."""
+    before = config_of(record)
     then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
+    then["run"]["changes"] = now["run"]["changes"]
     for key, was, is_now in differences(then, now):
+        can = ", change it from here on (run.change)" if key.startswith(CHANGEABLE) else ""
         raise ConfigError(
             f"this run was started with {key}={was}, and the config now says {is_now}: "
-            "set it back, or use another run.dir for a new run"
+            f"set it back{can}, or use another run.dir for a new run"
+        )
+    if then["train"] != now["train"] and config.run.changes:
+        raise ConfigError(
+            f"train was {then['train']} and is now {now['train']}, and the settings of this run were changed in its "
+            "middle: set it back, or change the length from here on (run.change)"
         )
     if then["train"] != now["train"] and _depends_on_length(record, before, config):
         raise ConfigError(
             f"train was {then['train']} and is now {now['train']}, and the learning rate of steps already made "
-            "depends on it, as schedule's decay ends with training: keep the length, or start a new run (with "
-            "schedule.decay_tokens or decay_steps set; wsd can be made longer until its decay begins)"
+            "depends on it, as schedule's decay ends with training: keep the length, change it from here on "
+            "(run.change), or start a new run (with schedule.decay_tokens or decay_steps set; wsd can be made longer "
+            "until its decay begins)"
         )
 
 
-def _config_of(record: Record) -> RunConfig:
+def config_of(record: Record) -> RunConfig:
+    """The config in a record. Raises ConfigError for one that today's sections cannot read."""
     try:
         return validate(RunConfig, record.config, "the config that it was started with")
     except ConfigError as error:

@@ -10,6 +10,7 @@ from pretrain.data.consumed import Consumed, config_of
 from pretrain.data.ledger import entries, planned
 from pretrain.data.stream import open_stream
 from pretrain.observe.metrics import read_metrics
+from pretrain.plan.changes import recorded, sentence
 from pretrain.plan.ramp import tokens_of
 from pretrain.plan.run_length import run_length
 
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
         "end_tokens": end_tokens,
         "realised": [asdict(entry) for entry in entries(config, stream, samples)],
         "planned": [asdict(entry) for entry in planned(config, stream)],
+        "changes": [recorded(config, number) for number in range(len(config.run.changes))],
     }
     print(json.dumps(report, indent=1) if options.json else table(report))
     return 0
@@ -53,4 +55,4 @@ def table(report: dict[str, Any]) -> str:
         numbers.append((f"{now['epochs']:.3f}", f"{end['epochs']:.3f}"))
         line = f"{now['name']:<{width}}{now['share']:>9.2%}"
         lines.append(line + "".join(f"{number:>16}" for pair in numbers for number in pair))
-    return "\n".join(lines)
+    return "\n".join([*lines, *map(sentence, report["changes"])])

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from pretrain.config.change import Change, Request
 from pretrain.config.section import Section
 
 
@@ -13,3 +14,7 @@ class Run(Section):
     )
     seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
     deterministic: bool = Field(False, description="ask torch for deterministic kernels (always so on a CPU)")
+    change: Request | None = Field(
+        None, description="goes on with another learning rate, schedule, batch or length from here (docs/optimizers.md)"
+    )
+    changes: tuple[Change, ...] = Field((), description="those made so far: written by the run, not by hand")

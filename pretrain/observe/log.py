@@ -4,7 +4,7 @@ with RunLog(config, layout, engine.is_reporter) as log: ...
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -19,8 +19,10 @@ from pretrain.errors import unwritable
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
+from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
 from pretrain.observe.track import Tracker
+from pretrain.plan.changes import recorded, sentence
 from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.layout import Layout
@@ -107,10 +109,21 @@ class RunLog:
         if self._reports is not None:
             self._reports.heldout(step, tokens, heldout)
 
+    def data(self, inputs: Sequence[DataInput]) -> None:
+        """What the run is trained on, for MLflow; its files have it in the config."""
+        if self._reports is not None:
+            self._reports.data(inputs)
+
     def event(self, name: str, **facts: Any) -> None:
         """Something happened: a line of events.jsonl."""
         if self._reports is not None:
             self._reports.event(name, **facts)
+
+    def changed(self, step: int) -> None:
+        """Settings were changed in the run's middle: those changes of its config that were made by now, and are not in
+        its events yet."""
+        if self._reports is not None:
+            self._reports.changed(step)
 
     def stopped(self, step: int, tokens: int) -> None:
         """The run was asked to stop, and has saved."""
@@ -201,6 +214,10 @@ class _Reports:
         self._progress.step(metrics)
         self._tracker.step(metrics)
 
+    def data(self, inputs: Sequence[DataInput]) -> None:
+        assert self._tracker is not None, "the run has begun"
+        self._tracker.data(inputs)
+
     def sync(self) -> None:
         assert self._metrics is not None, "the run has begun"
         self._metrics.sync()
@@ -218,6 +235,16 @@ class _Reports:
 
     def event(self, name: str, **facts: Any) -> None:
         self._events.event(name, **facts)
+
+    def changed(self, step: int) -> None:
+        events = [event for event in read_events(self._directory) if event["event"] == "changed"]
+        known = [(event["why"], event["step"]) for event in events]
+        for number, change in enumerate(self._config.run.changes):
+            if change.step <= step:
+                made = recorded(self._config, number)
+                if (change.why, change.step) not in known:
+                    self.event("changed", **made)
+                self.say(sentence(made))
 
     def stopped(self, step: int, tokens: int) -> None:
         self._ended = "stopped"

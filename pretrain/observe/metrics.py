@@ -75,8 +75,8 @@ class MetricsLog:
 
 
 class EventLog:
-    """Appends to events.jsonl: started, planned, resumed, saved, heldout, warning, stopped, failed, finished. For any
-    thread."""
+    """Appends to events.jsonl: started, planned, resumed, changed, saved, heldout, warning, stopped, failed, finished.
+    For any thread."""
 
     def __init__(self, run_dir: str | Path) -> None:
         self._lines = _Lines(Path(run_dir) / "events.jsonl", keep=lambda line: True)

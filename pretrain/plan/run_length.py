@@ -1,25 +1,63 @@
-"""How long a run is. No torch."""
+"""How long a run is, and which settings its steps are made with. No torch."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pretrain.config.run_config import RunConfig
+from pretrain.plan.changes import in_force
 from pretrain.plan.ramp import batch_sequences
 
+Position = tuple[int, int]
+"""(optimizer steps, tokens) that are done"""
 
-def run_length(config: RunConfig) -> tuple[int, int]:
-    """(optimizer steps, tokens) at the end of the run. One given in tokens ends with the first whole batch that reaches
-    them; `tokens` counts that batch."""
-    train, length = config.train, config.model.sequence_length
-    last_step, last_token = train.steps or math.inf, train.tokens or math.inf
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps of a run that are made with the same settings."""
+
+    begin: Position
+    config: RunConfig
+    """the settings, as of a run that had them from its start"""
+    end: Position
+    """where the run is over with them"""
+
+
+def segments(config: RunConfig) -> list[Segment]:
+    """One, and one more for each change in the middle of the run. Each begins where the one before it was at the step
+    of the change; the last one ends the run. Raises ConfigError for a change that does not fit the run."""
+    changes, begin = config.run.changes, (0, 0)
+    found: list[Segment] = []
+    for number in range(len(changes) + 1):
+        now = in_force(config, changes[:number])
+        if number:
+            begin = _walk(found[-1].config, begin, changes[number - 1].step, math.inf)
+        found.append(Segment(begin, now, _walk(now, begin, now.train.steps or math.inf, now.train.tokens or math.inf)))
+    return found
+
+
+def segment_after(found: Sequence[Segment], tokens: int) -> Segment:
+    """The one that the step after `tokens` tokens is of."""
+    return next(segment for segment in reversed(found) if segment.begin[1] <= tokens)
+
+
+def run_length(config: RunConfig) -> Position:
+    """The end of the run. One given in tokens ends with the first whole batch that reaches them; that batch counts."""
+    return segments(config)[-1].end
+
+
+def _walk(config: RunConfig, begin: Position, last_step: float, last_token: float) -> Position:
+    """Where the run is that goes on from `begin` until one of the two is reached."""
+    (steps, tokens), length = begin, config.model.sequence_length
     ramp_tokens = config.batch.ramp.tokens if config.batch.ramp else 0
-    steps = tokens = 0
-    if config.batch.short is not None:
-        short_tokens = config.batch.sequences * config.batch.short.sequence_length  # of a batch
-        steps = int(min(config.batch.short.steps, last_step, -(-last_token // short_tokens)))
-        tokens = steps * short_tokens
+    short = config.batch.short
+    if short is not None and steps < min(short.steps, last_step):
+        short_tokens = config.batch.sequences * short.sequence_length  # of a batch
+        few = int(min(short.steps - steps, last_step - steps, max(0, -(-(last_token - tokens) // short_tokens))))
+        steps, tokens = steps + few, tokens + few * short_tokens
     while steps < last_step and tokens < min(ramp_tokens, last_token):
         tokens += batch_sequences(config.batch, tokens) * length
         steps += 1
     batch_tokens = config.batch.sequences * length
-    left = int(last_step) - steps if train.tokens is None else max(0, -(-(train.tokens - tokens) // batch_tokens))
-    return steps + left, tokens + left * batch_tokens
+    left = max(0, min(last_step - steps, -(-(last_token - tokens) // batch_tokens)))
+    return steps + int(left), tokens + int(left) * batch_tokens
