@@ -6,7 +6,6 @@ library it is in, which may train a tokenizer for minutes.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -22,8 +21,8 @@ _TRACKED = "ignore:resource_tracker"
 
 @contextmanager
 def ends_at_a_signal(sentence: str) -> Iterator[None]:
-    """Inside, a signal ends this process and those it has started, with `sentence` on stderr and status `STOPPED`. For
-    the main thread, around work that a killed process would not harm."""
+    """Inside, a signal ends this process with `sentence` on stderr and status `STOPPED`; workers of `work.py` end with
+    it. For the main thread, around work that a killed process would not harm."""
     _quiet_tracker()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -55,8 +54,6 @@ def held_back() -> Iterator[None]:
 def _watch(reading: int, sentence: str) -> None:
     while number := os.read(reading, 1):
         if number[0] in SIGNALS:
-            for process in multiprocessing.active_children():
-                process.kill()
             below = "\n" if sys.stderr.isatty() else ""  # the line that shows the progress
             print(f"{below}{sentence}", file=sys.stderr, flush=True)
             os._exit(STOPPED)

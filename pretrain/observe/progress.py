@@ -75,7 +75,7 @@ class Progress:
         yield _Part(done, done, 9, "main")
         heldout = "" if self._heldout is None else f" (held-out {self._heldout:.4f})"
         yield _Part(f"{loss}{heldout}", loss, 8, "main")
-        yield _Part(f"rate {metrics.learning_rate:.3g}", f"rate {metrics.learning_rate:.2g}", 4)
+        yield _Part(f"rate {metrics.learning_rate:.3g}", f"lr {metrics.learning_rate:.1e}", 4)
         yield _Part(f"gradient norm {metrics.grad_norm:.3g}", f"norm {metrics.grad_norm:.2g}", 3)
         yield _Part(f"{metrics.tokens_per_second:,.0f} tokens/s", f"{_short(metrics.tokens_per_second)} tok/s", 6)
         if metrics.mfu is not None:

@@ -92,8 +92,8 @@ def test_a_narrow_terminal_gets_a_line_that_does_not_wrap(monkeypatch: pytest.Mo
             "step  12,000/600,000  loss 3.9000 (held-out 3.2100)  rate 0.0006  gradient norm 1.25  123,456 tokens/s  "
             "MFU 41.2%  61.2 GB GPU",
         ),
-        (100, "step  12,000/600,000  loss 3.9000  rate 0.0006  norm 1.2  123k tok/s  MFU 41%  61.2 GB  5d14h left"),
-        (80, "step  12,000/600,000  loss 3.9000  rate 0.0006  123k tok/s  MFU 41%  5d14h left"),
+        (100, "step  12,000/600,000  loss 3.9000  lr 6.0e-04  norm 1.2  123k tok/s  MFU 41%  61.2 GB  5d14h left"),
+        (80, "step  12,000/600,000  loss 3.9000  lr 6.0e-04  123k tok/s  MFU 41%  5d14h left"),
         (60, "step  12,000/600,000  loss 3.9000  123k tok/s  5d14h left"),
     ],
 )

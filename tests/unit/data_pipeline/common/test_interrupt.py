@@ -48,8 +48,10 @@ def session(leader: int) -> list[int]:
 
 @pytest.mark.parametrize("whom", ["the whole group, as a terminal does", "the command alone"])
 def test_ctrl_c_is_one_sentence_and_the_same_command_goes_on(whom: str, tmp_path: Path) -> None:
+    begun = [tmp_path / name for name in ("0.done.json", "1.done.json", "begun-2", "begun-3")]
     command = start(tmp_path, 600)
-    wait_for(lambda: (tmp_path / "0.done.json").exists() and len(list(tmp_path.glob("begun-*"))) >= 3)
+    wait_for(lambda: all(path.exists() for path in begun))
+    assert begun[2].read_text() == "SIGINT SIGUSR1 SIGTERM", "a worker has nothing to say"
     send = os.killpg if whom.startswith("the whole") else os.kill
     send(command.pid, signal.SIGINT)
     printed = command.communicate(timeout=WAIT_S)
