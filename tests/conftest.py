@@ -1,9 +1,16 @@
-"""How the processes of `make test` share the tests: a file goes to one of them, so that what its tests have in common
-is made once; the end-to-end tests go to one together, as they have a dataset and a run in common."""
+"""How the processes of `make test` share the tests, and where the time went.
+
+A file goes to one process, so that what its tests have in common is made once; the end-to-end tests go to one together,
+as they have a dataset and a run in common.
+"""
+
+from collections import Counter
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
+
+_LONG_S = 60.0  # of tests in all: what took less is not worth a table
 
 
 class _ByFile(LoadScopeScheduling):
@@ -15,3 +22,18 @@ class _ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     config.option.loadscopereorder = False  # as collected: the longest come first
     return _ByFile(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Seconds by part: each file of several ranks or commands, and each package of the unit tests."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folders = report.nodeid.split("::")[0].split("/")
+                seconds["/".join(folders[:3])] += report.duration
+    if seconds.total() > _LONG_S:
+        terminalreporter.section("seconds by part")
+        for part, part_s in seconds.most_common():
+            terminalreporter.write_line(f"{part_s:7.1f}  {part}")
+        terminalreporter.write_line(f"{seconds.total():7.1f}  in all, by processes that worked side by side")
