@@ -14,7 +14,7 @@ from pretrain.attention.cache import LayerCache
 from pretrain.attention.exchange import own_positions, whole_sequences
 from pretrain.attention.patterns.base import Kernel, mask, masked
 from pretrain.attention.patterns.registry import FORMS
-from pretrain.attention.relative import bias_by_distance
+from pretrain.attention.relative import bias_by_distance, bias_of_distances
 from pretrain.attention.rotary import rotated
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
@@ -84,7 +84,7 @@ class CoreAttention(MegatronModule):
             if attention_bias is not None:
                 attention_bias = attention_bias.chunk(self.context.size(), dim=1)[self.context.rank()]
         if inputs.cache is not None:
-            key, value = inputs.cache.extended(key, value)
+            key, value = inputs.cache.extended(key, value, inputs.positions_BS)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if k.shape[1] < q.shape[1]:  # a head of keys is read by several of queries, which are neighbours
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
@@ -96,6 +96,8 @@ class CoreAttention(MegatronModule):
     ) -> Tensor:  # fmt: skip
         """[B, H, queries, width] of whole sequences; in the pattern's own form if nothing else hides or weighs keys."""
         dropout = self.dropout if self.dropout.active else None
+        if inputs.cache is not None and inputs.cache.ragged:
+            return self._attend_by_position(q, k, v, inputs, table)
         plain = inputs.shown_BK is None and inputs.documents_BPKK is None and not self.biased
         if self.causal and plain and self.form is not None:
             out: Tensor = self.form(q, k, v, self.pattern, self.kernel, dropout)
@@ -109,6 +111,19 @@ class CoreAttention(MegatronModule):
             own = inputs.documents_BPKK[:, self.number : self.number + 1]
             return masked(q, k, v, None, own if bias is None else own + bias, self.scale, self.kernel, dropout)
         return masked(q, k, v, self._seen(q, k, inputs.shown_BK), bias, self.scale, self.kernel, dropout)
+
+    def _attend_by_position(
+        self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
+    ) -> Tensor:  # fmt: skip
+        """Likewise, of a decoder whose rows have read different numbers of positions before these queries. A prefix
+        comes before all of them, so it is seen anyway, but its biases are of both ways."""
+        query_BQ1, key_K = inputs.positions_BS[:, :, None], torch.arange(k.shape[2], device=k.device)
+        seen_BQK = (key_K <= query_BQ1) & self.pattern.sees(query_BQ1, key_K)
+        bias = None
+        if table is not None:
+            both_ways = inputs.shown_BK is not None
+            bias = bias_of_distances(table, key_K - query_BQ1, both_ways, self.distance).permute(0, 3, 1, 2)
+        return masked(q, k, v, seen_BQK[:, None], bias, self.scale, self.kernel, None)
 
     def _seen(self, q: Tensor, k: Tensor, shown_BK: Tensor | None) -> Tensor | None:
         """Bool, broadcastable to [batch, heads, queries, keys]; None: everything."""

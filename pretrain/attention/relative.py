@@ -12,9 +12,14 @@ def bias_by_distance(table: Tensor, queries: int, keys: int, both_ways: bool, la
     """[buckets, heads] -> [1, heads, queries, keys], the queries being the last of the keys' positions. `both_ways`:
     half of the buckets are for keys that come after their query; otherwise those count as at distance zero."""
     distances = torch.arange(1 - keys, queries, device=table.device)  # of key from query
-    values = F.embedding(bucket(distances, table.shape[0], both_ways, largest), table)
+    values = bias_of_distances(table, distances, both_ways, largest)
     # The rows of a Toeplitz matrix are windows of one vector, from the last query to the first.
     return values.T.unfold(1, keys, 1).flip(1)[None]
+
+
+def bias_of_distances(table: Tensor, distances: Tensor, both_ways: bool, largest: int) -> Tensor:
+    """[buckets, heads] -> [..., heads], of distances [...] (key's position minus query's)."""
+    return F.embedding(bucket(distances, table.shape[0], both_ways, largest), table)
 
 
 def bucket(distances: Tensor, buckets: int, both_ways: bool, largest: int) -> Tensor:

@@ -27,13 +27,12 @@ def main(argv: list[str]) -> int:
     if options.out is not None:
         check_writable(options.out)
     candidates = locate(options.checkpoint)
-    overrides = ["parallel.pipeline=1", *options.overrides]
     one_rank = options.nproc is None and not under_launcher()
-    if starts_ranks(expected_config(candidates, overrides, one_rank), options.nproc, trains=False):
+    if starts_ranks(expected_config(candidates, options.overrides, one_rank), options.nproc, trains=False):
         return start_ranks(options.nproc, ["translate", *argv], None)
     from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import write_translation
 
-    config, checkpoint = open_checkpoint(candidates, overrides, one_rank)
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank)
     write_translation(config, checkpoint, options.file, options.beam, options.penalty, options.longest, options.out)
     return 0

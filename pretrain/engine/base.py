@@ -125,19 +125,21 @@ class TrainEngine(ScoreEngine, Protocol):
 class DecodeEngine(ScoreEngine, Protocol):
     """What generation and translation need."""
 
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
-        """Greedy continuations of up to `new_tokens` tokens each, ending before the first `stop` token. Collective as
-        `score` is."""
-
-    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Any:
-        """Of an encoder-decoder: hypotheses without a token yet, one for each row of `tokens` [rows, length] (int64),
-        those that are not padding being true in `attention_mask` [rows, length]; for `next_tokens`. Collective within
-        one replica of the model, of one pipeline stage."""
+    def begin(self, inputs: Sequence[Sequence[int]]) -> Any:
+        """Hypotheses without a token yet, one for each of `inputs` (ids, of any lengths), which have been read: by an
+        encoder-decoder's encoder; else by the decoder itself, as the beginning of a text that goes on (where there may
+        be nothing to read) or, if it is trained on targets, as a prefix. For `next_tokens`. Collective within one
+        replica of the model. Raises ConfigError for layouts that cannot decode."""
 
     def next_tokens(self, hypotheses: Any, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """Makes `hypotheses` those that go on from `parents` [hypotheses], numbers of what they were before, by a token
-        each, of `tokens` [hypotheses] (int64; first the decoder's start), which alone are read. Returns [hypotheses,
-        vocabulary] float32: log probabilities, in nats, of what follows. Collective likewise."""
+        each, of `tokens` [hypotheses] (int64; first the decoder's start, or the last token of a text that goes on),
+        which alone are read. Returns [hypotheses, vocabulary] float32: log probabilities, in nats, of what follows, the
+        same bits on every rank of the replica. Collective likewise."""
+
+    def most_probable(self, batch: Rows) -> np.ndarray:
+        """[rows, labels] int64: the most probable token where each label is asked for; the labels' values don't matter.
+        Collective likewise."""
 
 
 class InspectEngine(Ranks, Protocol):

@@ -108,6 +108,14 @@ class Groups:
             dist.broadcast(value, src=source, group=parallel_state.get_pipeline_model_parallel_group())
         return value
 
+    def from_the_decider(self, value: Tensor) -> Tensor:
+        """The value of the last stage's first tensor rank, on every rank of the replica: the same bits, also where
+        ranks compute alike but not on the same hardware. As for `from_last_stage`; without context ranks."""
+        if self.tensor_world * self.pipeline_world > 1:
+            group = parallel_state.get_model_parallel_group()
+            dist.broadcast(value, src=dist.get_process_group_ranks(group)[-self.tensor_world], group=group)
+        return value
+
     def largest(self, value: Tensor) -> Tensor:
         """Over all ranks, each element for itself."""
         dist.all_reduce(value, op=dist.ReduceOp.MAX)

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from data_pipeline.batch import Rows
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
+from pretrain.evaluate.decoding.base import Request, Sampling, Stops
+from pretrain.evaluate.decoding.sampling import sample
 
 _LENGTH_MULTIPLE = 16  # row lengths: few shapes, and tensor ranks can share a sequence
 
@@ -71,8 +73,9 @@ def generate_answers(
     answers: list[list[int]] = [[] for _ in prompts]
     for rows in _batches(list(map(len, prompts)), batch_rows):
         texts = [list(prompts[row])[-(length - new_tokens) :] for row in rows]
-        for row, answer in zip(rows, engine.generate(texts, new_tokens, stop), strict=True):
-            answers[row] = answer
+        requests = [Request(text[:-1], text[-1], new_tokens, "") for text in texts]
+        for row, (answer,) in zip(rows, sample(engine, requests, Sampling(), Stops(frozenset({stop}))), strict=True):
+            answers[row] = answer.tokens
     return answers
 
 

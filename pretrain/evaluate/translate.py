@@ -5,19 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import sacrebleu
 
-from data_pipeline.recipes.base import padded
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.beam import search
-from pretrain.evaluate.scoring import gather, my_items
+from pretrain.evaluate.decoding.base import Beam, Request, Stops
+from pretrain.evaluate.decoding.decode import decode
 
 _BATCH = 32  # inputs at a time, of like length
-_NONE = -1
 
 
 @dataclass(frozen=True)
@@ -66,21 +63,10 @@ def translate(
     ranks share the sources, and all have the result."""
     ids = [tokenizer.encode(source) for source in lines.sources]
     cut = sum(len(source) >= length for source in ids)
-    ids = [[*source[: length - 1], specials.end] for source in ids]
-    mine = list(my_items(engine, len(ids)))
-    found = np.full((len(mine), longest), _NONE, np.int64)
-    order = sorted(range(len(mine)), key=lambda place: len(ids[mine[place]]))
-    for first in range(0, len(order), _BATCH):
-        places = order[first : first + _BATCH]
-        rows = [np.array(ids[mine[place]]) for place in places]
-        tokens, attention_mask = padded(rows, max(map(len, rows)), specials.pad)
-        targets = search(engine, tokens, attention_mask, specials.start, specials.end, longest, beam, penalty)
-        for place, target in zip(places, targets, strict=True):
-            found[place, : len(target)] = target
-        progress(f"{first + len(places)} of {len(order)}")
-    written = gather(engine, found, len(ids)).astype(np.int64)
+    requests = [Request([*source[: length - 1], specials.end], specials.start, longest, "") for source in ids]
+    found = decode(engine, requests, Beam(beam, penalty), Stops(frozenset({specials.end})), progress, _BATCH * beam)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
-    texts = [tokenizer.decode([i for i in row if 0 <= i < known]) for row in written.tolist()]
+    texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in found]
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
         return Translation(hypotheses, None, None, cut)

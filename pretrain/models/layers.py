@@ -74,10 +74,10 @@ class Layer(TransformerLayer):
 
     def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
         """The stream, after this layer's work on its part."""
-        own = inputs.own[self.part]
+        own, cache = inputs.own[self.part], inputs.cache if self.part == "decoder" else None
         x, _ = super().forward(
             inputs.stream.part(stream_PBH, self.part),
-            attention_mask=own if inputs.cache is None else replace(own, cache=inputs.cache[self.layer_number]),
+            attention_mask=own if cache is None else replace(own, cache=cache[self.layer_number]),
             context=self._memory(stream_PBH, inputs) if self.reads_memory else None,
             context_mask=inputs.memory,
             attention_bias=table_of(stream_PBH, inputs.stream, self.part, self.model, self.tp_group.size()),

@@ -75,18 +75,15 @@ class Network(LanguageModule):
         self.received = input_tensor[0]
 
     def forward(self, batch: MicroBatch, cache: KeyValueCache | None = None) -> Any:
-        """With a `cache`, `batch` holds the positions that follow those read before; of an encoder-decoder, which began
-        with `encode`, the decoder's."""
+        """With a `cache`, `batch` holds the positions that follow those read before. Of an encoder-decoder it is the
+        decoder's that are cached; the first call has nothing to decode, and leaves what decoder layers read of the
+        encoder."""
         inputs = self._inputs(batch, cache)
         stream = self.decoder(self.embedding(batch, inputs.stream) if self.pre_process else self.received, inputs)
+        if cache is not None and "encoder" in inputs.stream:
+            self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
+            return stream
         return self._predict(stream, inputs, batch) if self.post_process else stream
-
-    def encode(self, batch: MicroBatch) -> KeyValueCache:
-        """What decoding goes on from, of an encoder-decoder that lies on one stage. `batch` has nothing to decode."""
-        inputs, cache = self._inputs(batch, None), KeyValueCache()
-        stream = self.decoder(self.embedding(batch, inputs.stream), inputs)
-        self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
-        return cache
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         tensor_ranks = self.tp_group.size()

@@ -38,9 +38,9 @@ class Tokens:
         follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
 
-    def next_token(self, logits_1BV: Tensor) -> Tensor:
-        """The most probable next token id [B], on every tensor rank."""
-        return self._most_probable(logits_1BV)[-1]
+    def most_probable(self, outputs: Any) -> Tensor:
+        """[B, L] the most probable token ids, on every tensor rank. Overwrites the logits."""
+        return self._most_probable(outputs[0] if isinstance(outputs, tuple) else outputs).T
 
     def log_probabilities(self, logits_LBV: Tensor) -> Tensor:
         """[L, B, vocabulary] float32, nats, on every tensor rank."""

@@ -1,20 +1,18 @@
 """Initial weights as a function of (seed, global name, global shape, position in it), and of nothing else.
 
-A counter-based generator (Philox) gives the number at any flat position directly, so each rank makes just its own
-part and every layout, stage and device starts from the same weights. From which distribution is declared with each
-parameter (`plan/parts.py`). Normal values come from the inverse normal distribution in double precision.
+Numbers come by their flat position (`uniform.py`), so each rank makes just its own part and every layout, stage and
+device starts from the same weights. From which distribution is declared with each parameter (`plan/parts.py`). Normal
+values come from the inverse normal distribution in double precision.
 """
 
-import hashlib
 from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pretrain.plan.declaration import Constant, Declared
+from pretrain.random.uniform import uniform
 
-_PER_BLOCK = 4  # 64-bit words that one Philox counter value gives
 _CHUNK = 1 << 22  # values made at a time: bounds the double-precision scratch to 32 MiB
 
 
@@ -32,13 +30,9 @@ def initial_values(declared: Declared, seed: int, start: int, count: int) -> Ten
 
 def normal(seed: int, name: str, shape: tuple[int, ...], start: int, count: int) -> Tensor:
     """Standard normal values at flat positions [start, start + count), float32."""
-    digest = hashlib.sha256(f"{seed}/{name}/{shape}".encode()).digest()
-    key = np.frombuffer(digest[:16], dtype=np.uint64)
     out = torch.empty(count)
     for done in range(0, count, _CHUNK):
         size = min(_CHUNK, count - done)
-        block, skip = divmod(start + done, _PER_BLOCK)
-        words = np.random.Philox(key=key, counter=block).random_raw(skip + size)[skip:]
-        uniform = torch.from_numpy(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
-        out[done : done + size] = torch.special.ndtri(uniform).float()
+        values = torch.from_numpy(uniform(f"{seed}/{name}/{shape}", start + done, size))
+        out[done : done + size] = torch.special.ndtri(values).float()
     return out

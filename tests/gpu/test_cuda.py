@@ -21,6 +21,7 @@ from pretrain.random.dropout import Dropout
 from pretrain.verify.departure import EXACT
 from pretrain.verify.jobs import ONE_RANK, plan
 from pretrain.verify.run import Row, Verification
+from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
@@ -202,7 +203,7 @@ def _continuations() -> tuple[list[list[int]], list[list[int]]]:
         for _ in range(count):
             ids.append(int(engine.logits(Rows.of(np.array([ids]), np.array([ids])))[0, -1].argmax()))
         whole.append(ids[len(prompt) :])
-    return engine.generate(prompts, count, stop=-1), whole
+    return greedy(engine, prompts, count), whole
 
 
 def test_cached_generation_equals_whole_forward_passes() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.batch import Rows
+from tests.helpers.decoding import greedy
 from tests.helpers.families import train_family
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config
@@ -41,7 +42,7 @@ def test_it_trains_alike_on_every_layout() -> None:
 def _generated(parallel: dict[str, Any]) -> list[list[int]]:
     engine = build_engine(tiny_config(model=MODEL, parallel=parallel))
     train_family(engine, range(1, 4))
-    return engine.generate(PROMPTS, NEW_TOKENS, -1)
+    return greedy(engine, PROMPTS, NEW_TOKENS, -1)
 
 
 def _scored_anew(answers: list[list[int]]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Scores and greedy generation do not depend on the layout, nor on the key-value cache."""
+"""Scores and texts do not depend on the layout, nor on the key-value cache, nor on what is decoded together."""
 
 from typing import Any
 
@@ -7,6 +7,8 @@ import pytest
 
 from data_pipeline.batch import Rows
 from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import Beam, Sampling
+from tests.helpers.decoding import continued, greedy
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, VOCABULARY, build_engine, tiny_config, train
 
@@ -36,9 +38,9 @@ def _score(parallel: dict[str, Any], rows_count: int) -> tuple[np.ndarray, np.nd
 def test_every_rank_gets_the_scores_that_one_rank_gets(world: int, parallel: dict[str, Any]) -> None:
     expected, expected_greedy = run_ranks(1, _score, {}, 5)[0]
     assert expected.shape == (5, LENGTH)
-    for found, greedy in run_ranks(world, _score, parallel, 5):
+    for found, greedy_there in run_ranks(world, _score, parallel, 5):
         np.testing.assert_allclose(found, expected, atol=2e-5)
-        np.testing.assert_array_equal(greedy, expected_greedy)
+        np.testing.assert_array_equal(greedy_there, expected_greedy)
 
 
 def _padding_bears_no_probability() -> float:
@@ -57,43 +59,51 @@ def test_probabilities_of_real_tokens_sum_to_one() -> None:
 def _generate(parallel: dict[str, Any], stop: int) -> list[list[int]]:
     engine = build_engine(tiny_config(parallel=parallel))
     train(engine, range(12))
-    return engine.generate(PROMPTS, NEW_TOKENS, stop)
+    return greedy(engine, PROMPTS, NEW_TOKENS, stop)
 
 
-def _generate_without_cache() -> list[list[int]]:
-    """One token at a time, scoring the whole sequence anew with every token of the vocabulary as the next."""
-    engine = build_engine(tiny_config(batch={"sequences": ROWS, "micro_sequences": ROWS}))
+def _texts(parallel: dict[str, Any], batches: list[list[list[int]]]) -> list[list[list[list[int]]]]:
+    """By each way of decoding, the texts of each prompt, those of a batch decoded together."""
+    engine = build_engine(tiny_config(parallel=parallel))
     train(engine, range(12))
-    found = []
-    for prompt in PROMPTS:
-        ids = list(prompt)
-        for _ in range(NEW_TOKENS):
-            tokens = np.tile(np.array(ids), (VOCABULARY, 1))
-            labels = np.zeros_like(tokens)
-            labels[:, -1] = np.arange(VOCABULARY)
-            ids.append(int(engine.score(Rows.of(tokens, labels)).log_probability[:, -1].argmax()))
-        found.append(ids[len(prompt) :])
+    ways = [Sampling(), Sampling(1.0, top_p=0.95, seed=3, texts=2), Beam(3, 0.6, 2)]
+    return [
+        [
+            [text.tokens for text in of_one]
+            for prompts in batches
+            for of_one in continued(engine, prompts, NEW_TOKENS, how)
+        ]
+        for how in ways
+    ]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[list[list[list[int]]]]:
+    found: list[list[list[list[int]]]] = run_ranks(1, _texts, {}, [PROMPTS])[0]
+    greedy, drawn, _ = found
+    assert all(drawn[prompt] != [greedy[prompt][0]] * 2 for prompt in range(len(PROMPTS)))
     return found
-
-
-def test_cached_generation_equals_scoring_everything_anew() -> None:
-    assert run_ranks(1, _generate, {}, -1)[0] == run_ranks(1, _generate_without_cache)[0]
 
 
 @pytest.mark.parametrize(
     ("world", "parallel"),
     [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2})],
 )
-def test_every_layout_generates_what_one_rank_generates(world: int, parallel: dict[str, Any]) -> None:
-    expected = run_ranks(1, _generate, {}, -1)[0]
-    for found in run_ranks(world, _generate, parallel, -1):
-        assert found == expected
+def test_every_layout_makes_the_texts_that_one_rank_makes(
+    world: int, parallel: dict[str, Any], texts: list[list[list[list[int]]]]
+) -> None:
+    for found in run_ranks(world, _texts, parallel, [PROMPTS]):
+        assert found == texts
+
+
+def test_a_text_does_not_depend_on_the_prompts_beside_it(texts: list[list[list[list[int]]]]) -> None:
+    assert run_ranks(1, _texts, {}, [PROMPTS[:1], PROMPTS[1:3], PROMPTS[3:]])[0] == texts
 
 
 def _refusals() -> list[str]:
     engine = build_engine(tiny_config(parallel={"context": 2}))
     with pytest.raises(ConfigError) as generation:
-        engine.generate(PROMPTS, NEW_TOKENS, -1)
+        greedy(engine, PROMPTS, NEW_TOKENS, -1)
     with pytest.raises(ValueError, match="multiples of") as length:
         engine.score(Rows.of(*np.zeros((2, 1, 7), dtype=np.int64)))
     return [str(generation.value), str(length.value)]

@@ -1,4 +1,4 @@
-"""Making text: greedy continuations of prompts, and what an encoder-decoder would say next."""
+"""Making text: what a model would say next, after inputs of any lengths, each position of which is read once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
+from data_pipeline.recipes.base import padded
 from pretrain.attention.cache import KeyValueCache
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
@@ -19,100 +21,102 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
 
+_FILLER = 0  # behind the end of a row, where nobody looks
+
 
 @dataclass
 class Hypotheses:
-    """Targets that grow together, each of one of the inputs that were encoded."""
+    """Texts that grow together, each from one of the inputs that were read."""
 
     cache: KeyValueCache
-    shown_BS: Tensor
-    """of each input, what is not padding"""
-    inputs: Tensor
+    inputs: np.ndarray
     """[hypotheses]: of which input each is"""
-    length: int = 0
-    """tokens of each that were read"""
+    lengths: np.ndarray
+    """[hypotheses]: positions of the decoder that each has read"""
+    shown: np.ndarray | None
+    """[inputs, positions] bool: of what an encoder read, what is not padding; a decoder's prefix; None: it has none"""
 
 
 class Decoder:
     """See `base.DecodeEngine`."""
 
     def __init__(
-        self, layout: Layout, groups: Groups, runner: Runner, cutter: Cutter, objective: Tokens, device: torch.device,
-        positions: int,
+        self, config: RunConfig, layout: Layout, groups: Groups, runner: Runner, cutter: Cutter, objective: Tokens,
+        device: torch.device,
     ) -> None:  # fmt: skip
-        """`positions`: the most that the model has."""
-        self._layout, self._groups, self._runner, self._cutter = layout, groups, runner, cutter
-        self._objective, self._device, self._positions = objective, device, positions
+        self._model, self._layout, self._groups = config.model, layout, groups
+        self._runner, self._cutter, self._objective, self._device = runner, cutter, objective, device
+        self._prefix = not config.objective.predicts_next
 
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
-        """Prompts of different lengths advance together: the shortest is read at once, then one position at a time,
-        each row taking its own prompt's token while it has one (exact without padding)."""
-        if self._layout.virtual > 1 or self._layout.context > 1:
-            raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no number")
-        shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-        total = longest + new_tokens
-        if total > self._positions:
-            raise ValueError(f"{total} positions do not fit model.sequence_length={self._positions}")
-        rows, device = len(prompts), self._device
-        ids = torch.zeros(rows, total, dtype=torch.long, device=device)
-        for row, prompt in enumerate(prompts):
-            ids[row, : len(prompt)] = torch.tensor(list(prompt), device=device)
-        ends = torch.tensor([len(prompt) for prompt in prompts], device=device)
-        cache = KeyValueCache()
-        finished = torch.zeros(rows, dtype=torch.bool, device=device)
-        with self._runner.without_sequence_parallel():
-            begin = 0
-            for end in range(shortest, total):
-                next_id = self._next_token(ids[:, begin:end], begin, cache)
-                begin = end
-                ids[:, end] = torch.where(end < ends, ids[:, end], next_id)
-                finished |= (end >= ends) & (ids[:, end] == stop)
-                if bool((finished | (end + 1 >= ends + new_tokens)).all()):
-                    break
-        return [_until(ids[row, len(p) : len(p) + new_tokens].tolist(), stop) for row, p in enumerate(prompts)]
-
-    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Hypotheses:
+    def begin(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""
-        if self._layout.pipeline > 1 or self._layout.context > 1:
-            raise ConfigError(
-                "translation runs with parallel.pipeline=1 and parallel.context=1, which change no number"
-            )
-        batch = self._cutter.cut(Rows(tokens, tokens, tokens, attention_mask=attention_mask), len(tokens))[0]
-        assert batch.attention_mask_BS is not None
-        with self._runner.evaluating(), self._runner.without_sequence_parallel():
-            cache = self._runner.bare[0].encode(batch)
-        return Hypotheses(cache, batch.attention_mask_BS, torch.arange(len(tokens), device=self._device))
+        if self._layout.virtual > 1 or self._layout.context > 1:
+            raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
+        assert self._model.has_decoder, "an encoder says nothing"
+        count, lengths = len(inputs), np.array([len(ids) for ids in inputs], np.int64)
+        tokens, own = padded([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
+        encodes = self._model.is_encoder_decoder
+        read = np.zeros_like(lengths) if encodes else lengths
+        held = Hypotheses(KeyValueCache(), np.arange(count), read, own if encodes or self._prefix else None)
+        if tokens.shape[1]:
+            ids, last = self._tensor(tokens), self._tensor(tokens[:, -1:])
+            positions = torch.arange(ids.shape[1], device=self._device).expand_as(ids)
+            shown = None if held.shown is None else self._tensor(held.shown)
+            held.cache.length = 0 if encodes else ids.shape[1]
+            self._run(MicroBatch(ids, positions, last, last, attention_mask_BS=shown), held.cache, None)
+        return held
 
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
-        rows = torch.as_tensor(parents, device=self._device)
-        inputs = hypotheses.inputs[rows]
-        hypotheses.cache.take(rows, memory_changes=not torch.equal(inputs, hypotheses.inputs))
-        ids = torch.as_tensor(tokens, device=self._device)[:, None]
-        positions = torch.full_like(ids, hypotheses.length)
+        held, inputs, lengths = hypotheses, hypotheses.inputs[parents], hypotheses.lengths[parents]
+        if not np.array_equal(parents, np.arange(len(held.inputs))):
+            held.cache.take(self._tensor(parents), memory_changes=not np.array_equal(inputs, held.inputs))
+        held.cache.length, held.cache.ragged = int(lengths.max()) + 1, bool(np.ptp(lengths))
+        ids, positions = self._tensor(tokens[:, None]), self._tensor(lengths[:, None])
+        shown = None
+        if held.shown is not None:
+            shown = held.shown[inputs]
+            if not self._model.is_encoder_decoder:  # as far as keys reach
+                shown = np.pad(shown, ((0, 0), (0, held.cache.length)))[:, : held.cache.length]
         batch = MicroBatch(
             ids, positions, ids, ids, decoder_tokens_BL=ids, decoder_positions_BL=positions,
-            attention_mask_BS=hypotheses.shown_BS[inputs],
+            attention_mask_BS=None if shown is None else self._tensor(shown),
         )  # fmt: skip
-        with self._runner.evaluating(), self._runner.without_sequence_parallel():
-            logits_1BV = self._runner.bare[0](batch, hypotheses.cache)
-            found: np.ndarray = self._objective.log_probabilities(logits_1BV)[0].cpu().numpy()
-        hypotheses.inputs, hypotheses.length = inputs, hypotheses.length + 1
+
+        def says(logits_1BV: Tensor) -> Tensor:
+            return self._objective.log_probabilities(logits_1BV)[0]
+
+        results = self._run(batch, held.cache, says)
+        empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
+        found: np.ndarray = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
+        held.inputs, held.lengths = inputs, lengths + 1
         return found
 
-    def _next_token(self, ids: Tensor, begin: int, cache: KeyValueCache) -> Tensor:
-        """The most probable token after `ids` [rows, positions], which follow `begin` cached positions."""
-        positions = torch.arange(begin, begin + ids.shape[1], device=self._device).expand_as(ids)
-        last = ids[:, -1:]  # the head works on no other
-        batch = MicroBatch(ids, positions, last, last)
+    def most_probable(self, batch: Rows) -> np.ndarray:
+        """See `base.DecodeEngine`."""
+        assert self._layout.virtual == self._layout.context == 1
+        micro = self._cutter.cut(batch, len(batch.tokens))
+        with self._runner.without_sequence_parallel():
+            results = self._runner.evaluate(micro, self._objective.forward, _reported(self._objective.most_probable))
+        empty = torch.empty(batch.labels.shape, dtype=torch.long, device=self._device)
+        found: np.ndarray = self._groups.from_the_decider(results[0].contiguous() if results else empty).cpu().numpy()
+        return found
 
-        def last_id(_: MicroBatch, logits: Tensor) -> tuple[Tensor, Tensor, Any]:
-            return logits.sum(), torch.tensor(0, dtype=torch.int), self._objective.next_token(logits)
+    def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any) -> list[Any]:
+        """What `says` makes of the logits, on the last stage."""
+        forward = partial(self._objective.forward, cache=cache)
+        with self._runner.without_sequence_parallel():
+            return self._runner.evaluate([batch], forward, _reported(says), cached=True)
 
-        results = self._runner.evaluate([batch], partial(self._objective.forward, cache=cache), last_id)
-        best = results[0] if results else torch.zeros(ids.shape[0], dtype=torch.long, device=self._device)
-        return self._groups.from_last_stage(best)
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, device=self._device)
 
 
-def _until(ids: list[int], stop: int) -> list[int]:
-    return ids[: ids.index(stop)] if stop in ids else ids
+def _reported(says: Any) -> Any:
+    """As the schedule wants a loss: with nothing in it, and what is reported."""
+
+    def loss(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
+        first = outputs[0] if isinstance(outputs, tuple) else outputs
+        return first.sum(), torch.tensor(0, dtype=torch.int), None if says is None else says(outputs)
+
+    return loss

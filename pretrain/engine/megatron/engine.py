@@ -71,9 +71,7 @@ class MegatronEngine:
         self._state = State(self.parameters, self.groups, self.sharding)
         self._cutter = Cutter(self.groups, self.device)
         self._runner = Runner(config.model, layout, self.bare, chunks)
-        self._decoder = Decoder(
-            layout, self.groups, self._runner, self._cutter, Tokens(*judging), self.device, config.model.sequence_length
-        )
+        self._decoder = Decoder(config, layout, self.groups, self._runner, self._cutter, Tokens(*judging), self.device)
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
@@ -152,17 +150,17 @@ class MegatronEngine:
         results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, whole)
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
+    def begin(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""
-        return self._decoder.generate(prompts, new_tokens, stop)
-
-    def encode(self, tokens: np.ndarray, attention_mask: np.ndarray) -> Hypotheses:
-        """See `base.DecodeEngine`."""
-        return self._decoder.encode(tokens, attention_mask)
+        return self._decoder.begin(inputs)
 
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
         return self._decoder.next_tokens(hypotheses, parents, tokens)
+
+    def most_probable(self, batch: Rows) -> np.ndarray:
+        """See `base.DecodeEngine`."""
+        return self._decoder.most_probable(batch)
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.TrainEngine`. Names are `model/...` (fp32 weights) and those of the optimizer's moments."""

@@ -36,10 +36,13 @@ class Runner:
         chunk's output."""
         return self._run(batches, forward, loss, forwarded)
 
-    def evaluate(self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss) -> list[Any]:
-        """Forward only, without dropout. What `loss` reports of each micro-batch, on the last stage."""
+    def evaluate(
+        self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss, cached: bool = False
+    ) -> list[Any]:  # fmt: skip
+        """Forward only, without dropout. What `loss` reports of each micro-batch, on the last stage. `cached`: chunks
+        are handed a key-value cache."""
         with self.evaluating():
-            return self._run(batches, forward, loss, None)
+            return self._run(batches, forward, loss, None, cached)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -68,7 +71,12 @@ class Runner:
             get_model_config(chunk).sequence_parallel = value
 
     def _run(
-        self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss, forwarded: Callable[[Any, Any], None] | None
+        self,
+        batches: Sequence[MicroBatch],
+        forward: Forward,
+        loss: Loss,
+        forwarded: Callable[[Any, Any], None] | None,
+        cached: bool = False,
     ) -> list[Any]:
         def step(iterator: Iterator[MicroBatch], chunk: nn.Module) -> tuple[Any, Callable[[Any], Any]]:
             batch = next(iterator)
@@ -81,21 +89,20 @@ class Runner:
         schedule = get_forward_backward_func()
         iterators = [iter(batches) for _ in self._chunks]
         virtual = self._layout.virtual > 1
-        rows, length = batches[0].tokens_BS.shape
         found: list[Any] = schedule(
             forward_step_func=step,
             data_iterator=iterators if virtual else iterators[0],
             model=self._chunks if virtual else self._chunks[0],
             num_microbatches=len(batches),
-            seq_length=self._stream_positions(length, batches[0].labels_BL.shape[1]),
-            micro_batch_size=rows,
+            seq_length=self._stream_positions(batches[0], cached),
+            micro_batch_size=len(batches[0].tokens_BS),
             forward_only=forwarded is None,
         )
         return found
 
-    def _stream_positions(self, inputs: int, labels: int) -> int:
+    def _stream_positions(self, batch: MicroBatch, cached: bool) -> int:
         """Of what travels between stages, over all ranks that share it: megatron-core divides by those."""
         layout = self._layout
         slices = layout.tensor if get_model_config(self.bare[0]).sequence_parallel else 1
-        own = streams.of_model(self._model, inputs // slices, labels // slices, layout.tensor)
+        own = streams.of_call(self._model, batch, cached, slices, layout.tensor)
         return own.positions * slices * layout.context

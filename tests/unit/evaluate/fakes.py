@@ -54,21 +54,16 @@ class FakeEngine:
         log_probability = logits.log_softmax(-1).gather(-1, torch.from_numpy(labels)[..., None])[..., 0]
         return Scores(log_probability.numpy(), (logits.argmax(-1).numpy() == labels))
 
+    def begin(self, inputs: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [list(ids) for ids in inputs]
+
     @torch.no_grad()
-    def generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
-        answers = []
-        for prompt in prompts:
-            assert 0 < len(prompt) <= LENGTH - new_tokens
-            ids, answer, cache = torch.tensor([list(prompt)]), [], None
-            while len(answer) < new_tokens:
-                out = self.model(ids, past_key_values=cache, use_cache=True)
-                token, cache = int(out.logits[0, -1].argmax()), out.past_key_values
-                if token == stop:
-                    break
-                answer.append(token)
-                ids = torch.tensor([[token]])
-            answers.append(answer)
-        return answers
+    def next_tokens(self, held: list[list[int]], parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """Reads everything anew, each row by itself."""
+        held[:] = [[*held[parent], int(token)] for parent, token in zip(parents, tokens, strict=True)]
+        assert all(len(ids) <= LENGTH for ids in held)
+        says = [self.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for ids in held]
+        return torch.stack(says).numpy()
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         assert self.data_world == 1

@@ -125,8 +125,8 @@ def test_prompts_that_do_not_fit_are_counted(engine: FakeEngine, tokenizer: ToyT
 
 def test_a_prompt_without_room_for_its_answer_is_cut_at_its_beginning(engine: FakeEngine) -> None:
     long, short = [n % 200 for n in range(30)], [5, 6]
-    expected = engine.generate([long[-12:], short], 4, -1)
-    assert generate_answers(engine, [short, long], 4, -1, 16, 1) == expected[::-1]
+    expected = generate_answers(engine, [short, long[-12:]], 4, -1, LENGTH, 1)
+    assert generate_answers(engine, [short, long], 4, -1, 16, 1) == expected
 
 
 def test_a_target_keeps_its_place_when_its_context_is_cut(engine: FakeEngine) -> None:

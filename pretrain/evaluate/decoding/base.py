@@ -1,0 +1,82 @@
+"""What decoding is asked for, and what it gives: texts of token ids, for any model that has a decoder."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt, as the engine is to read it."""
+
+    reads: Sequence[int]
+    """ids read first: an encoder's input, a prefix, or all but the last of a text that goes on"""
+    start: int
+    """read next, by the decoder, which then begins to say something: its start, or the last of a text that goes on"""
+    longest: int
+    """the most tokens to make"""
+    stream: str
+    """name of the random numbers that it is sampled with: requests of the same name, alike, give the same texts"""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Token after token, each drawn from what the model says; at temperature 0 the most probable (greedy)."""
+
+    temperature: float = 0.0
+    """what log probabilities are divided by"""
+    top_k: int | None = None
+    """draw among so many tokens, the most probable"""
+    top_p: float | None = None
+    """then among the fewest that have this much of what is left of the probability (nucleus sampling: Holtzman et al.
+    2019, arXiv 1904.09751)"""
+    seed: int = 0
+    texts: int = 1
+    """drawn for each request, each with random numbers of its own"""
+
+
+@dataclass(frozen=True)
+class Beam:
+    """The most probable text, as far as so many hypotheses at a time find it; see `beam.py`."""
+
+    width: int
+    penalty: float = 0.6
+    """of length; 0: none"""
+    texts: int = 1
+    """found of each request, the best first; at most `width`"""
+
+
+Decoding = Sampling | Beam
+"""How texts are made."""
+
+Ended = Literal["stop", "longest", "interrupted"]
+"""Why a text is over: an end or a stop string came, it has as many tokens as were asked for, or nobody wanted more."""
+
+
+@dataclass(frozen=True)
+class Stops:
+    """What ends a text."""
+
+    ids: frozenset[int] = frozenset()
+    """tokens, which are not part of it"""
+    text: Callable[[Sequence[int]], bool] | None = None
+    """whether the tokens of a text hold a stop string that ends with the last of them"""
+
+    def end(self, tokens: Sequence[int]) -> bool:
+        """Whether the last of `tokens` ends a text."""
+        return tokens[-1] in self.ids or (self.text is not None and self.text(tokens))
+
+
+@dataclass(frozen=True)
+class Generated:
+    """One text."""
+
+    tokens: list[int]
+    """without an end; up to the last token of a stop string"""
+    log_probability: float
+    """nats, of all tokens and the end, by the model itself: before temperature, and whatever was left out of a draw"""
+    ended: Ended
+
+
+Watch = Callable[[Sequence[Sequence[int]]], bool]
+"""Told the tokens of all texts that are not over, whenever they have one more; returns whether to go on."""
