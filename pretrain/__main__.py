@@ -10,6 +10,7 @@
     pretrain export runs/debug-gpt --to hf exported/debug-gpt
     pretrain import hf exported/debug-gpt --out runs/imported
     pretrain translate runs/debug-transformer test.jsonl --beam 4
+    pretrain generate runs/debug-gpt --prompt "The" --temperature 0.8 --top-p 0.9
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
@@ -33,6 +34,7 @@ _MODULES = {
     "export": "export",
     "import": "import_",
     "translate": "translate",
+    "generate": "generate",
 }
 """verb -> file in `commands/`"""
 

@@ -16,11 +16,11 @@ _LIMIT = timedelta(hours=2)  # that ranks wait for the slowest disk
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN}
 
 
-def file_group(timeout_s: float) -> dist.ProcessGroup:
+def file_group(timeout_s: float, limit: timedelta = _LIMIT) -> dist.ProcessGroup:
     """A group of all ranks for what they do around files: they have `timeout_s` to find each other, but one may be at
-    work on a big file or a slow disk for far longer than any step of training may take. Collective."""
+    work on a big file or a slow disk for far longer than any step of training may take: up to `limit`. Collective."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-    _set_pg_timeout(_LIMIT, group)
+    _set_pg_timeout(limit, group)
     return group
 
 

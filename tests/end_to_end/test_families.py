@@ -119,6 +119,31 @@ def test_few_shot_tasks_are_not_for_an_encoder(alone: dict[str, Path], tmp_path:
     assert "use --tasks heldout" in done.stderr
 
 
+def test_an_encoder_fills_masks_alike_on_any_ranks_and_has_no_text_to_draw(alone: dict[str, Path]) -> None:
+    prompts = ("--prompt", "The [MASK] statement is", "--prompt", "A [MASK] of [MASK]")
+    filled = _run("generate", alone["bert"], *prompts)
+    assert filled.startswith("[prompt] The [MASK] statement is\n[text] The")
+    assert filled.count("[text] ") == 2
+    assert "[MASK]" not in "".join(filled.split("[prompt] A [MASK] of [MASK]")[1:])
+    assert _run("generate", alone["bert"], *prompts, "parallel.pipeline=2", "--nproc", "4") == filled
+    refused = command.run("generate", alone["bert"], *prompts, "--temperature", "1")
+    assert refused.returncode == 2
+    assert "fills each [MASK] of a prompt with the most probable piece; leave --temperature out" in refused.stderr
+
+
+def test_an_encoder_decoder_fills_sentinels_alike_on_any_ranks(alone: dict[str, Path], tmp_path: Path) -> None:
+    found = []
+    for number, layout in enumerate(((), ("parallel.pipeline=2", "--nproc", "2"))):
+        out = tmp_path / f"{number}.jsonl"
+        _run("generate", alone["t5"], "--prompt", "The <extra_id_0> statement", "--out", out, *layout, "--beam", "3")
+        found.append(json.loads(out.read_text()))
+    for line in found:
+        assert line["filled"].startswith("The")
+        assert line["filled"].endswith(" statement")
+    texts = [{name: value for name, value in line.items() if name != "log_probability"} for line in found]
+    assert texts[0] == texts[1]
+
+
 PAIRS = [(f"{a} {b}", f"{b} and {a}") for a in ("eins", "zwei", "drei") for b in ("rot", "gelb", "grün")]
 
 

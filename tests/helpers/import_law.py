@@ -62,8 +62,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "registry",
     ),
     "pretrain.commands": (
-        "arguments local_ranks scoring",
-        "train eval verify compare export import_ translate data_ledger data_trace",
+        "arguments local_ranks scoring conversation",
+        "writing",
+        "train eval verify compare export import_ translate generate data_ledger data_trace",
         "data",
     ),
     "launch": ("demo_text", "corpora demo"),

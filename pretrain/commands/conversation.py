@@ -1,0 +1,117 @@
+"""`pretrain generate --interactive`: prompts typed one by one, each answered by text as it comes. Ctrl-C ends a text,
+Ctrl-D all. The first rank reads and prints; the others do as it does."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from itertools import count
+from types import FrameType
+
+from pretrain.checkpoint.collective import file_group, gather
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import Engine
+from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import Request, Sampling
+from pretrain.evaluate.decoding.fill import fill, masked_input
+from pretrain.evaluate.decoding.prompts import Prompts
+from pretrain.evaluate.decoding.sampling import sample
+from pretrain.evaluate.decoding.stream import TextStream
+
+_PATIENCE = timedelta(days=30)  # of the other ranks, with whoever types
+
+
+def converse(
+    engine: Engine, config: RunConfig, prompts: Prompts, how: Sampling, longest: int | None, stops: Sequence[str]
+) -> None:  # fmt: skip
+    """Until the input ends. A prompt that does not fit is said so, and the next one is asked for. Collective."""
+    group = file_group(config.health.timeout_s, _PATIENCE)
+    with _terminal(engine.is_reporter) as keyboard:
+        for turn in count():
+            prompt = gather(keyboard.line() if engine.is_reporter else None, group)[0]
+            if prompt is None:
+                return
+            try:
+                if config.model.has_decoder:
+                    request = prompts.request(prompt, longest)
+                    # The same prompt again is another draw.
+                    request = Request(request.reads, request.start, request.longest, f"{turn}/{prompt}")
+                    answer(engine, prompts, request, how, stops, keyboard)
+                else:
+                    ids = masked_input(prompts, prompt, config.model.sequence_length)
+                    _show(engine, f"{prompts.decode(fill(engine, prompts, [ids])[0])}\n")
+            except ConfigError as error:  # every rank meets it
+                _show(engine, f"{error}\n")
+
+
+def answer(
+    engine: Engine, prompts: Prompts, request: Request, how: Sampling, stops: Sequence[str], keyboard: "Keyboard"
+) -> None:  # fmt: skip
+    """Shows the text of a request as it comes, until it is over or Ctrl-C is pressed. Collective."""
+    stream = TextStream(prompts.decode, prompts.context(request), stops)
+
+    def watch(texts: Sequence[Sequence[int]]) -> bool:
+        _show(engine, stream.add(texts[0][-1]))
+        return not engine.any(keyboard.interrupted)
+
+    keyboard.interrupted = False
+    sample(engine, [request], how, prompts.stops(stops), watch)
+    _show(engine, f"{stream.end()}\n")
+
+
+def _show(engine: Engine, text: str) -> None:
+    if engine.is_reporter and text:
+        print(text, end="", flush=True)
+
+
+class Keyboard:
+    """Lines, and whether Ctrl-C was pressed since."""
+
+    def __init__(self) -> None:
+        self.interrupted = self._reading = False
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+        if self._reading:
+            raise KeyboardInterrupt
+
+    def line(self) -> str | None:
+        """The next one that is not empty; None at the end of the input."""
+        while True:
+            self._reading = True
+            try:
+                if typed := input("> "):
+                    return typed
+            except EOFError:
+                print()
+                return None
+            except KeyboardInterrupt:  # as a shell takes it: this line is not meant
+                print()
+            finally:
+                self._reading = False
+
+
+@contextmanager
+def _terminal(reads: bool) -> Iterator[Keyboard]:
+    """The keyboard, of the rank that `reads`. On a terminal only the process group in the foreground may read, which is
+    the launcher's: the rank takes its place, and so Ctrl-C comes here too."""
+    keyboard = Keyboard()
+    if not reads:
+        yield keyboard
+        return
+    signal.signal(signal.SIGINT, keyboard.receive)
+    if not sys.stdin.isatty():
+        yield keyboard
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401  # input() then edits its lines
+    terminal = sys.stdin.fileno()
+    before = os.tcgetpgrp(terminal)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # sent to whoever moves it from the background
+    os.tcsetpgrp(terminal, os.getpgrp())
+    try:
+        yield keyboard
+    finally:
+        os.tcsetpgrp(terminal, before)

@@ -1,0 +1,155 @@
+"""`pretrain generate CHECKPOINT_OR_RUN [--prompt TEXT]... | --file FILE | --interactive [--temperature T] [--top-k N]
+[--top-p P] [--beam N] [--penalty X] [--samples N] [--max-tokens N] [--stop TEXT]... [--seed N] [--out FILE] [--nproc N]
+[key=value ...]`"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from pretrain.commands.arguments import Parser, check_writable, count
+from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
+from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import Beam, Decoding, Sampling
+from pretrain.process.signals import unblock
+
+_HOW = ("temperature", "top_k", "top_p", "beam", "penalty", "samples", "max_tokens", "stop")
+
+
+def main(argv: list[str]) -> int:
+    """Goes on with prompts, fills in what they leave out, or turns them into targets: whatever the model was trained
+    for."""
+    unblock()
+    options = _parser().parse(argv)
+    prompts = _prompts(options)
+    from pretrain.checkpoint.directory import locate
+    from pretrain.checkpoint.state import expected_config
+
+    if options.out is not None:
+        check_writable(options.out)
+    candidates = locate(options.checkpoint)
+    one_rank = options.nproc is None and not under_launcher()
+    expected = expected_config(candidates, options.overrides, one_rank)
+    if expected.parallel.virtual > 1 or expected.parallel.context > 1:
+        raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
+    if not expected.model.has_decoder:
+        _refuse_decoding(options, expected.model.family)
+    if starts_ranks(expected, options.nproc, trains=False):
+        _decoding(options)  # so that a mistake is reported once
+        return start_ranks(options.nproc, ["generate", *argv], None)
+    from pretrain.build import open_checkpoint
+    from pretrain.commands.writing import Asked, write_texts
+
+    asked = Asked(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank)
+    write_texts(config, checkpoint, prompts, asked)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("generate", "Text from a model: continuations, filled gaps, targets.")
+    parser.add_checkpoint()
+    parser.add_overrides("such as parallel.tensor=2")
+    parser.add_argument("--prompt", action="append", metavar="TEXT", help="what to go on with; may be given again")
+    parser.add_argument("--file", type=Path, help="prompts: a line each, or JSON lines with prompt (*.jsonl)")
+    parser.add_argument("--interactive", action="store_true", help="prompts typed one by one, text as it comes")
+    parser.add_argument("--temperature", type=_at_least_zero, help="0: the most probable token each time (default)")
+    parser.add_argument("--top-k", type=count, help="draw among the N most probable tokens")
+    parser.add_argument("--top-p", type=_share, help="draw among the fewest tokens that have this probability")
+    parser.add_argument("--beam", type=count, help="search with N hypotheses (1: greedy)")
+    parser.add_argument("--penalty", type=_at_least_zero, help="of length, of a beam (default 0.6; 0: none)")
+    parser.add_argument("--samples", type=count, help="texts of each prompt (default 1)")
+    parser.add_argument("--max-tokens", type=count, help="of each text (default 128, or what there is room for)")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before it; may be given again")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
+    parser.add_argument("--out", type=Path, help="file to write to, as JSON lines; absent: printed")
+    parser.add_nproc("local ranks, laid out as trained; without it: one rank")
+    return parser
+
+
+def _prompts(options: argparse.Namespace) -> list[str] | None:
+    """Those given; None: typed, or piped in. Raises ConfigError if there are none, or several sources."""
+    given = [f"--{name}" for name in ("prompt", "file", "interactive") if getattr(options, name)]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} each say where prompts come from: leave all but one out")
+    if options.interactive and options.out is not None:
+        raise ConfigError("--interactive shows text as it comes, and --out writes it to a file: leave one out")
+    if options.file is not None:
+        return _read(options.file)
+    if not given and not under_launcher() and (sys.stdin is None or sys.stdin.isatty()):
+        raise ConfigError("there is no prompt: give --prompt TEXT, --file FILE or --interactive, or pipe a text in")
+    if "" in options.stop:
+        raise ConfigError("--stop '' would end every text at once: leave it out")
+    return options.prompt  # type: ignore[no-any-return]
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        if path.suffix == ".jsonl":
+            lines = [json.loads(line)["prompt"] for line in lines if line.strip()]
+    except OSError as error:
+        raise ConfigError(f"--file {path} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--file {path} is not {_kind(path)} ({error!r})") from None
+    if not lines or not all(isinstance(line, str) for line in lines):
+        raise ConfigError(f"--file {path} has {'a prompt that is no text' if lines else 'no prompts'}")
+    return lines
+
+
+def _kind(path: Path) -> str:
+    return "JSON lines with a prompt each" if path.suffix == ".jsonl" else "text in UTF-8"
+
+
+def _decoding(options: argparse.Namespace) -> Decoding:
+    """Raises ConfigError for options that do nothing beside others."""
+    draws = [name for name in ("temperature", "top_k", "top_p") if getattr(options, name) is not None]
+    samples = options.samples or 1
+    if options.beam is not None:
+        if draws:
+            raise ConfigError(f"--beam searches for the most probable text, and {_flags(draws)} draws: leave one out")
+        if options.interactive:
+            raise ConfigError("--interactive shows text as it comes, and a beam has it at the end: leave --beam out")
+        if samples > options.beam:
+            raise ConfigError(f"--beam {options.beam} has {options.beam} texts, fewer than --samples {samples}")
+        return Beam(options.beam, 0.6 if options.penalty is None else options.penalty, samples)
+    if options.penalty is not None:
+        raise ConfigError("--penalty is a beam's: leave it out, or give --beam N")
+    if options.interactive and samples > 1:
+        raise ConfigError("--interactive shows one text of each prompt: leave --samples out")
+    temperature = options.temperature
+    if temperature is None:
+        temperature = 1.0 if draws or samples > 1 else 0.0
+    elif temperature == 0 and (samples > 1 or len(draws) > 1):
+        idle = _flags([name for name in ("top_k", "top_p", "samples") if getattr(options, name) is not None])
+        raise ConfigError(f"--temperature 0 takes the most probable token each time: leave {idle} out")
+    return Sampling(temperature, options.top_k, options.top_p, options.seed, samples)
+
+
+def _refuse_decoding(options: argparse.Namespace, family: str) -> None:
+    given = [name for name in _HOW if getattr(options, name)]
+    if given:
+        raise ConfigError(
+            f"a {family} model goes on with no text: it fills each [MASK] of a prompt with the most probable piece; "
+            f"leave {_flags(given)} out"
+        )
+
+
+def _flags(names: list[str]) -> str:
+    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
+def _at_least_zero(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
+    return number

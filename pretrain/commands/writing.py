@@ -1,0 +1,105 @@
+"""`pretrain generate`: checkpoint -> engine -> prompts -> texts, on every rank."""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from data_pipeline.common.atomic import write_whole
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.build import build_scorer
+from pretrain.checkpoint.collective import gather
+from pretrain.checkpoint.files import TOKENIZER
+from pretrain.commands.conversation import converse
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError, RunError
+from pretrain.evaluate.decoding.base import Decoding, Sampling
+from pretrain.evaluate.decoding.decode import decode
+from pretrain.evaluate.decoding.fill import fill, masked_input
+from pretrain.evaluate.decoding.prompts import Prompts
+from pretrain.evaluate.decoding.stream import until
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How texts are made, and where they go."""
+
+    how: Decoding
+    longest: int | None
+    """tokens of a text; None: the usual number, or what there is room for"""
+    stops: list[str]
+    out: Path | None
+    interactive: bool
+
+
+def write_texts(config: RunConfig, checkpoint: Path, given: list[str] | None, asked: Asked) -> None:
+    """Prints texts of the prompts `given` (None: of what is typed, or of standard input as a whole), or writes them to
+    `asked.out`. Raises ConfigError for a prompt that the model cannot read, before the weights are loaded."""
+    prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER))
+    if asked.interactive:
+        engine = build_scorer(config, checkpoint)
+        assert isinstance(asked.how, Sampling), "a beam has nothing to show until its end"
+        converse(engine, config, prompts, asked.how, asked.longest, asked.stops)
+        return
+    texts = given if given is not None else _standard_input()
+    called = [f"prompt {number}" for number in range(1, len(texts) + 1)]
+    if config.model.has_decoder:
+        requests = [prompts.request(text, asked.longest, name) for text, name in zip(texts, called, strict=True)]
+        engine = build_scorer(config, checkpoint)
+        found = decode(engine, requests, asked.how, prompts.stops(asked.stops))
+        records = [
+            _record(text, until(prompts.said(request, one.tokens), asked.stops), prompts.filled(request, one.tokens))
+            | {"tokens": len(one.tokens), "log_probability": one.log_probability, "ended": one.ended}
+            for text, request, made in zip(texts, requests, found, strict=True)
+            for one in made
+        ]
+    else:
+        positions = config.model.sequence_length
+        inputs = [masked_input(prompts, text, positions, name) for text, name in zip(texts, called, strict=True)]
+        engine = build_scorer(config, checkpoint)
+        records = [
+            _record(text, prompts.decode(ids), None)
+            for text, ids in zip(texts, fill(engine, prompts, inputs), strict=True)
+        ]
+    if not engine.is_reporter:
+        return
+    if asked.out is None:
+        print("\n".join(_printed(records)))
+        return
+    lines = [json.dumps(record, ensure_ascii=False) for record in records]
+    try:
+        write_whole(asked.out, "".join(f"{line}\n" for line in lines).encode())
+    except OSError as error:
+        raise RunError(f"--out {asked.out} cannot be written ({error.strerror})") from None
+    print(f"{len(records)} texts of {len(texts)} prompts: {asked.out}")
+
+
+def _record(prompt: str, text: str, filled: str | None) -> dict[str, Any]:
+    return {"prompt": prompt, "text": text} | ({} if filled is None else {"filled": filled})
+
+
+def _printed(records: list[dict[str, Any]]) -> Iterator[str]:
+    """A prompt, and below it each of its texts."""
+    before = None
+    for record in records:
+        if record["prompt"] != before:
+            yield f"[prompt] {record['prompt']}"
+        before = record["prompt"]
+        yield f"[text] {record.get('filled', record['text'])}"
+
+
+def _standard_input() -> list[str]:
+    """All that is piped in is one prompt, less the last newline. Raises ConfigError, on all ranks, if it is none."""
+    read = sys.stdin.buffer.read() if dist.get_rank() == 0 else b""
+    content = gather(read)[0].removesuffix(b"\n")
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise ConfigError("standard input is not text in UTF-8: give --prompt TEXT or pipe a text in") from None
+    if not text:
+        raise ConfigError("standard input is empty, which is no prompt: give --prompt TEXT or pipe a text in")
+    return [text]
