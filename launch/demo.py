@@ -3,13 +3,15 @@
     python -m launch.demo [TEXT]
 
 Text becomes shards; a GPT trains on 4 ranks (tensor 2 x pipeline 2); half way it is stopped by a signal; it goes on, on
-2 ranks (tensor 2); and it is evaluated. Without TEXT, a part of English Wikipedia is fetched (launch/demo_text.py).
+2 ranks (tensor 2); it is evaluated, and goes on with a text. Without TEXT, a part of English Wikipedia is fetched
+(launch/demo_text.py).
 """
 
 import hashlib
 import json
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -56,6 +58,12 @@ def main(text: str | None) -> int:
         ["eval", str(RUN), "--tasks", tasks, "--shots", "0,1,8", "--limit", "200", "--out", str(REPORT)],
         ["parallel.pipeline=1", "--nproc", "2"],
     )
+    _title("5. Go on with a text, on 2 ranks")
+    drawn = ["--temperature", "0.8", "--top-p", "0.9", "--max-tokens", "60"]
+    _run(
+        ["generate", str(RUN), "--prompt", "The history of", "--prompt", "It was", *drawn],
+        ["parallel.pipeline=1", "--nproc", "2"],
+    )
     _summary(dataset, time.monotonic() - started)
     return 0
 
@@ -71,7 +79,7 @@ def _dataset_directory(text: Path) -> Path:
 
 def _run(*parts: list[str]) -> None:
     arguments = [argument for part in parts for argument in part]
-    print(f"$ pretrain {' '.join(arguments)}", flush=True)
+    print(f"$ pretrain {shlex.join(arguments)}", flush=True)
     status = subprocess.run([sys.executable, "-m", "pretrain", *arguments]).returncode
     if status != 0:
         sys.exit(f"demo: the command above ended with status {status}")

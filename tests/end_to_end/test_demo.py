@@ -32,5 +32,6 @@ def test_demo_stops_moves_learns_and_reports(text: Path, tmp_path: Path) -> None
     heldout = [event["loss"] for event in events if event["event"] == "heldout"][-1]
     assert heldout < report["facts"]["unigram_entropy"] - 1
     assert set(report["results"]["last_word"]) == {"0", "1", "8"}
+    assert done.stdout.count("[text] ") == 2
     for path in ("report.html", "metrics.jsonl", "mlflow.db"):
         assert path in done.stdout
