@@ -74,12 +74,12 @@ def _prompts(options: argparse.Namespace) -> list[str] | None:
         raise ConfigError(f"{' and '.join(given)} each say where prompts come from: leave all but one out")
     if options.interactive and options.out is not None:
         raise ConfigError("--interactive shows text as it comes, and --out writes it to a file: leave one out")
+    if "" in options.stop:
+        raise ConfigError("--stop '' would end every text at once: leave it out")
     if options.file is not None:
         return _read(options.file)
     if not given and not under_launcher() and (sys.stdin is None or sys.stdin.isatty()):
         raise ConfigError("there is no prompt: give --prompt TEXT, --file FILE or --interactive, or pipe a text in")
-    if "" in options.stop:
-        raise ConfigError("--stop '' would end every text at once: leave it out")
     return options.prompt  # type: ignore[no-any-return]
 
 

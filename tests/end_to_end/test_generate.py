@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pretrain.__main__ import main
-from tests.end_to_end.conftest import installed
 from tests.helpers import command
 
 DRAWN = ("--temperature", "0.9", "--top-p", "0.95", "--samples", "2", "--max-tokens", "12", "--seed", "5")
@@ -47,8 +46,8 @@ def test_prompts_of_a_file_are_gone_on_with_alike_on_one_rank_and_as_trained(
     assert scores[2] == pytest.approx(scores[0], abs=1e-4)
 
 
-def test_a_prompt_and_its_text_are_printed_by_the_installed_command(uninterrupted: Path) -> None:
-    done = installed(
+def test_a_prompt_and_its_texts_are_printed(uninterrupted: Path) -> None:
+    done = command.run(
         "generate", uninterrupted, "--prompt", "The import", "--prompt", "A", "--beam", "3", "--samples", "2"
     )
     assert done.returncode == 0, done.stderr
@@ -116,6 +115,7 @@ def test_on_a_terminal_prompts_are_answered_ctrl_c_drops_a_line_and_ctrl_d_leave
         (["--prompt", "a", "--beam", "2", "--samples", "3"], ["fewer than --samples 3"]),
         (["--prompt", "a", "--penalty", "1"], ["--penalty", "give --beam N"]),
         (["--prompt", "a", "--temperature", "0", "--top-p", "0.5"], ["--temperature 0", "leave --top-p out"]),
+        (["--prompt", "a", "--stop", ""], ["--stop ''", "leave it out"]),
         (["--interactive", "--beam", "2"], ["--interactive", "leave --beam out"]),
         (["--prompt", "a", "--out", "/nowhere/out.jsonl"], ["/nowhere/out.jsonl cannot be written"]),
         (["--prompt", "a", "parallel.context=2", "parallel.tensor=1", "--nproc", "2"], ["parallel.context=1"]),
