@@ -46,6 +46,11 @@ class Tokenizer(ABC):
     def texts(self) -> list[str]:
         """[vocabulary] the text of each piece, with a space before what begins a word; "" of special ones."""
 
+    @abstractmethod
+    def to_json(self) -> str:
+        """A tokenizer.json with the same ids for any text, which adds none to them, and whose special tokens no text
+        encodes to while `encode_special_tokens` is set. Raises DataError for what that format has no word for."""
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without an end of text."""
         ids: list[int] = self.encode_batch([text], threads=1)[0].tolist()

@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
+from tokenizers import decoders, models
 
 from data_pipeline.tokenizers.base import Tokenizer
 
@@ -50,6 +52,15 @@ class ByteTokenizer(Tokenizer):
     def id_of(self, piece: str) -> int | None:
         """The id of a special piece; None when there is none of this name."""
         return _SPECIALS.index(piece) if piece in _SPECIALS else None
+
+    def to_json(self) -> str:
+        """The tokenizer.json with the same ids: it knows no character, so it spells each in bytes."""
+        names = [*_SPECIALS, *(f"<0x{byte:02X}>" for byte in range(256))]
+        vocabulary = {name: index for index, name in enumerate(names)}
+        built = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+        built.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+        built.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in _SPECIALS])
+        return str(built.to_str())
 
     def texts(self) -> list[str]:
         """[259] the character of each byte; U+FFFD for one that is none by itself, "" of special pieces."""

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import END_OF_TEXT
-from data_pipeline.tokenizers.hf_json import JsonTokenizer
+from data_pipeline.tokenizers.hf_json import ROBERTA_SPECIALS, JsonTokenizer
 
 VOCABULARIES = ("encoder.json", "vocab.json")
 _MERGES = ("vocab.bpe", "merges.txt")
@@ -29,13 +29,13 @@ def is_gpt2_vocabulary(content: bytes) -> bool:
 def from_gpt2_files(content: bytes, path: Path) -> JsonTokenizer:
     """The tokenizer of a vocabulary's bytes and of the merges that lie beside `path`.
 
-    <|endoftext|> ends documents, and no text encodes to it. Raises DataError when the merges are missing, or the two
-    files don't belong together.
+    <|endoftext|> ends documents, and no text encodes to it; in RoBERTa's and BART's files it is </s>. Raises DataError
+    when the merges are missing, or the two files don't belong together.
     """
     vocabulary: dict[str, int] = json.loads(content)
     if sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise DataError(f"{path} does not number its pieces 0, 1, 2 ...; give the vocabulary as it was published.")
-    if END_OF_TEXT not in vocabulary:
+    if END_OF_TEXT not in vocabulary and not set(ROBERTA_SPECIALS) <= vocabulary.keys():
         raise DataError(
             f"{path} has no {END_OF_TEXT} to end documents with; of another model, give the tokenizer.json."
         )
@@ -56,7 +56,8 @@ def from_gpt2_files(content: bytes, path: Path) -> JsonTokenizer:
         raise DataError(f"{merges_path} does not belong to {path} ({error}); give both as published.") from error
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([tokenizers.AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    specials = ROBERTA_SPECIALS if set(ROBERTA_SPECIALS) <= vocabulary.keys() else [END_OF_TEXT]
+    tokenizer.add_special_tokens([tokenizers.AddedToken(piece, special=True, normalized=False) for piece in specials])
     return JsonTokenizer(tokenizer.to_str().encode(), str(path))
 
 

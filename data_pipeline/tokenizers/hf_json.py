@@ -85,6 +85,12 @@ class JsonTokenizer(Tokenizer):
         """[vocabulary] the text of each piece, with a space before what begins a word; "" of special ones."""
         return [self._text(self._pieces.get(index, "")) for index in range(self.vocabulary_size)]
 
+    def to_json(self) -> str:
+        """The tokenizer.json, without what it would add to a text's ids."""
+        plain = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+        plain.post_processor = None
+        return str(plain.to_str())
+
     def _text(self, piece: str) -> str:
         if not piece or piece in self._special:
             return ""

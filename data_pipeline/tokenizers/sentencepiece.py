@@ -17,15 +17,20 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
+from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import END_OF_TEXT, Tokenizer
+from data_pipeline.tokenizers.sentencepiece_json import convert
 
 _SPACE = "\u2581"  # stands for a space inside sentencepiece, so it can't stand for itself
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _SAMPLE_CHARACTERS = 2**12  # the trainer skips "sentences" longer than a limit without a word: hand it short ones
 _ENCODE_CHARACTERS = 2**14  # one call's text; longer is slower, and takes memory in proportion
 _CUT = re.compile(r"[^ \u2581](?= )")
+_SCORE_STEPS = (
+    2**8
+)  # in 1: sums of scores are exact in fp32, so whoever sums them, in what order, finds the same pieces
 _THREADS = 4  # of the trainer: fixed, since the result of unigram depends on it in the last digit
 
 
@@ -44,7 +49,7 @@ class SentencePiece(Tokenizer):
             self._processor.encode(_PROBE)
         except (RuntimeError, ValueError) as error:
             raise DataError(f"{origin} is not a sentencepiece model; give a .model file.") from error
-        self._model = model
+        self._model, self._origin = model, origin
         self.library_version = sentencepiece.__version__
         self.end_of_text: int = self._find_end_of_text(origin)
         self.identity: str = self._digest()
@@ -86,6 +91,10 @@ class SentencePiece(Tokenizer):
     def texts(self) -> list[str]:
         """[vocabulary] the text of each piece; U+FFFD for a byte that is no character, "" of special ones."""
         return [self._text(index) for index in range(self.vocabulary_size)]
+
+    def to_json(self) -> str:
+        """The tokenizer.json with the same ids. Raises DataError for what that format has no word for."""
+        return str(convert(self._model, self._origin).to_str())
 
     def _text(self, index: int) -> str:
         model = self._processor
@@ -150,7 +159,10 @@ def train(
         )
     except RuntimeError as error:
         raise DataError(_training_problem(str(error), vocabulary)) from error
-    return SentencePiece(model.getvalue(), "the trained tokenizer")
+    trained = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    for piece in trained.pieces:
+        piece.score = round(piece.score * _SCORE_STEPS) / _SCORE_STEPS
+    return SentencePiece(trained.SerializeToString(deterministic=True), "the trained tokenizer")
 
 
 def _short(texts: Iterable[str]) -> Iterator[str]:

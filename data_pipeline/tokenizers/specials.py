@@ -80,6 +80,14 @@ def specials(tokenizer: Tokenizer, needs: Needs) -> Specials:
     )
 
 
+def names(tokenizer: Tokenizer, specials: Specials) -> dict[int, str]:
+    """What to call the ids of `specials` that `tokenizer` lacks, ascending."""
+    roles: dict[Role, int] = {"pad": specials.pad, "cls": specials.cls, "sep": specials.sep, "mask": specials.mask}
+    found = {index: _NAMES[role][1] for role, index in roles.items() if index >= tokenizer.vocabulary_size}
+    sentinels = {index: f"<extra_id_{number}>" for number, index in enumerate(specials.sentinels)}
+    return dict(sorted((found | {i: n for i, n in sentinels.items() if i >= tokenizer.vocabulary_size}).items()))
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """What recipes know about ids."""

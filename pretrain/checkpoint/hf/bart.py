@@ -9,10 +9,11 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows
 from pretrain.config.model import Model
 
 CLASS, MODEL_TYPE, OBJECTIVE = BartForConditionalGeneration, "bart", "denoising"
+HEADS = ("final_logits_bias",)
 _OFFSET = 2
 
 
@@ -105,7 +106,7 @@ def _positions(ours: str, theirs: str, own: int, more: int) -> Link:
     def out(x: Tensor) -> list[Tensor]:
         return [torch.cat((x, x.new_zeros(more, x.shape[1])))]
 
-    return Link(ours, (theirs,), out, lambda x: x[:own])
+    return one(ours, (theirs,), out, lambda x: x[:own])
 
 
 def layers(model: Model) -> Iterator[Link]:

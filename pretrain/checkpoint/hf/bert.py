@@ -7,11 +7,12 @@ from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
-from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = BertForPreTraining, "bert", "masked"
+HEADS = ("cls.", "bert.pooler.")
 
 
 def check_encoder(model: Model, name: str, **wanted: Any) -> None:
@@ -53,6 +54,12 @@ def encoder_fields(model: Model, specials: Specials) -> dict[str, Any]:
         "eos_token_id": specials.sep,
         "tie_word_embeddings": True,
     }
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for positions that transformers 5 takes for absolute ones."""
+    if (found := tree.get("position_embedding_type", "absolute")) != "absolute":
+        raise ConfigError(f"position_embedding_type {found} is not known here: positions are absolute")
 
 
 def model_of(config: BertConfig) -> dict[str, Any]:
@@ -100,7 +107,7 @@ def links(model: Model) -> Iterator[Link]:
 def by_answer(ours: str, theirs: str) -> Iterator[Link]:
     """Theirs says "follows" first."""
     for leaf in ("weight", "bias"):
-        yield Link(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), lambda x: [x.flip(0)], lambda x: x.flip(0))
+        yield one(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), lambda x: [x.flip(0)], lambda x: x.flip(0))
 
 
 def layers(model: Model, prefix: str) -> Iterator[Link]:

@@ -1,8 +1,9 @@
 """`pretrain export CHECKPOINT --to hf DIR`: weights in Hugging Face's format, after a gate.
 
-Tensors go from the checkpoint's files to safetensors one parameter at a time, whatever layout wrote them. The gate then
-loads what was written with transformers and puts the same input through both implementations, one after the other: that
-takes the memory of one whole model. A directory that does not pass is removed again.
+The tokenizer goes first, behind a gate of its own (`tokenizer.py`). Tensors go from the checkpoint's files to
+safetensors one parameter at a time, whatever layout wrote them. The gate then loads what was written with transformers
+and puts the same input through both implementations, one after the other: that takes the memory of one whole model. A
+directory that does not pass is removed again.
 """
 
 import json
@@ -23,7 +24,8 @@ from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
 from pretrain.checkpoint.hf import card
 from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
 from pretrain.checkpoint.hf.links import Link
-from pretrain.checkpoint.hf.registry import FAMILIES, load
+from pretrain.checkpoint.hf.registry import load, module_of
+from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -37,23 +39,23 @@ def export(
 ) -> float:  # fmt: skip
     """Writes `directory` (weights, config, generation config, tokenizer, model card) from a verified checkpoint.
     `scorer` builds an fp32 engine on one rank with its weights. Returns the largest logit difference; raises
-    ConfigError for a model that Hugging Face has no class for, RunError when the gate does not pass."""
+    ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory, or remove it")
-    family = FAMILIES[config.model.family]
+    module = module_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-    described = family.hf_config(config.model, config.objective.specials(tokenizer))
+    described = module.hf_config(config.model, config.objective.specials(tokenizer))
     temporary = directory.with_name(f"{directory.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         _write_config(described, config.model.tied_head, temporary)
         manifest = Manifest.read(checkpoint)
-        write_tensors(temporary / WEIGHTS, family.links(config.model), WholeTensors(checkpoint, manifest))
-        tokenizer.save(temporary / tokenizer.file_name)
+        write_tokenizer(tokenizer, config.objective, config.model, temporary)
+        write_tensors(temporary / WEIGHTS, module.links(config.model), WholeTensors(checkpoint, manifest))
         batch = rows_for(config)
         ours = scorer().logits(batch)
-        theirs, missing, unknown = load(config.model, temporary)
+        theirs, missing, unknown = load(module, config.model, temporary)
         if missing or unknown:
             raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
         difference = largest_difference(ours, hf_logits(theirs, batch, config.model.position_offset))
@@ -80,7 +82,8 @@ def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> No
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for link in chain:
-        for name, shape in zip(link.theirs, link.out(torch.empty(read.shape(link.ours), device="meta")), strict=True):
+        shapes = link.out(*(torch.empty(read.shape(name), device="meta") for name in link.ours))
+        for name, shape in zip(link.theirs, shapes, strict=True):
             size = 4 * math.prod(shape.shape)
             offsets = [position, position + size]
             entries[name] = {"dtype": "F32", "shape": list(shape.shape), "data_offsets": offsets}
@@ -90,7 +93,7 @@ def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> No
     with path.open("xb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for link in chain:
-            for value in link.out(torch.from_numpy(read(link.ours))):
+            for value in link.out(*(torch.from_numpy(read(name)) for name in link.ours)):
                 file.write(memoryview(_little_endian(value).data).cast("B"))
 
 

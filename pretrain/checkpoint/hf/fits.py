@@ -1,6 +1,6 @@
 """Whether a model is one that a class of Hugging Face can express."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -11,9 +11,11 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 """our names of activations -> theirs"""
 
 
-def check(model: Model, name: str, activations: Mapping[str, str], **wanted: Any) -> None:
-    """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, and its activation is one that
-    `name` has."""
+def check(
+    model: Model, name: str, activations: Mapping[str, str], patterns: Sequence[str] = ("dense",), **wanted: Any
+) -> None:  # fmt: skip
+    """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, its activation is one that
+    `name` has, and its layers see whom `patterns` say."""
     for key, value in wanted.items():
         found = attrgetter(key)(model)
         if found != value:
@@ -21,11 +23,11 @@ def check(model: Model, name: str, activations: Mapping[str, str], **wanted: Any
                 f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={found} cannot be exported "
                 "to it"
             )
-    patterns = [pattern.name for pattern in model.attention.pattern]
-    if set(patterns) != {"dense"}:
+    found = [pattern.name for pattern in model.attention.pattern]
+    if not set(found) <= set(patterns):
         raise ConfigError(
-            f"Hugging Face's {name} has dense attention only: model.attention.pattern={patterns} cannot be exported to "
-            "it"
+            f"Hugging Face's {name} has {' and '.join(patterns)} attention only: model.attention.pattern={found} "
+            "cannot be exported to it"
         )
     if model.query_groups != model.heads:
         raise ConfigError(
@@ -42,4 +44,5 @@ def check_heads(model: Model, name: str) -> None:
 
 def our_activation(theirs: str) -> str:
     """Raises KeyError for one that is not known here."""
-    return {name: ours for ours, name in ACTIVATIONS.items()}[theirs]
+    also = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_python": "gelu"}  # by another implementation
+    return ({name: ours for ours, name in ACTIVATIONS.items()} | also)[theirs]

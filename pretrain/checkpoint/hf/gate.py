@@ -46,7 +46,8 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
 
 
 def largest_difference(ours: tuple[Tensor, ...], theirs: tuple[Tensor, ...]) -> float:
-    """Raises RunError where shapes differ."""
+    """NaN where any logit is none. Raises RunError where shapes differ."""
     if [x.shape for x in ours] != [x.shape for x in theirs]:
         raise RunError(f"the implementations' outputs have other shapes: {[tuple(x.shape) for x in (*ours, *theirs)]}")
-    return max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    differences = torch.stack([(a - b).abs().max() for a, b in zip(ours, theirs, strict=True)])
+    return float(differences.max())  # Python's max would lose a NaN

@@ -9,10 +9,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
-from pretrain.checkpoint.hf.links import Link, norm, rows, same, transposed
+from pretrain.checkpoint.hf.links import Link, norm, one, rows, same, transposed
 from pretrain.config.model import Model
 
 CLASS, MODEL_TYPE, OBJECTIVE = GPT2LMHeadModel, "gpt2", "causal"
+HEADS = ("lm_head.",)
 
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
@@ -63,22 +64,22 @@ def links(model: Model) -> Iterator[Link]:
     for layer in range(model.layers):
         ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
         yield from norm(f"{ours}.input_layernorm", f"{theirs}.ln_1", model)
-        yield from _conv_by_head(f"{ours}.self_attention.linear_qkv", f"{theirs}.attn.c_attn", model)
-        yield from _conv(f"{ours}.self_attention.linear_proj", f"{theirs}.attn.c_proj")
+        yield from conv_by_head(f"{ours}.self_attention.linear_qkv", f"{theirs}.attn.c_attn", model)
+        yield from conv(f"{ours}.self_attention.linear_proj", f"{theirs}.attn.c_proj")
         yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.ln_2", model)
-        yield from _conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
-        yield from _conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
+        yield from conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
+        yield from conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
     yield from norm("decoder.final_layernorm", "transformer.ln_f", model)
     if not model.tied_head:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
-def _conv(ours: str, theirs: str) -> Iterator[Link]:
+def conv(ours: str, theirs: str) -> Iterator[Link]:
     yield transposed(f"{ours}.weight", f"{theirs}.weight")
     yield same(f"{ours}.bias", f"{theirs}.bias")
 
 
-def _conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
+def conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
     """[heads * (q, k, v), ...] here, (q of all heads, k, v) there."""
 
     def out(fused: Tensor) -> list[Tensor]:
@@ -92,4 +93,4 @@ def _conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
         return torch.transpose(split, 0, 1).flatten(0, 2)
 
     for leaf in ("weight", "bias"):
-        yield Link(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), out, back)
+        yield one(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), out, back)

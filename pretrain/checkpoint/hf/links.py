@@ -1,7 +1,7 @@
-"""How one of our parameters is one or several of Hugging Face's, and back.
+"""How our parameters are Hugging Face's, and back: mostly one of ours is one or several of theirs.
 
-A family's file lists its links once; export and import both follow them, a link at a time, so that no more than one
-parameter is held. Functions take meta tensors too: that is how shapes are known before values.
+A family's file lists its links once; export and import both follow them, a link at a time, so that no more is held than
+the parameters of one. Functions take meta tensors too: that is how shapes are known before values.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,34 +12,40 @@ from torch import Tensor
 
 from pretrain.config.model import Model
 
-Out = Callable[[Tensor], Sequence[Tensor]]
-Back = Callable[..., Tensor]
+Many = Callable[..., Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
 class Link:
-    """`out` makes the tensors called `theirs` of ours, `back` ours of those."""
+    """`out` makes the tensors called `theirs` of those called `ours`, `back` ours of theirs."""
 
-    ours: str
+    ours: tuple[str, ...]
     theirs: tuple[str, ...]
-    out: Out
-    back: Back
+    out: Many
+    back: Many
+
+
+def one(
+    ours: str, theirs: tuple[str, ...], out: Callable[[Tensor], Sequence[Tensor]], back: Callable[..., Tensor]
+) -> Link:  # fmt: skip
+    """Of one of our parameters."""
+    return Link((ours,), theirs, out, lambda *parts: [back(*parts)])
 
 
 def same(ours: str, theirs: str) -> Link:
-    return Link(ours, (theirs,), lambda x: [x], lambda x: x)
+    return one(ours, (theirs,), lambda x: [x], lambda x: x)
 
 
 def transposed(ours: str, theirs: str) -> Link:
     """Conv1D keeps [in, out]."""
-    return Link(ours, (theirs,), lambda x: [x.T], lambda x: x.T)
+    return one(ours, (theirs,), lambda x: [x.T], lambda x: x.T)
 
 
 def rows(ours: str, theirs: str, model: Model) -> Link:
     """The vocabulary's rows, without those that pad it (which are zeros when they come back)."""
     assert model.vocabulary is not None
     real, padding = model.vocabulary, model.padded_vocabulary - model.vocabulary
-    return Link(ours, (theirs,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
+    return one(ours, (theirs,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
 
 
 def linear(ours: str, theirs: str, model: Model) -> Iterator[Link]:
@@ -71,11 +77,9 @@ def by_head(ours: str, theirs: Sequence[str], model: Model) -> Iterator[Link]:
         return torch.cat(split, dim=1).flatten(0, 2)
 
     for leaf in ("weight", "bias") if model.bias else ("weight",):
-        yield Link(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)
+        yield one(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)
 
 
 def gated(ours: str, gate: str, value: str) -> Link:
     """Gate and value of each feature lie side by side here."""
-    return Link(
-        ours, (gate, value), lambda x: [x[0::2], x[1::2]], lambda g, v: torch.stack((g, v), dim=1).flatten(0, 1)
-    )
+    return one(ours, (gate, value), lambda x: [x[0::2], x[1::2]], lambda g, v: torch.stack((g, v), dim=1).flatten(0, 1))

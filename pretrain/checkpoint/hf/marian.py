@@ -9,8 +9,10 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.model import Model
+from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = MarianMTModel, "marian", "pairs"
+HEADS = ("final_logits_bias",)
 
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:
@@ -24,6 +26,13 @@ def hf_config(model: Model, specials: Specials) -> MarianConfig:
         forced_eos_token_id=None,
         architectures=[CLASS.__name__],
     )
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for a model whose sources and targets are of two vocabularies."""
+    sizes = tree.get("vocab_size"), tree.get("decoder_vocab_size")
+    if tree.get("share_encoder_decoder_embeddings") is False or (None not in sizes and sizes[0] != sizes[1]):
+        raise ConfigError("source and target have two vocabularies, and here they share one")
 
 
 def model_of(config: MarianConfig) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from torch import Tensor
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
-from pretrain.checkpoint.hf.links import Link, linear, norm, rows
+from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = RobertaForMaskedLM, "roberta", "masked"
+HEADS = ("lm_head.", "roberta.pooler.")
 
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
@@ -28,9 +30,15 @@ def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     return RobertaConfig(**encoder_fields(model, specials), architectures=[CLASS.__name__])
 
 
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for positions that cannot be counted, or are others."""
+    bert.refuse(tree, most_layers)
+    if tree.get("pad_token_id", 1) is None:
+        raise ConfigError("pad_token_id is null, and RoBERTa counts positions from it")
+
+
 def model_of(config: RobertaConfig) -> dict[str, Any]:
     """Our `model` section."""
-    assert config.pad_token_id is not None, "RoBERTa counts positions from it"
     offset = config.pad_token_id + 1
     section = encoder_section(config)
     length = section["sequence_length"] - offset
@@ -43,7 +51,7 @@ def model_of(config: RobertaConfig) -> dict[str, Any]:
 
 def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "roberta.embeddings.word_embeddings.weight", model)
-    yield Link(
+    yield one(
         "embedding.encoder.position_embeddings.weight",
         ("roberta.embeddings.position_embeddings.weight", "roberta.embeddings.token_type_embeddings.weight"),
         _without_segment,

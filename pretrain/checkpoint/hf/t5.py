@@ -12,6 +12,7 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = T5ForConditionalGeneration, "t5", "span_corruption"
+HEADS = ("lm_head.",)
 
 
 def hf_config(model: Model, specials: Specials) -> T5Config:

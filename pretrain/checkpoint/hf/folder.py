@@ -1,0 +1,149 @@
+"""A folder of Hugging Face's format as data: its config.json, and which tensors its safetensors hold. Nothing in it is
+run, and nothing is believed that its tensors do not back."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import PretrainedConfig
+
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, class_of
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+from pretrain.plan.parts import declared
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_JSON_BYTES = 2**26
+_FORMER = {".weight": ".gamma", ".bias": ".beta"}  # norms' leaves, in files of BERT's first years
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What `read` found. `theirs` is the config as transformers reads it, of the class that `module` knows."""
+
+    path: Path
+    module: ModuleType
+    theirs: PretrainedConfig
+    tensors: dict[str, tuple[int, ...]]
+
+
+def read(path: Path) -> Folder:
+    """Raises ConfigError, naming the file and what is wrong, for a folder that cannot be imported."""
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path} has no config.json: give a directory that save_pretrained wrote")
+    tree = _json(path / "config.json")
+    module = BY_MODEL_TYPE.get(str(tree.get("model_type")))
+    if module is None:
+        raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(BY_MODEL_TYPE)}")
+    for key, why in _REFUSED.items():
+        if tree.get(key):
+            raise ConfigError(f"{path / 'config.json'} has {key}: {why}")
+    if (path / "adapter_config.json").exists():
+        raise ConfigError(f"{path} holds an adapter: merge it into its model and save that")
+    tensors = _tensors(path)
+    try:
+        getattr(module, "refuse", lambda tree, most_layers: None)(tree, len(tensors))
+        theirs = module.CLASS.config_class.from_dict(tree)
+    except ConfigError as error:
+        raise ConfigError(f"{path / 'config.json'}: {error}") from None
+    except Exception as error:  # the library raises whatever a value leads to
+        raise ConfigError(f"{path / 'config.json'} cannot be read ({_line(error)})") from None
+    return Folder(path, module, theirs, tensors)
+
+
+_REFUSED = {
+    "auto_map": "it needs code of its own, and none is run from a folder; of a plain model, remove the key",
+    "quantization_config": "its weights are quantised; save it in fp32, fp16 or bf16",
+    "compression_config": "its weights are compressed; save it in fp32, fp16 or bf16",
+}
+
+
+def check_tensors(folder: Folder, model: Model) -> None:
+    """Raises ConfigError where a tensor of the model's body is missing or of another shape than the config says."""
+    layers = sum(model.stacks)
+    if layers > len(folder.tensors):
+        raise ConfigError(
+            f"{folder.path / 'config.json'} has {layers:,} layers, and the folder has {len(folder.tensors)} tensors"
+        )
+    ours = {part.name: part.shape for part in declared(model)}
+    for link in folder.module.links(model):
+        shapes = link.out(*(torch.empty(ours[name], device="meta") for name in link.ours))
+        for name, value in zip(link.theirs, shapes, strict=True):
+            found = next((folder.tensors[n] for n in _names(folder, model, name) if n in folder.tensors), None)
+            if found is None and not name.startswith(folder.module.HEADS):
+                raise ConfigError(f"{folder.path} has no tensor {name}, and that is no head that could be drawn anew")
+            if found is not None and found != tuple(value.shape):
+                raise ConfigError(
+                    f"{folder.path}: {name} is {list(found)}, and config.json makes it {list(value.shape)}"
+                )
+
+
+def _names(folder: Folder, model: Model, name: str) -> list[str]:
+    """What a tensor may be called: without the model's prefix where the folder has no head, by the name of a tensor
+    that it is tied to, and as once."""
+    kind = class_of(folder.module, model)
+    tied = kind._tied_weights_keys or {}
+    names = [name, *(alias for alias, source in tied.items() if source == name and model.tied_head)]
+    names += [n.removeprefix(f"{kind.base_model_prefix}.") for n in names]
+    return names + [n.removesuffix(new) + old for n in names for new, old in _FORMER.items() if n.endswith(new)]
+
+
+def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by name. Raises ConfigError for files that cannot be read whole, or that would have to be run."""
+    files = {path / _WEIGHTS}
+    if not (path / _WEIGHTS).is_file():
+        if not (path / _INDEX).is_file():
+            pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+            raise ConfigError(
+                f"{path} has its weights in {pickles[0]}, a pickle, which is a program: save them as safetensors first"
+                if pickles
+                else f"{path} has no {_WEIGHTS}: give a directory that save_pretrained wrote"
+            )
+        names = _json(path / _INDEX).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise ConfigError(f"{path / _INDEX} has no weight_map")
+        for name in names.values():
+            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+                raise ConfigError(f"{path / _INDEX} names {name!r}, which is no safetensors file of this folder")
+        files = {path / name for name in names.values()}
+    found: dict[str, tuple[int, ...]] = {}
+    for file in sorted(files):
+        try:
+            with safe_open(file, "pt") as opened:
+                for name in opened.keys():  # noqa: SIM118
+                    part = opened.get_slice(name)
+                    if part.get_dtype() not in _FLOATS:
+                        if not name.endswith(_COUNTERS):
+                            raise ConfigError(
+                                f"{file}: {name} is {part.get_dtype()}: save the weights in fp32, fp16 or bf16"
+                            )
+                        continue
+                    found[name] = tuple(part.get_shape())
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file} cannot be read ({_line(error)}): copy it again") from None
+    return found
+
+
+_COUNTERS = ("position_ids", "attn.bias", "attention.bias", "masked_bias")  # of older files: computed, no weights
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _JSON_BYTES:
+            raise ConfigError(f"{path} is larger than {_JSON_BYTES} bytes")
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read ({_line(error)})") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} is no JSON object")
+    return tree
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

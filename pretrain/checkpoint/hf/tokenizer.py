@@ -1,0 +1,121 @@
+"""The tokenizer of an export: what transformers' AutoTokenizer makes of the folder gives the ids that the model was
+trained on, or nothing is exported.
+
+`tokenizer.json` is ours in that format, with the special ids that the objective appended, and with what its samples put
+around a text ([CLS] and [SEP], say). The tokenizer's own file lies in `original/`, for `pretrain import`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, processors
+from transformers import AutoTokenizer
+
+from data_pipeline.errors import DataError
+from data_pipeline.recipes.objective import Objective
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Specials, names
+from pretrain.checkpoint.hf import hostile
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError, RunError
+
+ORIGINAL = "original"
+_FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
+
+
+def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: Path) -> None:
+    """Writes the tokenizer into `directory`, which has the model's config.json, and checks it. Raises ConfigError where
+    it cannot be expressed, or the model lacks ids for it; RunError where transformers makes other ids of it."""
+    specials = objective.specials(tokenizer)
+    if specials.vocabulary > model.real_vocabulary:
+        raise ConfigError(
+            f"not exported: the tokenizer and {objective.name} need {specials.vocabulary} ids, and the model has "
+            f"model.vocabulary={model.vocabulary}"
+        )
+    try:
+        whole = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    except DataError as error:
+        raise ConfigError(f"not exported: {error}") from None
+    for index, name in names(tokenizer, specials).items():
+        whole.add_special_tokens([AddedToken(name, normalized=False)])
+        if whole.token_to_id(name) != index:
+            raise ConfigError(f"not exported: {name} is id {index} of the model, and {whole.token_to_id(name)} there")
+    before, after = around(objective, specials)
+    if before or after:
+        marks = [(whole.id_to_token(index), index) for index in (*before, *after)]
+        first, last = ([f"{whole.id_to_token(index)}:0" for index in ids] for ids in (before, after))
+        second = [mark.replace(":0", ":1") for mark in last]
+        whole.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A:0", *last], pair=[*first, "$A:0", *last, "$B:1", *second], special_tokens=marks
+        )
+    whole.save(str(directory / _FILE))
+    (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, specials, model, whole), indent=2) + "\n")
+    (directory / ORIGINAL).mkdir()
+    tokenizer.save(directory / ORIGINAL / tokenizer.file_name)
+    check(tokenizer, objective, directory)
+
+
+def around(objective: Objective, specials: Specials) -> tuple[list[int], list[int]]:
+    """The ids that the objective's samples have before a text, and after it."""
+    needs = objective.needs
+    if needs.end == "end_of_text":
+        return [], []
+    before = [specials.cls] if "cls" in needs.roles else []
+    return before, [specials.sep if "sep" in needs.roles else specials.end]
+
+
+def found_in_text(specials: Specials) -> bool:
+    """Whether a prompt can name special tokens: of a model that fills in masks, or sentinels, it has to."""
+    return specials.mask >= 0 or bool(specials.sentinels)
+
+
+def _config(tokenizer: Tokenizer, specials: Specials, model: Model, whole: tokenizers.Tokenizer) -> dict[str, Any]:
+    unknown = next((i for i in map(tokenizer.id_of, ("<unk>", "[UNK]")) if i is not None), -1)
+    roles = {
+        "bos": specials.cls if specials.cls >= 0 else specials.end,
+        "eos": specials.sep if specials.sep >= 0 else specials.end,
+        "unk": unknown,
+        "pad": specials.pad,
+        "cls": specials.cls,
+        "sep": specials.sep,
+        "mask": specials.mask,
+    }
+    more = {"token_type_ids"} if model.segments else set()
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{role}_token": whole.id_to_token(index) for role, index in roles.items() if index >= 0},
+        "extra_special_tokens": [whole.id_to_token(index) for index in specials.sentinels],
+        "split_special_tokens": not found_in_text(specials),
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": model.sequence_length,
+        "model_input_names": sorted({"input_ids", "attention_mask"} | more),
+    }
+
+
+def check(tokenizer: Tokenizer, objective: Objective, directory: Path) -> None:
+    """The gate: ids of hostile text, with what is put around them; the text back, where ours gives it back; and special
+    ids. Raises RunError."""
+    specials = objective.specials(tokenizer)
+    theirs = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+    if len(theirs) > specials.vocabulary:
+        raise RunError(
+            f"not exported: transformers makes a tokenizer of {len(theirs)} ids of it, and it has {specials.vocabulary}"
+        )
+    theirs.model_max_length = 10**9  # it would warn of long texts
+    special = tuple(token.content for token in theirs.added_tokens_decoder.values() if token.special)
+    texts = hostile.texts(tokenizer, special if found_in_text(specials) else ())
+    before, after = around(objective, specials)
+    with_marks = theirs(texts, add_special_tokens=True)["input_ids"]
+    for text, ours, there in zip(texts, tokenizer.encode_batch(texts, threads=1), with_marks, strict=True):
+        ids = ours.tolist()
+        if there != [*before, *ids, *after]:
+            raise RunError(
+                f"not exported: transformers' tokenizer makes {there[:20]} of {text[:60]!r}, and ours {ids[:20]}"
+            )
+        if (back := tokenizer.decode(ids)) == text and theirs.decode(ids, skip_special_tokens=True) != back:
+            raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")
+    for role, index in (("pad", specials.pad), ("cls", specials.cls), ("sep", specials.sep), ("mask", specials.mask)):
+        if index >= 0 and getattr(theirs, f"{role}_token_id") != index:
+            raise RunError(f"not exported: transformers takes another id than {index} for {role}")

@@ -1,0 +1,60 @@
+"""The tokenizer of a folder of Hugging Face's, for `pretrain import`: one that is there, that the model has ids for,
+and that all its files agree on."""
+
+import re
+from pathlib import Path
+
+from data_pipeline.errors import DataError
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.hf.tokenizer import ORIGINAL
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+
+_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.txt", "bytes.json")
+_PAIR = ("vocab.json", "merges.txt")
+_MARIAN = ("source.spm", "target.spm")
+_BYTE = re.compile("<0x[0-9A-F]{2}>|[\0-\x7f\ufffd]")  # one is said in several ways
+
+
+def read(directory: Path, config: RunConfig) -> bytes:
+    """The bytes of a file that the data pipeline reads. Raises ConfigError where there is none, where files disagree,
+    and where the model of `config` has fewer ids."""
+    found = [path for path in (*_in(directory / ORIGINAL), *_in(directory)) if path.is_file()]
+    if all((directory / name).is_file() for name in _PAIR):
+        found.append(directory / _PAIR[0])
+    if not found:
+        two = [name for name in _MARIAN if (directory / name).is_file()]
+        raise ConfigError(
+            f"{directory} has {' and '.join(two)}, two vocabularies, and no tokenizer.json of both: put one there"
+            if two
+            else f"{directory} has no tokenizer: put its tokenizer.json, .model or vocab.txt there"
+        )
+    first, *others = found
+    tokenizer = _load(first)
+    texts = tokenizer.texts()
+    for other in others:
+        for ours, theirs in zip(texts, _load(other).texts(), strict=False):
+            if ours != theirs and ours and theirs and not _BYTE.fullmatch(ours) and not _BYTE.fullmatch(theirs):
+                raise ConfigError(
+                    f"{first} and {other} are two vocabularies: remove the one that the model was not trained on"
+                )
+    needed = config.objective.specials(tokenizer).vocabulary
+    if needed > config.model.real_vocabulary:
+        raise ConfigError(
+            f"{first} has {tokenizer.vocabulary_size} ids, {needed} with those that objective.name="
+            f"{config.objective.name} needs, and config.json has vocab_size {config.model.vocabulary}: they do not "
+            "belong together"
+        )
+    return tokenizer.to_json().encode() if first.name == _PAIR[0] else first.read_bytes()
+
+
+def _in(directory: Path) -> list[Path]:
+    return [directory / name for name in _FILES]
+
+
+def _load(path: Path) -> Tokenizer:
+    try:
+        return load_tokenizer(path)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
