@@ -84,15 +84,17 @@ def _normalizers(spec: sentencepiece_model_pb2.NormalizerSpec, spells: bool) -> 
     sides of it are texts of their own; else it is a space."""
     if spec.precompiled_charsmap:
         yield normalizers.Precompiled(spec.precompiled_charsmap)
-    if not spells:
-        yield normalizers.Replace(_SPACE, " ")
     if spec.remove_extra_whitespaces:
-        yield normalizers.Replace(Regex(f"(?<=\\A|{_SPACE}) +| +(?=\\z|{_SPACE})"), "")
+        sides = f"(?<=\\A|{_SPACE}) +| +(?=\\z|{_SPACE})" if spells else f"\\A +|[ {_SPACE}]+\\z"
+        yield normalizers.Replace(Regex(sides), "")
         yield normalizers.Replace(Regex(" {2,}"), " ")
     if spec.add_dummy_prefix:
         yield normalizers.Prepend(" ")
-        yield normalizers.Replace(Regex(f"(?<={_SPACE})(?=[^{_SPACE}])"), " ")
-        yield normalizers.Replace(Regex(f"\\A (?=\\z|{_SPACE})"), "")
+        if spells:
+            yield normalizers.Replace(Regex(f"\\A (?={_SPACE})"), "")
+            yield normalizers.Replace(Regex(f"(?<={_SPACE})(?=[^{_SPACE}])"), " ")
+    if not spells:
+        yield normalizers.Replace(_SPACE, " ")
 
 
 def _cuts(

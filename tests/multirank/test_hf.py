@@ -11,6 +11,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.hf import randomise, read_json, save, tokenizer_for, value
+from tests.helpers.hf_folders import changed, tensors, write
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, whole_state
 
@@ -130,6 +131,23 @@ def _gradients(family: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     return ours, expected, result.loss_sum / result.token_count, loss.item()
 
 
+def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, list[str]] | str]:
+    """What `pretrain import` makes of each: the gate's difference and warnings, or the sentence."""
+    from pretrain.build import build_empty
+    from pretrain.checkpoint.hf.imports import import_hf, read_config
+
+    found: dict[str, tuple[float, list[str]] | str] = {}
+    for name, folder in folders.items():
+        warnings: list[str] = []
+        try:
+            config = read_config(folder, root / f"run-{name}")
+            found[name] = import_hf(folder, config, build_empty(config), warnings.append), warnings
+        except (ConfigError, RunError) as error:
+            found[name] = str(error)
+        assert not ((root / f"run-{name}" / "checkpoints").exists() and isinstance(found[name], str))
+    return found
+
+
 # The tests.
 
 
@@ -191,6 +209,34 @@ def test_roberta_is_not_exported_with_positions_that_transformers_would_count_ot
     specials = Specials(pad=7, cls=1, sep=2, mask=3, start=0, end=2, sentinels=(), vocabulary=VOCABULARY)
     with pytest.raises(ConfigError, match="counts positions from the id of padding"):
         hf_config(_config("roberta", {}).model, specials)
+
+
+def test_only_what_both_implementations_agree_on_is_imported(tmp_path: Path) -> None:
+    whole = {kind: write(kind, tmp_path / kind) for kind in ("gpt_neo", "bert")}
+
+    def without_head(values: dict[str, Any]) -> None:
+        for name in [name for name in values if name.startswith("cls.")]:
+            del values[name]
+
+    def not_numbers(values: dict[str, Any]) -> None:
+        values["transformer.h.0.ln_1.bias"][3] = float("nan")
+
+    changes = {
+        "more": (
+            "gpt_neo",
+            lambda values: values.update({"transformer.h.9.ln_1.bias": values["transformer.ln_f.bias"].clone()}),
+        ),
+        "NaN": ("gpt_neo", not_numbers),
+        "headless": ("bert", without_head),
+    }
+    folders = {n: changed(whole[kind], tmp_path / n, tensors(change)) for n, (kind, change) in changes.items()}
+    found = run_ranks(1, _imports, whole | folders, tmp_path)[0]
+    assert found["gpt_neo"][0] <= 1e-4, "rows of 32 positions, and local layers that see 5"
+    assert not found["gpt_neo"][1]
+    assert found["bert"][0] <= 1e-4
+    assert "has a tensor that the model has no place for, transformer.h.9.ln_1.bias" in found["more"]
+    assert "transformer.h.0.ln_1.bias has values that are no finite numbers" in found["NaN"]
+    assert "has no weights for cls.predictions.bias" in found["headless"][1][0]
 
 
 def test_an_unknown_directory_is_refused(tmp_path: Path) -> None:
