@@ -17,11 +17,10 @@ from typing import Literal
 import numpy as np
 import sentencepiece
 from numpy.typing import NDArray
-from sentencepiece import sentencepiece_model_pb2
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import END_OF_TEXT, Tokenizer
-from data_pipeline.tokenizers.sentencepiece_json import convert
+from data_pipeline.tokenizers.sentencepiece_json import convert, parse
 
 _SPACE = "\u2581"  # stands for a space inside sentencepiece, so it can't stand for itself
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
@@ -159,7 +158,7 @@ def train(
         )
     except RuntimeError as error:
         raise DataError(_training_problem(str(error), vocabulary)) from error
-    trained = sentencepiece_model_pb2.ModelProto.FromString(model.getvalue())
+    trained = parse(model.getvalue())
     for piece in trained.pieces:
         piece.score = round(piece.score * _SCORE_STEPS) / _SCORE_STEPS
     return SentencePiece(trained.SerializeToString(deterministic=True), "the trained tokenizer")

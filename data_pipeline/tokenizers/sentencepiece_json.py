@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import tokenizers
 from sentencepiece import sentencepiece_model_pb2
@@ -22,13 +23,18 @@ _UNIGRAM, _BPE = 1, 2
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
+def parse(model: bytes) -> Any:
+    """The ModelProto of a model file's bytes: pieces, and how they were trained and text is normalized."""
+    return sentencepiece_model_pb2.ModelProto.FromString(model)  # type: ignore[attr-defined]  # made when imported
+
+
 def convert(model: bytes, origin: str) -> tokenizers.Tokenizer:
     """The tokenizer of a model file's bytes, `origin` in errors. Control symbols are special tokens there, and found in
     no text while `encode_special_tokens` is set.
 
     Raises DataError for what the format has no word for: other kinds of models, and pieces that a user defined.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = parse(model)
     trained, normal = proto.trainer_spec, proto.normalizer_spec
     if trained.model_type not in (_UNIGRAM, _BPE) or trained.treat_whitespace_as_suffix:
         raise DataError(
@@ -61,7 +67,7 @@ def convert(model: bytes, origin: str) -> tokenizers.Tokenizer:
     return built
 
 
-def _bpe(names: list[str], ordinary: dict[str, float], trained: sentencepiece_model_pb2.TrainerSpec) -> models.BPE:
+def _bpe(names: list[str], ordinary: dict[str, float], trained: Any) -> models.BPE:
     """sentencepiece joins the two neighbours that make the piece of the best score; here each way to make a piece is a
     merge, the piece of the best score first."""
     ways = sorted(
@@ -79,7 +85,7 @@ def _bpe(names: list[str], ordinary: dict[str, float], trained: sentencepiece_mo
     )
 
 
-def _normalizers(spec: sentencepiece_model_pb2.NormalizerSpec, spells: bool) -> Iterable[normalizers.Normalizer]:
+def _normalizers(spec: Any, spells: bool) -> Iterable[normalizers.Normalizer]:
     """What happens to a text first, in order. Where a model `spells` in bytes, U+2581 is spelled, and the texts on both
     sides of it are texts of their own; else it is a space."""
     if spec.precompiled_charsmap:

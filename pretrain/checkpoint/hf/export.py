@@ -8,6 +8,7 @@ directory that does not pass is removed again.
 
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,9 +46,11 @@ def export(
     module = module_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     described = module.hf_config(config.model, config.objective.specials(tokenizer))
-    temporary = directory.with_name(f"{directory.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    temporary = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written ({error.strerror}): choose another directory") from None
     try:
         _write_config(described, config.model.tied_head, temporary)
         manifest = Manifest.read(checkpoint)
@@ -70,6 +73,8 @@ def export(
             card.text(Record.read(checkpoint / RECORD), config, type(theirs).__name__, difference)
         )
         temporary.rename(directory)
+    except OSError as error:
+        raise RunError(f"not exported: {directory} cannot be written ({error})") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return difference

@@ -31,7 +31,7 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
     """Every field stated. Raises ConfigError for a model that GPT-Neo cannot express."""
-    wanted = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
+    wanted: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
     check(model, "GPT-Neo", ACTIVATIONS, patterns=("dense", "banded"), **wanted)
     check_heads(model, "GPT-Neo")
     windows = sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})

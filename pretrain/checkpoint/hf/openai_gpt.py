@@ -23,7 +23,7 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     """Every field stated. Raises ConfigError for a model that OpenAI GPT cannot express."""
-    wanted = {"norm": "post", "positions.name": "learned", "ffn_dropout": 0.0, "tied_head": True}
+    wanted: dict[str, Any] = {"norm": "post", "positions.name": "learned", "ffn_dropout": 0.0, "tied_head": True}
     check(model, "OpenAI GPT", _ACTIVATIONS, **wanted)
     if model.ffn_width != 4 * model.hidden:
         raise ConfigError(

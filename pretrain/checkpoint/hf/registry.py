@@ -45,6 +45,7 @@ def load(
     of those that it has no place for. Only safetensors are read, and no code. Raises OSError, ValueError or
     RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
+    logging.disable_progress_bar()
     theirs, report = class_of(module, model).from_pretrained(
         directory,
         config=config,

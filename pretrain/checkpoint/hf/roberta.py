@@ -39,6 +39,7 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
 
 def model_of(config: RobertaConfig) -> dict[str, Any]:
     """Our `model` section."""
+    assert config.pad_token_id is not None, "refused"
     offset = config.pad_token_id + 1
     section = encoder_section(config)
     length = section["sequence_length"] - offset

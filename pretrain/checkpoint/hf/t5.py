@@ -17,7 +17,13 @@ HEADS = ("lm_head.",)
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
     """Every field stated. Raises ConfigError for a model that T5 cannot express."""
-    wanted = {"norm": "pre", "norm_type": "rms", "bias": False, "positions.name": "relative", "embedding_norm": False}
+    wanted: dict[str, Any] = {
+        "norm": "pre",
+        "norm_type": "rms",
+        "bias": False,
+        "positions.name": "relative",
+        "embedding_norm": False,
+    }
     check(model, "T5", _ACTIVATIONS, **wanted, embedding_scale=False)
     if not model.is_encoder_decoder:
         raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")

@@ -1,0 +1,49 @@
+"""What each shipped config exports to, as `docs/families.md` says."""
+
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from tests.unit.test_configs import RUNS, name
+
+IDS = Specials(pad=1, cls=0, sep=2, mask=4, start=1, end=2, sentinels=(), vocabulary=300)
+CLASSES = {
+    "gpt/": "OpenAIGPTLMHeadModel",
+    "gpt2/": "GPT2LMHeadModel",
+    "gpt3/": "GPTNeoForCausalLM",
+    "bert/": "BertForPreTraining",
+    "roberta/": "RobertaForMaskedLM",
+    "t5/": "T5ForConditionalGeneration",
+    "t5-v1.1/": "T5ForConditionalGeneration",
+    "transformer/": "MarianMTModel",
+    "bart/": "BartForConditionalGeneration",
+    "debug/gpt": "GPTNeoForCausalLM",
+    "debug/bert": "BertForPreTraining",
+    "debug/roberta": "RobertaForMaskedLM",
+    "debug/t5": "T5ForConditionalGeneration",
+    "debug/transformer": "MarianMTModel",
+    "debug/bart": "BartForConditionalGeneration",
+}
+REFUSED = {
+    "t5/decoder-lm": "T5 has an encoder",
+    "t5/prefix-lm": "T5 has an encoder",
+}
+
+
+@pytest.mark.parametrize("path", RUNS, ids=name)
+def test_a_shipped_config_exports_to_the_class_that_docs_name(path: Path) -> None:
+    from pretrain.checkpoint.hf.registry import class_of, module_of
+
+    model = load(RunConfig, path, ["model.vocabulary=50000"]).model
+    module = module_of(model)
+    if name(path) in REFUSED:
+        with pytest.raises(ConfigError, match=REFUSED[name(path)]):
+            module.hf_config(model, IDS)
+        return
+    described = module.hf_config(model, IDS)
+    expected = next(CLASSES[prefix] for prefix in CLASSES if name(path).startswith(prefix))
+    assert described.architectures == [class_of(module, model).__name__] == [expected]
