@@ -58,7 +58,7 @@ def test_export_passes_its_gate_and_loads_in_transformers(run: Path, tmp_path: P
     done = installed("export", run, "--to", "hf", tmp_path / "hf")
     assert done.returncode == 0, done.stderr
     assert "largest logit difference" in done.stdout
-    assert {"config.json", "model.safetensors", "tokenizer.model"} <= {p.name for p in (tmp_path / "hf").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in (tmp_path / "hf").iterdir()}
     again = command.run("export", run, "--to", "hf", tmp_path / "hf")
     assert again.returncode == 2
     assert "is there already" in again.stderr

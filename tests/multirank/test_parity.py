@@ -80,8 +80,8 @@ def _train(config: RunConfig) -> list[tuple[float, float]]:
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.model"
-    train_tokenizer(["abcd efgh ijkl " * 50], "bpe", 280).save(path)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    train_tokenizer(["abcd efgh ijkl " * 50], "wordpiece", 37).save(path)  # fewer ids than the model has
     return path
 
 
@@ -162,7 +162,7 @@ def test_exported_gpt2_gives_our_logits(vocabulary: int, tied_head: bool, tokeni
     assert ours.shape == theirs.shape == (4, LENGTH, vocabulary)
     assert np.abs(theirs).max() > 1, "logits of a size that makes the comparison mean something"
     assert np.abs(ours - theirs).max() <= TOLERANCE
-    assert (tmp_path / "hf" / "tokenizer.model").read_bytes() == tokenizer.read_bytes()
+    assert (tmp_path / "hf" / "original" / "tokenizer.json").read_bytes() == tokenizer.read_bytes()
 
 
 @pytest.mark.parametrize(
