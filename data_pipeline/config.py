@@ -2,14 +2,64 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+LARGEST = 2**53
+"""of whole numbers: up to here floats, JSON and YAML hold each exactly"""
+LONGEST = 4096
+"""characters of a text, as of a path"""
+_UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # that no file name and no UTF-8 can have
 
 
 class StrictSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """Settings of any kind: frozen, without unknown keys, and of values that a person can have meant."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_are_numbers(cls, given: Any) -> Any:
+        """Python takes true for 1."""
+        for name, field in cls.model_fields.items() if isinstance(given, dict) else ():
+            kinds = _leaves(field.annotation)
+            if bool in kinds or not kinds & {int, float}:
+                continue
+            if any(isinstance(one, bool) for one in _values(given.get(name))):
+                problem = PydanticCustomError("number", "Input should be a number, not true or false")
+                found = InitErrorDetails(type=problem, loc=(name,), input=given[name])
+                raise ValidationError.from_exception_data(cls.__name__, [found])
+        return given
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _values_have_bounds(cls, value: Any) -> Any:
+        for one in _values(value):
+            if isinstance(one, int) and abs(one) > LARGEST:
+                raise PydanticCustomError("bound", f"Input should be at most {LARGEST:,}")
+            if isinstance(one, str) and (len(one) > LONGEST or _UNWRITABLE.search(one)):
+                raise PydanticCustomError("text", f"Input should be text of at most {LONGEST:,} characters")
+        return value
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    """The plain types in an annotation: of `dict[str, float] | None`, str, float and None."""
+    inner = get_args(annotation)
+    return {leaf for argument in inner for leaf in _leaves(argument)} if inner else {annotation}
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """The plain values in a field's value. Settings in it look at their own."""
+    if isinstance(value, dict | list | tuple):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _values(one)
+    else:
+        yield value
 
 
 class TokenizerConfig(StrictSettings):

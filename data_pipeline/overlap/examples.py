@@ -22,7 +22,7 @@ _ENDINGS = re.compile(r"\.(jsonl|txt|xml|wet|parquet)(\.(gz|bz2|xz|zst))?$", re.
 class EvaluationSet(BaseModel):
     """Files that hold the examples of one evaluation set, or of one each."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str | None = Field(
         default=None,

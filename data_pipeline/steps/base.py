@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from data_pipeline.common.work import BuildTask
+from data_pipeline.config import StrictSettings
 from data_pipeline.reading.documents import Document, Tally
 
 
-class Step(BaseModel):
+class Step(StrictSettings):
     """What all steps can be told. Every subclass has a `name: Literal[...]` with that name as its default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     paths: ClassVar[frozenset[str]] = frozenset()
     """Settings that name what is in `files`, wherever it lies."""
     takes_pairs: ClassVar[bool] = False

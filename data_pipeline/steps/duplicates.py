@@ -31,7 +31,7 @@ _STRONG, _WEAK = 0, 1
 class Removal(BaseModel):
     """Two sources, of which one gives way."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
     like: str = Field(description="the source whose documents stay")
     from_: str = Field(alias="from", description="the source that loses what is like a document of the other")
 

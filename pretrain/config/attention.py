@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, model_validator
 
 from pretrain.config.section import Section, named
 
@@ -67,6 +67,20 @@ class Attention(Section):
         [Dense()], min_length=1, description="attention of layer i is pattern[i mod length]: names, or with settings"
     )
     window: int = Field(256, gt=0, description="of banded patterns that have none of their own")
+
+    @model_validator(mode="after")
+    def _window_is_used(self) -> "Attention":
+        if not self.shares_window and self.window != Attention.model_fields["window"].default:
+            raise ValueError(
+                f"model.attention.window={self.window} does nothing with pattern={[_short(p) for p in self.pattern]}, "
+                "in which no banded pattern asks for it: leave it out, or set model.attention.pattern=[dense, banded]"
+            )
+        return self
+
+    @property
+    def shares_window(self) -> bool:
+        """Whether a pattern takes `window`."""
+        return any(isinstance(pattern, Banded) and pattern.window is None for pattern in self.pattern)
 
     def of_layer(self, layer: int) -> PatternSettings:
         """The pattern of a stack's `layer`, from 0."""

@@ -4,6 +4,8 @@ from pydantic import Field, model_validator
 
 from pretrain.config.section import Section
 
+_MOST_SIZES = 10_000
+
 
 class Ramp(Section):
     start_sequences: int = Field(gt=0, description="sequences per global batch at the first token")
@@ -32,5 +34,10 @@ class BatchSize(Section):
                 raise ValueError(
                     f"batch.ramp cannot reach batch.sequences={self.sequences} from {self.ramp.start_sequences} "
                     f"in steps of {self.ramp.increment_sequences}"
+                )
+            if (sizes := 1 + gap // self.ramp.increment_sequences) > _MOST_SIZES:
+                raise ValueError(
+                    f"batch.ramp has {sizes:,} sizes on its way, and {_MOST_SIZES:,} are allowed: raise "
+                    "batch.ramp.increment_sequences"
                 )
         return self

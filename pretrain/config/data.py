@@ -15,9 +15,7 @@ class Source(Section):
         description="directory that `pretrain data build` wrote, or where a copy lies: s3://, gs://, https://"
     )
     name: str | None = Field(None, description="what phases and the ledger call it; absent: the path's last component")
-    weight: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="share of samples, relative to the other sources (0: see phases)"
-    )
+    weight: float = Field(1.0, ge=0, description="share of samples, relative to the other sources (0: see phases)")
     max_epochs: float | None = Field(
         None, gt=0, description="a run that would read it more often is refused; absent: any number"
     )
@@ -31,7 +29,7 @@ class WeightPhase(Section):
     """Other weights, from some point of the run on."""
 
     tokens: int = Field(gt=0, description="trained tokens, after which the first whole batch has these weights")
-    weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
         description="weight of each source by its name; 0: it is not read"
     )
 
@@ -76,8 +74,10 @@ class Data(Section):
     cache_bytes: int = Field(
         DEFAULT_BYTES, gt=0, description="what cache_dir may hold at most, for all ranks of a machine together"
     )
-    workers: int = Field(1, ge=0, description="threads that prepare batches ahead of the step; 0: none")
-    prefetch: int = Field(2, gt=0, description="batches prepared ahead by the workers")
+    workers: int = Field(1, ge=0, le=64, description="threads that prepare batches ahead of the step; 0: none")
+    prefetch: int = Field(
+        2, gt=0, le=256, description="batches that the workers prepare ahead, each of which is held in memory"
+    )
 
     @model_validator(mode="after")
     def _one_way_to_name_sources(self) -> "Data":

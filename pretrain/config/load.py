@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from pretrain.config.section import Section, as_mapping, section_of
 from pretrain.config.sentence import sentence
+from pretrain.config.yaml_text import parse, read_text
 from pretrain.errors import ConfigError
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -37,16 +37,13 @@ def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides:
 
 def read(path: Path, schema: type[BaseModel] = BaseModel, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tree of one YAML file, of a `schema` if it is known, with its `extends` chain merged in."""
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except (ValueError, OSError, RuntimeError) as error:  # a NUL in the name, a circle of links
+        raise ConfigError(f"{path}: no such config file ({error})") from None
     if path in seen:
         raise ConfigError(f"{path}: extends itself through {' -> '.join(p.name for p in seen)}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a config file ({error})") from None
-    tree = _parse(text, str(path))
+    tree = parse(read_text(path), str(path))
     if tree is None:
         tree = {}
     if not isinstance(tree, dict):
@@ -60,15 +57,6 @@ def dump(config: BaseModel) -> str:
     stream = io.StringIO()
     YAML(typ="safe", pure=True).dump(config.model_dump(mode="json"), stream)
     return stream.getvalue()
-
-
-def _parse(text: str, origin: str) -> Any:
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{origin}{where}: not valid YAML ({getattr(error, 'problem', error)})") from None
 
 
 def _merge(schema: type[BaseModel], base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +73,7 @@ def _override(schema: type[BaseModel], tree: dict[str, Any], override: str) -> d
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"'{override}' is not an override: write key=value, for example train.steps=100")
-    keys, value = dotted.split("."), _parse(text, f"override '{override}'")
+    keys, value = dotted.split("."), parse(text, f"override '{override}'")
     return _set(_without_rivals(schema, tree, _set({}, keys, value)), keys, value)
 
 

@@ -7,12 +7,12 @@ just the keys that do something under the name. The name alone is short for a se
 from collections.abc import Callable
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, model_validator
+
+from data_pipeline.config import StrictSettings
 
 
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class Section(StrictSettings):
     moved: ClassVar[dict[str, str]] = {}
     """keys that are read as a key of one of the section's choices: {"init_std": "init.std"}"""
     moved_idle: ClassVar[dict[str, Any]] = {}

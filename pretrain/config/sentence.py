@@ -9,6 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from pretrain.config.section import section_of, variants_of
 
+_SHOWN = 100  # characters of a key or a value
+
 
 def sentence(schema: type[BaseModel], error: ValidationError) -> str:
     """The first problem that `schema` has with a tree."""
@@ -25,11 +27,16 @@ def sentence(schema: type[BaseModel], error: ValidationError) -> str:
         case "union_tag_not_found":
             return f"'{key.dotted}.name' is required"
         case "union_tag_invalid":
-            tag, names = str(problem["ctx"]["tag"]), [str(name) for name in variants_of(key.annotation)]
+            tag, names = str(problem["ctx"]["tag"])[:_SHOWN], [str(name) for name in variants_of(key.annotation)]
             near = _near(tag, names)
             said = f"'{key.dotted}.name' = {tag!r}: input should be one of {', '.join(names)}"
             return said if near is None else f"{said}: {near}"
-    return f"'{key.dotted}' = {value!r}: {message[0].lower()}{message[1:]}"
+    return f"'{key.dotted}' = {shown(repr(value))}: {message[0].lower()}{message[1:]}"
+
+
+def shown(text: str) -> str:
+    """A value as it is quoted in a sentence: not whole if it is long."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} ... ({len(text):,} characters)"
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
         if part in choice:
             annotation, variants = choice[str(part)], choice
             continue
-        dotted.append(str(part))
+        dotted.append(str(part)[:_SHOWN])
         found = section_of(annotation)
         if found is None or isinstance(part, int):
             continue
@@ -72,7 +79,7 @@ def _unknown(key: _Key, value: Any) -> str:
         name = key.section.model_fields["name"].default
         others = [other for other, kind in key.variants.items() if last in kind.model_fields]
         if others:
-            said = f"{key.dotted}={value} does nothing with {parent}.name={name}: leave it out"
+            said = f"{key.dotted}={shown(str(value))} does nothing with {parent}.name={name}: leave it out"
             return f"{said} (it is for {', '.join(others)})"
         under = f" with {parent}.name={name}"
     known = list(key.section.model_fields)

@@ -4,6 +4,7 @@ Rank order is megatron-core's: tensor ranks are neighbours, then context, then d
 """
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal
 
 from pretrain.config.batch import BatchSize
@@ -187,7 +188,8 @@ def _divides(name: str, part: int, whole_name: str, whole: int) -> None:
 
 
 def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def _near(values: list[int], wanted: int) -> int:

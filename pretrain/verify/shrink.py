@@ -49,7 +49,8 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
     attention = tree["model"]["attention"]
-    for banded in (attention, *(one for one in attention["pattern"] if isinstance(one, dict))):
+    shared = [attention] if model.attention.shares_window else []
+    for banded in (*shared, *(one for one in attention["pattern"] if isinstance(one, dict))):
         banded["window"] = max(2, banded["window"] * length // model.sequence_length)
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = _batch(layouts)

@@ -1,0 +1,49 @@
+"""Values that no person can have meant are refused in every section alike."""
+
+from typing import Any
+
+import pytest
+
+from pretrain.errors import ConfigError
+from tests.unit.plan.configs import config
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"model": {"norm_eps": "inf"}}, "'model.norm_eps' = 'inf': input should be a finite number"),
+        ({"model": {"norm_eps": float("nan")}}, "model.norm_eps"),
+        ({"optimizer": {"learning_rate": float("inf")}}, "optimizer.learning_rate"),
+        ({"objective": {"label_smoothing": float("nan")}}, "objective.label_smoothing"),
+        ({"model": {"hidden": True}}, "'model.hidden' = True: input should be a number, not true or false"),
+        ({"model": {"init": {"std": True}}}, "'model.init.std' = True"),
+        ({"data": {"sources": [{"path": "x", "weight": True}]}}, "'data.sources.0.weight' = True"),
+        ({"data": {"workers": 500}}, "'data.workers' = 500: input should be less than or equal to 64"),
+        ({"data": {"prefetch": 1e12}}, "'data.prefetch' = 1000000000000.0: input should be less than or equal to 256"),
+        ({"train": {"steps": 2**60}}, "'train.steps' = 1152921504606846976: input should be at most"),
+        ({"run": {"dir": "x\0y"}}, "'run.dir'"),
+        ({"run": {"dir": "x" * 5000}}, "'run.dir' = 'xxx"),
+        ({"model": {"attention": {"window": 64}}}, "model.attention.window=64 does nothing"),
+        (
+            {"batch": {"sequences": 10**6, "ramp": {"start_sequences": 1, "increment_sequences": 1, "tokens": 9}}},
+            "ramp",
+        ),
+    ],
+)
+def test_nonsense_is_named_with_its_key(sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config(**sections)
+    assert words in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_true_and_false_stay_where_they_are_asked_for() -> None:
+    assert config(model={"tied_head": False}).model.tied_head is False
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [{"window": 64, "pattern": ["dense", "banded"]}, {"window": 256}, {"pattern": [{"name": "banded", "window": 3}]}],
+)
+def test_a_window_that_some_layer_has_is_taken(attention: dict[str, Any]) -> None:
+    config(model={"attention": attention})
