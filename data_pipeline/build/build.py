@@ -205,7 +205,9 @@ def _is_built(output: Path, identity: str) -> bool:
         found = mix.identity
         for source in mix.sources:
             if DatasetManifest.load(output / source.name).identity != source.identity:
-                raise DataError(f"{output / source.name} is not the dataset that was built there; remove {output}.")
+                raise DataError(
+                    f"{output / source.name} is not the dataset that was built there; choose another output."
+                )
     elif (output / MANIFEST).is_file():
         found = DatasetManifest.load(output).build.identity
     else:
@@ -213,7 +215,7 @@ def _is_built(output: Path, identity: str) -> bool:
     if identity != found:
         raise DataError(
             f"{output} was built from other input or with other settings, or by a version that reads the input "
-            "otherwise; remove it, or choose another output."
+            "otherwise; choose another output."
         )
     return True
 

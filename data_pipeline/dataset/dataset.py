@@ -246,7 +246,7 @@ def _check_file(path: Path, expected_bytes: int | None = None) -> None:
     """Raises DataError unless it is a file in its own directory, of that size."""
     try:
         if not path.is_file():
-            raise DataError(f"{path} is missing; put it back, or remove {path.parent} and build it again.")
+            raise DataError(f"{path} is missing; put it back, or build the dataset again elsewhere.")
         size, inside = path.stat().st_size, path.resolve().parent == path.parent.resolve()
     except OSError as error:
         raise DataError(f"{path} can't be read ({error.strerror}); mend its permissions.") from error
@@ -255,5 +255,5 @@ def _check_file(path: Path, expected_bytes: int | None = None) -> None:
     if expected_bytes is not None and size != expected_bytes:
         raise DataError(
             f"{path} has {size:,} bytes, but was written with {expected_bytes:,}; copy it again, "
-            f"or remove {path.parent} and build it again."
+            "or build the dataset again elsewhere."
         )

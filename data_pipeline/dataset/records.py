@@ -18,6 +18,8 @@ _CHECKSUM = "checksum"
 LIMIT_BYTES = 2**28
 """Of a manifest: a terabyte of tokens in members of two megabytes takes about half of it."""
 
+_NAME_ONE = "name a directory that `pretrain data build` wrote, or build it again."
+
 
 def plain_name(name: str) -> str:
     """It, if it can be that of a file in the dataset's own directory. Raises ValueError."""
@@ -53,7 +55,7 @@ def record_bytes(path: Path) -> bytes:
     """The file of a record. Raises DataError when it is missing, or larger than any."""
     try:
         if path.exists() and not path.is_file():  # a pipe would keep us waiting
-            raise DataError(f"{path} is no file; build the dataset again.")
+            raise DataError(f"{path} is no file; {_NAME_ONE}")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > LIMIT_BYTES:
@@ -63,8 +65,10 @@ def record_bytes(path: Path) -> bytes:
         raise DataError(
             f"{path.parent} holds no {path.name}; build a dataset there with `pretrain data build`."
         ) from error
-    except OSError as error:
-        raise DataError(f"{path} can't be read ({error}); remove {path.parent} and build it again.") from error
+    except NotADirectoryError as error:
+        raise DataError(f"{path.parent} is a file, and a dataset is a directory; {_NAME_ONE}") from error
+    except (OSError, ValueError) as error:  # ValueError: a name that no file has
+        raise DataError(f"{path} can't be read ({error}); mend that, or {_NAME_ONE}") from error
 
 
 def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record, bool]:
@@ -77,13 +81,13 @@ def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record,
         checksum = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
         actual = digest_of(values)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read ({error}); remove the dataset and build it again.") from error
+        raise DataError(f"{path} is no dataset's manifest ({error}); {_NAME_ONE}") from error
     if not isinstance(values, dict):
-        raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; build it again.")
+        raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; {_NAME_ONE}")
     version = values.get("format")
     if version != FORMAT:
         known = str(version)[:20] if isinstance(version, int) else "unknown"
-        raise DataError(f"{path} is of format {known}, this program reads {FORMAT}; build it again.")
+        raise DataError(f"{path} is of format {known}, this program reads {FORMAT}; {_NAME_ONE}")
     try:
         return kind.model_validate(values), checksum in (None, actual)
     except ValidationError as error:
