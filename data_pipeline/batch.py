@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.config import LARGEST
 from data_pipeline.errors import DataError
 
 
@@ -29,9 +30,11 @@ class Cursor:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cursor:
         """The inverse of `to_dict`; raises DataError when `values` is not a cursor."""
-        if set(values) != {"samples", "fingerprint"} or int(values["samples"]) < 0:
-            raise DataError(f"This is not a data cursor: {values!r}; the checkpoint it came from is damaged.")
-        return cls(samples=int(values["samples"]), fingerprint=str(values["fingerprint"]))
+        samples, fingerprint = values.get("samples"), values.get("fingerprint")
+        if len(values) != 2 or type(samples) is not int or not 0 <= samples <= LARGEST or type(fingerprint) is not str:
+            shown = f"{values!r:.100}"
+            raise DataError(f"this is not a data cursor: {shown}; the checkpoint it came from is damaged.")
+        return cls(samples, fingerprint)
 
 
 Axis = Literal["rows", "inputs", "labels"]

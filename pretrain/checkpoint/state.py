@@ -3,19 +3,26 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
+from data_pipeline.batch import Cursor
+from data_pipeline.config import LARGEST
+from data_pipeline.errors import DataError
 from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.change import CHANGEABLE
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from pretrain.plan.ramp import tokens_of
 from pretrain.plan.run_length import run_length
 from pretrain.plan.schedule import settled_until
 
+_SHOWN = 80  # characters of a key
 _LARGEST_RECORD_BYTES = 16 << 20
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.
 _DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
@@ -26,10 +33,10 @@ class Record:
     """Where a run stands after `step` optimizer steps. Random state is a function of (seed, step), the learning rate
     of step or tokens, and batch size of tokens, so nothing else needs saving."""
 
-    step: int
-    updates: int
+    step: Count
+    updates: Count
     """steps that changed the weights: all but the skipped ones"""
-    tokens: int
+    tokens: Count
     cursor: dict[str, Any]
     """the data's own record (data_pipeline.batch.Cursor)"""
     config: dict[str, Any]
@@ -37,7 +44,7 @@ class Record:
     layout: str
     """for information: a checkpoint is read by any layout"""
     versions: dict[str, str]
-    loss_scale: tuple[float, int] | None = None
+    loss_scale: tuple[Scale, Count] | None = None
     """of fp16: the scale, and the steps since it last changed"""
 
     def encode(self) -> bytes:
@@ -45,17 +52,27 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> "Record":
-        """Raises RunError for a file that is none. Nothing of the checkpoint need be verified yet."""
+        """Raises RunError for a file that is none, or whose numbers no run can have come to. Nothing of the checkpoint
+        need be verified yet."""
         try:
             with open_plain(path) as file:
                 content = file.read(_LARGEST_RECORD_BYTES + 1)
             if len(content) > _LARGEST_RECORD_BYTES:
                 raise RunError(f"{path} is too large for a checkpoint's record")
-            return _RECORD.validate_json(content, strict=True)
+            record = _RECORD.validate_json(content, strict=True)
+            Cursor.from_dict(record.cursor)
         except OSError as error:
             raise RunError(f"{path} cannot be read ({error.strerror})") from None
         except ValidationError as error:
-            raise RunError(f"{path} is not a checkpoint's record ({error.errors()[0]['msg']})") from None
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))[:_SHOWN]
+            said = f"{where}: {first['msg']}" if where else first["msg"]
+            raise RunError(f"{path} is not a checkpoint's record ({said})") from None
+        except DataError as error:
+            raise RunError(f"{path} is not a checkpoint's record: {error}") from None
+        if record.updates > record.step:
+            raise RunError(f"{path} counts {record.updates:,} updates in {record.step:,} steps: it has been changed")
+        return record
 
 
 _RECORD = TypeAdapter(Record)
@@ -100,8 +117,14 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
 
 def check_same_run(record: Record, config: RunConfig) -> None:
     """Raises ConfigError if `config`, with its changes (`change.settle`), would not continue the run of `record`,
-    naming the first key that differs."""
+    naming the first key that differs, and RunError if its counts don't go together."""
     before = config_of(record)
+    samples = record.cursor.get("samples", 0)
+    if samples and tokens_of(before, samples) != record.tokens:
+        raise RunError(
+            f"the checkpoint's {RECORD} counts {record.tokens:,} tokens in {samples:,} samples, which this run's "
+            "lengths do not make: restore it from a copy, or go on from an older checkpoint"
+        )
     then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
     then["run"]["changes"] = now["run"]["changes"]
     for key, was, is_now in differences(then, now):
@@ -127,7 +150,7 @@ def check_same_run(record: Record, config: RunConfig) -> None:
 def config_of(record: Record) -> RunConfig:
     """The config in a record. Raises ConfigError for one that today's sections cannot read."""
     try:
-        return validate(RunConfig, record.config, "the config that it was started with")
+        return validate(RunConfig, record.config, f"the config in the checkpoint's {RECORD}")
     except ConfigError as error:
         raise ConfigError(
             f"this run cannot go on, as today's settings are others: {error}. Finish it with the version that "
