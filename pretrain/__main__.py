@@ -16,6 +16,7 @@ Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal aft
 """
 
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -23,7 +24,9 @@ from importlib import import_module
 
 from data_pipeline.errors import DataError
 from pretrain.errors import ConfigError, RunError
-from pretrain.process.ranks import adopt_srun, global_rank
+from pretrain.process.agreement import ERROR, STATUS, NotMetError
+from pretrain.process.memory import ran_out
+from pretrain.process.ranks import check_launcher, global_rank, world_size
 
 _MODULES = {
     "data": "data",
@@ -37,6 +40,8 @@ _MODULES = {
     "generate": "generate",
 }
 """verb -> file in `commands/`"""
+_ALONE = ("data", "compare")  # of which a launcher starts no ranks, but the same command several times
+_PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,17 +55,22 @@ def main(argv: list[str] | None = None) -> int:
         print(f"pretrain: unknown command '{verb}': known are {', '.join(_MODULES)}", file=sys.stderr)
         return 2
     _quiet()
+    if verb not in _ALONE:
+        try:
+            check_launcher()
+        except ConfigError as error:
+            _print(error)  # on every rank, as there may be no rank 0
+            return ConfigError.exit_status
     try:
-        adopt_srun()
         command = import_module(f"pretrain.commands.{_MODULES[verb]}")  # alone: most need seconds to import
         return int(command.main(rest))
-    except (ConfigError, DataError) as error:
-        if global_rank() == 0:  # every rank meets the same mistake
-            print(f"pretrain: {error}", file=sys.stderr)
-        return 2
-    except RunError as error:
-        if global_rank() == 0:
-            print(f"pretrain: {error}", file=sys.stderr)
+    except (ConfigError, DataError, RunError) as error:
+        return _refuse(error, alone=verb in _ALONE)
+    except Exception as error:
+        said = ran_out(error)
+        if said is None:
+            raise
+        _print(f"rank {global_rank()}: {said}" if world_size() > 1 else said)  # others may have had enough
         return RunError.exit_status
 
 
@@ -78,6 +88,30 @@ def entry() -> None:
         traceback.print_exc()
         status = RunError.exit_status
     _leave(status)
+
+
+def _refuse(error: Exception, alone: bool) -> int:
+    """Says what is wrong, once, and returns the exit status. Ranks that have met meet the same errors; one that has not
+    yet tells the others, which wait for it."""
+    status = RunError.exit_status if isinstance(error, RunError) else ConfigError.exit_status
+    if world_size() > 1 and not alone:
+        from pretrain.engine import device
+
+        if not device.has_met():
+            try:
+                device.meet(_PATIENCE_S, {ERROR: str(error), STATUS: status})
+            except NotMetError:
+                alone = True
+            except (ConfigError, RunError) as verdict:
+                error, status = verdict, verdict.exit_status
+    if global_rank() == 0 or alone or isinstance(error, NotMetError):
+        _print(error)
+    return status
+
+
+def _print(error: Exception | str) -> None:
+    """On one line, whatever names of files are in it."""
+    print("pretrain:", re.sub(r"[\x00-\x1f\x7f]+", " ", str(error)), file=sys.stderr)
 
 
 def _quiet() -> None:

@@ -33,6 +33,7 @@ def main(argv: list[str]) -> int:
     from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import write_translation
 
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank)
+    asked = {f"--{name}": getattr(options, name) for name in ("beam", "penalty", "longest")}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, asked)
     write_translation(config, checkpoint, options.file, options.beam, options.penalty, options.longest, options.out)
     return 0

@@ -6,7 +6,7 @@ engine runs over gloo. It is called once, before the engine is built, and does n
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -18,8 +18,11 @@ from torch.distributed.rendezvous import rendezvous
 from torch.overrides import TorchFunctionMode
 
 from pretrain.errors import ConfigError
+from pretrain.process.agreement import NotMetError, agree
+from pretrain.process.memory import host_bytes, ranks_here
 
 _installed = False
+_met = False
 
 
 def install() -> torch.device:
@@ -53,26 +56,49 @@ def install() -> torch.device:
     return cpu
 
 
-def join(timeout_s: int) -> None:
-    """Joins the process group that the launcher describes in the environment (a group of one without a launcher)."""
+def join(timeout_s: int, said: Mapping[str, object] | None = None) -> None:
+    """Joins the process group that the launcher describes in the environment (a group of one without a launcher), once
+    all of its ranks have `said` the same. Raises as `meet`."""
     if dist.is_initialized():
         return
     install()
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    timeout = timedelta(seconds=timeout_s)
-    if "RANK" in os.environ:
-        dist.init_process_group(backend, timeout=timeout)
-    else:
-        store = HashStore()
-        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout)
+    store, rank, world = meet(timeout_s, said or {})
+    backend, timeout = "nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_s)
+    group = PrefixStore("group", store)
+    dist.init_process_group(backend, store=group, rank=rank, world_size=world, timeout=timeout)
 
 
-def meet() -> tuple[Store, int]:
-    """The store that the launcher describes in the environment, and this rank (alone without a launcher)."""
+def meet(timeout_s: int, said: Mapping[str, object]) -> tuple[Store, int, int]:
+    """The store that the launcher describes in the environment, this rank, and how many there are (alone without a
+    launcher). Ranks that have `said` different things don't meet: `agree` says what it raises. Raises NotMetError where
+    some don't come."""
+    global _met
+    _met = True
     if "RANK" not in os.environ:
-        return HashStore(), 0
-    store, rank, _ = next(rendezvous("env://"))
-    return store, rank
+        return HashStore(), 0, 1
+    device = "a GPU" if torch.cuda.is_available() else "a CPU"
+    try:
+        store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+    except (RuntimeError, ValueError, OSError) as error:
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise NotMetError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not met the others at {place} (MASTER_ADDR, "
+            f"MASTER_PORT) within {timeout_s} s: {str(error).splitlines()[0]}"
+        ) from None
+    agree(PrefixStore("agree", store), rank, world, {"the device": device, **said}, timeout_s)
+    return store, rank, world
+
+
+def has_met() -> bool:
+    """Whether this rank has tried to: from then on every rank meets the same errors."""
+    return _met
+
+
+def own_bytes() -> tuple[float, bool]:
+    """(memory that is this rank's to hold a run in, whether it is the host's)."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory, False
+    return host_bytes() / ranks_here(), True
 
 
 @contextmanager

@@ -36,7 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "models",
         "objectives observe",
         "engine",
-        "checkpoint evaluate",
+        "checkpoint evaluate statement",
         "build",
         "loop verify",
         "commands",
