@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,9 @@ from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
+from pretrain.plan.capacity import check_fits
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.statement import statement, without_data
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
 
@@ -50,12 +53,19 @@ class Training:
 
 
 def build_training(config: RunConfig) -> Training:
-    """`config` is resolved. Joins the process group; every rank calls this."""
-    device.join(config.health.timeout_s)
+    """`config` is resolved. Joins the process group; every rank calls this. Raises ConfigError on all of them where
+    they were not started alike."""
+    device.join(config.health.timeout_s, statement(config, versions()))
     layout = plan_layout(config, dist.get_world_size())
+    _check_fits(config, layout)
     stream, recipe = open_stream(config)
     check_repeats(config, stream)
-    notes = (*_left_out(stream, recipe), *_padding(stream), *_checked_later(config, stream))
+    notes = (
+        *_dead_rows(config, recipe),
+        *_left_out(stream, recipe),
+        *_padding(stream),
+        *_checked_later(config, stream),
+    )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     engine = make_engine(config, layout)
@@ -64,11 +74,15 @@ def build_training(config: RunConfig) -> Training:
     return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes)
 
 
-def open_checkpoint(candidates: list[Path], overrides: list[str], one_rank: bool) -> tuple[RunConfig, Path]:
+def open_checkpoint(
+    candidates: list[Path], overrides: list[str], one_rank: bool, asked: Mapping[str, object] | None = None
+) -> tuple[RunConfig, Path]:
     """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
-    the process group; every rank calls this."""
-    timeout_s = expected_config(candidates, overrides, one_rank).health.timeout_s
-    device.join(timeout_s)
+    the process group; every rank calls this. Raises ConfigError on all of them where they were not started alike;
+    `asked`: besides the config."""
+    config = expected_config(candidates, overrides, one_rank)
+    timeout_s = config.health.timeout_s
+    device.join(timeout_s, without_data(config, versions()) | dict(asked or {}))
     checkpoint = store.first_valid(candidates, _warn, file_group(timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
@@ -78,6 +92,7 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     from `open_checkpoint`."""
     device.join(config.health.timeout_s)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
+    _check_fits(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
     store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
     return engine
@@ -86,7 +101,9 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
 def build_empty(config: RunConfig) -> Engine:
     """An engine on one rank that can only score, whose weights the caller fills in."""
     device.join(config.health.timeout_s)
-    return make_engine(config, plan_layout(config, dist.get_world_size(), trains=False), train=False)
+    layout = plan_layout(config, dist.get_world_size(), trains=False)
+    _check_fits(config, layout, trains=False)
+    return make_engine(config, layout, train=False)
 
 
 def versions() -> dict[str, str]:
@@ -110,6 +127,32 @@ def _code_version() -> str:
         return f"{own}+{commit[:12]}"
     except OSError:
         return own
+
+
+def _check_fits(config: RunConfig, layout: Layout, trains: bool = True) -> None:
+    """Raises ConfigError on every rank where one has too little memory. Collective."""
+    problem = None
+    try:
+        check_fits(config, layout, *device.own_bytes(), trains=trains)
+    except ConfigError as error:
+        problem = str(error)
+    found = next((p for p in gather(problem) if p is not None), None)
+    if found is not None:
+        raise ConfigError(found)
+
+
+def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
+    """Of a vocabulary that no data can fill, in a sentence."""
+    model, needed = config.model, recipe.vocabulary
+    rows = model.real_vocabulary - needed
+    if rows < model.vocabulary_multiple:  # as rounding up makes anyway
+        return ()
+    parameters = rows * model.hidden * (1 if model.tied_head else 2)
+    return (
+        f"model.vocabulary={model.real_vocabulary} is more than the {needed:,} ids of the data's tokenizer and the "
+        f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) stand for nothing; for a model of this "
+        f"data set model.vocabulary={needed}, or null to follow the data",
+    )
 
 
 def _left_out(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pretrain.errors import ConfigError
 
+_LONGEST_NAME = 255  # bytes, on any file system in use
+
 
 class Parser(argparse.ArgumentParser):
     """Of `pretrain VERB`. Options are written in full; `key=value` may stand anywhere between them."""
@@ -54,6 +56,18 @@ def numbers(text: str) -> list[int]:
 
 
 def check_writable(path: Path) -> None:
-    """Raises ConfigError before the work, not after it."""
-    if not os.access(path.parent, os.W_OK) or path.is_dir():
+    """Raises ConfigError before the work, not after it, if `path` can't become a file."""
+    if not os.access(path.parent, os.W_OK) or path.is_dir() or _has_no_name(path):
         raise ConfigError(f"--out {path} cannot be written: name a file in a directory that can")
+
+
+def check_directory(option: str, path: Path) -> None:
+    """Likewise, if `path` is not a directory that can be written, nor can become one. `option` names it."""
+    there = next((one for one in (path, *path.parents) if one.exists()), Path())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or _has_no_name(path):
+        why = "is a file" if there.exists() and not there.is_dir() else "cannot be written"
+        raise ConfigError(f"{option} {path}: {there} {why}: name a directory that can be written")
+
+
+def _has_no_name(path: Path) -> bool:
+    return any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts)

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from pretrain.commands.arguments import Parser, count, names, numbers
+from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
 from pretrain.process.signals import unblock
 
@@ -25,6 +25,7 @@ def main(argv: list[str]) -> int:
     parser.add_nproc("local ranks, laid out as trained; without it: one rank")
     options = parser.parse(argv)
     check_names(options.tasks)
+    check_directory("--out", options.out)
     from pretrain.checkpoint.directory import locate
     from pretrain.checkpoint.state import expected_config
 
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> int:
     from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import report
 
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank)
+    asked = {f"--{name}": getattr(options, name) for name in ("tasks", "shots", "limit", "seed")}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, asked)
     report(config, checkpoint, options.tasks, options.shots, options.limit, options.seed, options.data, options.out)
     return 0

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pretrain.commands.arguments import Parser
+from pretrain.commands.arguments import Parser, check_directory
 from pretrain.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ def main(argv: list[str]) -> int:
     kind, directory = options.to
     if kind != "hf":
         raise ConfigError(f"--to {kind}: the one known format is hf")
+    check_directory("--to hf", Path(directory))
     from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.directory import locate
     from pretrain.checkpoint.hf.export import export

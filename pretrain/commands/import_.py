@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from pretrain.commands.arguments import Parser
+from pretrain.commands.arguments import Parser, check_directory
 
 
 def main(argv: list[str]) -> int:
@@ -14,6 +14,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, help="run directory to make; absent: runs/ and the directory's name")
     options = parser.parse(argv)
     out = options.out or Path("runs") / options.directory.resolve().name
+    check_directory("--out", out)
     from pretrain.build import build_empty
     from pretrain.checkpoint.hf.imports import import_hf, read_config
 

@@ -16,6 +16,7 @@ def starts_ranks(config: RunConfig, nproc: int | None, trains: bool) -> bool:
             raise ConfigError("--nproc starts local ranks, and a launcher (torchrun, srun) has done so: leave it out")
         plan_layout(config, int(os.environ["WORLD_SIZE"]), trains)
         return False
+    local.check_room(nproc or 1)
     plan_layout(config, nproc or 1, trains)
     return (nproc or 1) > 1
 

@@ -11,6 +11,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.layout import Layout
 from pretrain.plan.layout_names import every_kind, parse, short
+from pretrain.process.local import check_room
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock
 
@@ -33,17 +34,22 @@ def main(argv: list[str]) -> int:
     check_writable(options.out)
     config = _config(options)
     layouts = _layouts(options, config)
-    jobs = plan(config, layouts, options.full)
-    needed, started = max(job.layout.world for job in jobs), int(os.environ.get("WORLD_SIZE", "0"))
+    needed, started = max(layout.world for layout in layouts), int(os.environ.get("WORLD_SIZE", "0"))
     if started and started < needed:
-        raise ConfigError(f"the layouts need {needed} ranks and the launcher has started {started}")
+        raise ConfigError(f"the layouts need {needed:,} ranks and the launcher has started {started}")
+    if not started:
+        check_room(needed)
+    jobs = plan(config, layouts, options.full)
     if needed > 1 and not started:
         return start_ranks(needed, ["verify", *argv], None)
+    from pretrain.build import versions
     from pretrain.engine import device
+    from pretrain.statement import statement
     from pretrain.verify.report import Table
     from pretrain.verify.run import Verification
 
-    store, rank = device.meet()
+    said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
+    store, rank, _ = device.meet(config.health.timeout_s, statement(config, versions()) | said)
     show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
     return 0 if Verification(store, rank, max(1, started), options.steps).run(jobs, show) else 1
 
@@ -66,6 +72,7 @@ def _layouts(options: Namespace, config: RunConfig) -> list[Layout]:
         raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
     if options.layouts != "auto":
         return [parse(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")]
+    check_room(options.nproc or 1)
     every = every_kind(int(os.environ.get("WORLD_SIZE", "0")) or options.nproc or _AUTO_RANKS)
     found = [layout for layout in every if not options.full or fits(config, layout)]
     if not found:

@@ -12,12 +12,15 @@ from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.plan.run_length import run_length
 
 
 def resolve(config: RunConfig) -> RunConfig:
     """The config with the sources that `data.path` stands for if it is a mix, and with `model.vocabulary` set: the ids
-    of its data's tokenizer and of what its objective adds. Raises ConfigError where there is no data, or a given
-    vocabulary is too small; DataError where the data cannot be read, or lengths do not suit the objective."""
+    of its data's tokenizer and of what its objective adds. Raises ConfigError where there is no data, a given
+    vocabulary is too small, or the run ends within its warm-up; DataError where the data cannot be read, or lengths do
+    not suit the objective."""
+    _check_schedule(config)
     config = _of_mix(config)
     sources = config.data.resolved_sources
     if not sources:
@@ -34,6 +37,17 @@ def resolve(config: RunConfig) -> RunConfig:
         )
     model = config.model.model_copy(update={"vocabulary": vocabulary})
     return config.model_copy(update={"model": model})
+
+
+def _check_schedule(config: RunConfig) -> None:
+    """Raises ConfigError for a run that ends before its warm-up, and so never learns at the rate it names."""
+    schedule, (steps, tokens) = config.schedule, run_length(config)
+    end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")
+    if schedule.warmup_length > end and not schedule.starts_at_peak:
+        raise ConfigError(
+            f"schedule.warmup_{unit}={schedule.warmup_length} is longer than the run, which ends after {end:,} {unit}: "
+            "shorten it, or train for longer"
+        )
 
 
 def _of_mix(config: RunConfig) -> RunConfig:

@@ -13,16 +13,32 @@ import subprocess
 import sys
 import time
 
+from pretrain.errors import ConfigError
 from pretrain.process.signals import SIGNALS, StopRequest, unblock
 
 STOPPED = 75
+_RANKS_A_CORE, _FEWEST_ALLOWED = 8, 32  # each takes half a gigabyte and a minute of a core to start
 _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
 _PR_SET_PDEATHSIG = 1
 
 
+def check_room(ranks: int) -> None:
+    """Raises ConfigError for more local ranks than this machine can start and still work."""
+    cores = len(os.sched_getaffinity(0))
+    most = max(_FEWEST_ALLOWED, _RANKS_A_CORE * cores)
+    if ranks > most:
+        raise ConfigError(
+            f"{ranks:,} local ranks are too many for this machine of {cores} cores, which starts at most {most} "
+            f"({_RANKS_A_CORE} a core, or {_FEWEST_ALLOWED}): ask for fewer, or start them on several machines with "
+            "torchrun or srun"
+        )
+
+
 def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     """Runs `pretrain ARGUMENTS` as `ranks` local ranks. Returns their common exit status, or the first failing one's
-    (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them."""
+    (1 for a rank that a signal killed). Signals are held back, also from `stop` on, until each rank can take them.
+    Raises as `check_room`."""
+    check_room(ranks)
     port = str(free_port())
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
     libc = ctypes.CDLL(None)
@@ -70,7 +86,9 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
                 failed = process.returncode
                 if failed < 0:  # it could not say anything itself
                     number = processes.index(process)
-                    print(f"pretrain: rank {number} was ended by {signal.Signals(-failed).name}", file=sys.stderr)
+                    name = signal.Signals(-failed).name
+                    why = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
+                    print(f"pretrain: rank {number} was ended by {name}{why}", file=sys.stderr)
                 deadline = time.monotonic() + _GRACE_S
         if time.monotonic() > deadline:
             for process in processes:

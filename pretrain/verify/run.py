@@ -23,6 +23,7 @@ from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
+from pretrain.plan.capacity import check_fits
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.verify.bounds import bounds_of
 from pretrain.verify.departure import Verdict
@@ -138,6 +139,7 @@ class Verification:
 
     def _build(self, config: RunConfig, layout: Layout, initial: bool) -> Engine:
         """An engine with initial weights, or to be loaded."""
+        check_fits(config, layout, *device.own_bytes())
         engine = make_engine(config, plan_layout(config, layout.world))
         if initial:
             engine.initialise()

@@ -1,0 +1,90 @@
+"""Whether a run can fit where it is started: what each rank holds at least, part by part. No torch."""
+
+from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.layout import Layout
+from pretrain.plan.memory import num_moments, state_bytes
+from pretrain.plan.parameters import num_parameters
+
+_LISTED_LAYERS = 16  # of more, parameters are not listed but counted on from the first ones
+_ID_BYTES, _TOKEN_BYTES = 24, 8
+_GIB = 2**30
+
+
+def check_fits(config: RunConfig, layout: Layout, own_bytes: float, host: bool = True, trains: bool = True) -> None:
+    """Raises ConfigError if a rank of `layout`, which has `own_bytes` of memory, can't hold its share whatever else is
+    done; `host`: where its batches are, too. What passes may still be too large: activations are more than the least
+    that is counted here."""
+    parts = least_bytes(config, layout, trains)
+    if not host:
+        del parts["batches"]
+        for name, offloaded in (
+            ("optimizer states", config.parallel.offload_optimizer),
+            ("weights", config.parallel.offload_parameters),
+        ):
+            if offloaded:
+                parts[name] = 0.0
+    total = sum(parts.values())
+    if total <= own_bytes:
+        return
+    shares = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in parts.items() if size > total / 1000)
+    largest = max(parts, key=lambda name: parts[name])
+    raise ConfigError(
+        f"this run does not fit in memory: each rank would hold at least {total / _GIB:,.1f} GiB ({shares}) and has "
+        f"{own_bytes / _GIB:,.1f}; {_advice(largest, config, own_bytes / total)}"
+    )
+
+
+def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[str, float]:
+    """Bytes by part, on the rank that holds the most: it has no fewer parameters than ranks have on average, and
+    keeps the input of each of its layers for the backward pass."""
+    model, batch = config.model, config.batch
+    parameters = parameters_of(model) / (layout.tensor * layout.pipeline)
+    width = 4 if config.precision == "fp32" else 2
+    if not trains:
+        return {"weights": width * parameters, "batches": 0.0}
+    state = state_bytes(parameters, layout, config.precision, num_moments(config.optimizer))
+    positions = batch.micro_sequences * model.sequence_length / layout.context
+    slices = layout.tensor if layout.sequence else 1
+    layers = sum(model.stacks) / layout.pipeline
+    return {
+        "weights": state.weights,
+        "gradients": state.gradients,
+        "optimizer states": state.optimizer,
+        "activations": layers * positions * model.hidden * width / slices,
+        "batches": batch.sequences * (_ID_BYTES + _TOKEN_BYTES * model.sequence_length / layout.data),
+    }
+
+
+def parameters_of(model: Model) -> int:
+    """`num_parameters`, at once for any number of layers: those of a stack are as large as each other."""
+    few = {name: min(value, _LISTED_LAYERS) for name in ("layers", "encoder_layers") if (value := getattr(model, name))}
+    if "encoder_layers" not in few and model.is_encoder_decoder:
+        few["encoder_layers"] = few["layers"]
+    count = num_parameters(model.model_copy(update=few))
+    for name, listed in few.items():
+        asked = getattr(model, name) or model.layers
+        if asked > listed:
+            less = num_parameters(model.model_copy(update=few | {name: listed - 1}))
+            count += (asked - listed) * (num_parameters(model.model_copy(update=few)) - less)
+    return count
+
+
+def _advice(largest: str, config: RunConfig, factor: float) -> str:
+    """What would fit, if no more than the largest part changed: `factor` of what is asked for."""
+    match largest:
+        case "activations" if config.batch.micro_sequences > 1:
+            fits = max(1, int(config.batch.micro_sequences * factor))
+            return f"batch.micro_sequences={config.batch.micro_sequences} is too many: {fits} may fit"
+        case "activations":
+            fits = max(1, int(config.model.sequence_length * factor))
+            return f"model.sequence_length={config.model.sequence_length} is too long: {fits} may fit"
+        case "batches":
+            fits = max(1, int(config.batch.sequences * factor))
+            return f"batch.sequences={config.batch.sequences} is too many: {fits} may fit"
+    parameters = parameters_of(config.model)
+    return (
+        f"of its {parameters:,} parameters {int(parameters * factor):,} may fit: make the model smaller, or share it "
+        "over more machines (parallel.tensor, parallel.pipeline, parallel.zero)"
+    )
