@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def main(argv: list[str], load: Load) -> int:
 def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
     """(title, dataset) of a directory or address, or of each source of a mix in a directory."""
     directory = Path(address)
-    if not (directory / MIX).is_file():
+    if not os.path.isfile(directory / MIX):  # also of a name that no file can have
         return [("", Dataset(address))]
     sources = Mix.load(directory).sources
     return [(f"\n=== {s.name} (weight {s.weight:g})\n", Dataset(directory / s.name)) for s in sources]

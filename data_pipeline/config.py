@@ -50,7 +50,9 @@ class StrictSettings(BaseModel):
 def _leaves(annotation: Any) -> set[Any]:
     """The plain types in an annotation: of `dict[str, float] | None`, str, float and None."""
     inner = get_args(annotation)
-    return {leaf for argument in inner for leaf in _leaves(argument)} if inner else {annotation}
+    if not inner:
+        return {annotation if isinstance(annotation, type) else type(annotation)}  # a value: of a Literal
+    return {leaf for argument in inner for leaf in _leaves(argument)}
 
 
 def _values(value: Any) -> Iterator[Any]:

@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, DataError, RunError) as error:
         return _refuse(error, alone=verb in _ALONE)
     except Exception as error:
-        said = ran_out(error)
+        said = ran_out(error) or _of_file(error)
         if said is None:
             raise
         _print(f"rank {global_rank()}: {said}" if world_size() > 1 else said)  # others may have had enough
@@ -107,6 +107,13 @@ def _refuse(error: Exception, alone: bool) -> int:
     if global_rank() == 0 or alone or isinstance(error, NotMetError):
         _print(error)
     return status
+
+
+def _of_file(error: Exception) -> str | None:
+    """What is wrong with a file, of which no one has had more to say."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return None
+    return f"{error.filename}: {error.strerror}"
 
 
 def _print(error: Exception | str) -> None:

@@ -16,11 +16,13 @@ def main(argv: list[str]) -> int:
     if kind != "hf":
         raise ConfigError(f"--to {kind}: the one known format is hf")
     check_directory("--to hf", Path(directory))
-    from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.directory import locate
+
+    candidates = locate(options.checkpoint)
+    from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.hf.export import export
 
-    config, checkpoint = open_checkpoint(locate(options.checkpoint), ["precision=fp32"], one_rank=True)
+    config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True)
     difference = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
     print(f"{directory}: largest logit difference from transformers {difference:.2e}")
     return 0

@@ -41,7 +41,8 @@ def main(argv: list[str]) -> int:
     from pretrain.commands.writing import Asked, write_texts
 
     asked = Asked(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank)
+    alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "file", "seed")}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
     write_texts(config, checkpoint, prompts, asked)
     return 0
 

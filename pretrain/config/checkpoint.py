@@ -11,6 +11,7 @@ class Checkpoint(Section):
     in_flight: int = Field(
         1,
         ge=0,
+        le=16,
         description="saves that may be being written while training goes on, each with a copy of a rank's part in host "
         "memory; 0: training waits for the disk",
     )

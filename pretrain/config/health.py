@@ -7,4 +7,4 @@ from pretrain.config.section import Section
 
 class Health(Section):
     stop_on_nan: bool = Field(True, description="end the run when the loss or gradient norm is not finite")
-    timeout_s: int = Field(600, gt=0, description="seconds a collective may take before the run is ended")
+    timeout_s: int = Field(600, gt=0, le=2_592_000, description="seconds a collective may take before the run is ended")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
 from pretrain.config.section import Section, as_mapping, section_of
-from pretrain.config.sentence import sentence
+from pretrain.config.sentence import sentence, shown
 from pretrain.config.yaml_text import parse, read_text
 from pretrain.errors import ConfigError
 
@@ -72,8 +72,8 @@ def _merge(schema: type[BaseModel], base: dict[str, Any], over: dict[str, Any]) 
 def _override(schema: type[BaseModel], tree: dict[str, Any], override: str) -> dict[str, Any]:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
-        raise ConfigError(f"'{override}' is not an override: write key=value, for example train.steps=100")
-    keys, value = dotted.split("."), parse(text, f"override '{override}'")
+        raise ConfigError(f"'{shown(override)}' is not an override: write key=value, for example train.steps=100")
+    keys, value = dotted.split("."), parse(text, f"override '{shown(override)}'")
     return _set(_without_rivals(schema, tree, _set({}, keys, value)), keys, value)
 
 

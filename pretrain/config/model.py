@@ -38,7 +38,7 @@ class Model(Section):
     )
     norm: Literal["pre", "post"] = Field("pre", description="norm before each sublayer (GPT-2, 3, T5) or after (GPT)")
     norm_type: Literal["layer", "rms"] = Field("layer", description="rms: without mean and bias (T5)")
-    norm_eps: float = Field(1e-5, gt=0)
+    norm_eps: float = Field(1e-5, gt=0, lt=1)
     bias: bool = Field(True, description="linear layers have one")
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
         "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"

@@ -8,7 +8,9 @@ from pretrain.config.section import Section
 
 class Run(Section):
     name: str = Field("run", description="name shown in reports and in MLflow")
-    dir: str = Field(description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/")
+    dir: str = Field(
+        min_length=1, description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/"
+    )
     start_from: str | None = Field(
         None, description="run or checkpoint whose weights this run begins with; absent: drawn from the seed"
     )

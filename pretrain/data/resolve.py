@@ -1,5 +1,6 @@
 """What a config leaves open and the data decides: the sources of a mix, the vocabulary."""
 
+import os
 from pathlib import Path
 
 from data_pipeline.dataset.cache import Cache
@@ -52,7 +53,7 @@ def _check_schedule(config: RunConfig) -> None:
 
 def _of_mix(config: RunConfig) -> RunConfig:
     path = config.data.path
-    if path is None or not (Path(path) / MIX).is_file():
+    if path is None or not os.path.isfile(Path(path) / MIX):  # also of a name that no file can have
         return config
     sources = []
     for source in Mix.load(Path(path)).sources:

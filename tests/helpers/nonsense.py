@@ -1,0 +1,118 @@
+"""Wrong configs and calls, drawn from a seed: what a person could type, and what a slip of the hand makes of it.
+
+for call in calls(seed=1, count=20, config=path): assert problem(call, directory, within_s=30) is None
+"""
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from pretrain.config.run_config import RunConfig
+from pretrain.config.section import section_of, variants_of
+from pretrain.process.local import free_port
+from tests.helpers.command import LAUNCHER, Command
+
+VALUES = (
+    "word", "-1", "0", "3", "1e9", "1e12", "1e30", "-1e9", "2147483648", "1e308", "1e-30", "0.5", ".nan", ".inf",
+    "-.inf", "inf", "nan", "null", "~", "''", "[]", "[1, 2]", "[[[]]]", "{}", "{a: 1}", "{name: word}", "true", "false",
+    "2020-01-01", "2020-13-45", "0x10", "'日本語 😀'", r'"\0"', r'"\ud800"', r'"a\nb"', "'" + "x" * 300 + "'",
+    "'" + "x" * 10_000 + "'", "[" * 200, "&a [*a]", "!!binary x", "9" * 5000, "/", ".", "../..", "/dev/null",
+)  # fmt: skip
+_STEPS = 20  # of a run that is taken for one that goes on
+
+_ARGUMENTS = (
+    "train", "eval", "verify", "compare", "export", "import", "translate", "data", "build", "inspect", "ledger",
+    "trace", "trian", "--nproc", "--layouts", "--tasks", "--shots", "--out", "--to", "--limit", "--steps", "--seed",
+    "--text", "hf", "heldout", "tp2", "tp1000", "tp0", "pp2+vp2", "auto", "zero9", "tp2tp2", "1", "0", "-1", "2", "1e3",
+    "1000000", "0,1", "x", "", "=", "a=b", "model.layers=", "=1", "model..layers=1", ".", "/", "/dev/null", "nowhere",
+    "日本", "x" * 300, "x" * 5000, "a\nb", "--", "-h", "--nothing", "CONFIG", "CONFIG", "RUN", "RUN", "DATASET",
+)  # fmt: skip
+_LAUNCHED = ("", "0", "1", "2", "-1", "x", "1e3", "65536", "99999999999", "localhost", "no.such.host.invalid", " 1")
+_SLURM = ("SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+_LIMITED = ("train.steps=4", "health.timeout_s=2")  # so that what can go on ends, and so does waiting for ranks
+
+
+@dataclass(frozen=True)
+class Call:
+    arguments: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def calls(seed: int, count: int, config: Path, run: Path, dataset: Path) -> Iterator[Call]:
+    """`count` calls around a good `config`, an existing run and dataset, the same for the same seed (but for paths and
+    ports)."""
+    chance = random.Random(seed)
+    keys = sorted(keys_of(RunConfig))
+    for _ in range(count):
+        kind = chance.random()
+        if kind < 0.55:
+            wrong = [f"{chance.choice(keys)}={chance.choice(VALUES)}" for _ in range(chance.choice((1, 1, 2)))]
+            yield Call(("train", str(config), *_LIMITED, *wrong))
+        elif kind < 0.65:
+            yield Call(("train", str(_spoilt(config, chance)), *_LIMITED))
+        elif kind < 0.75:
+            names = chance.sample((*LAUNCHER, *_SLURM), chance.randint(1, 6))
+            environment = {name: chance.choice(_LAUNCHED) for name in names}
+            environment |= {"MASTER_PORT": str(free_port())} if chance.random() < 0.5 else {}
+            yield Call(("train", str(config), *_LIMITED), environment)
+        else:
+            places = {"CONFIG": str(config), "RUN": str(run), "DATASET": str(dataset)}
+            words = [places.get(word, word) for word in chance.choices(_ARGUMENTS, k=chance.randint(1, 6))]
+            yield Call((chance.choice(("train", "eval", "verify", "export", "import", "data", "compare")), *words))
+
+
+def keys_of(schema: type[BaseModel], above: str = "") -> Iterator[str]:
+    """Every dotted key, of all choices."""
+    for name, one in schema.model_fields.items():
+        yield above + name
+        inner = section_of(one.annotation)
+        for kind in [inner] if inner is not None else variants_of(one.annotation).values():
+            yield from keys_of(kind, f"{above}{name}.")
+
+
+def problem(call: Call, directory: Path, within_s: float) -> str | None:
+    """What is wrong with how a command ends, in a sentence; None if it ends as commands should, or trains."""
+    command = Command(*call.arguments, environment=call.environment)
+    metrics = directory / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + within_s
+    while command.poll() is None:
+        if metrics.exists() and metrics.read_bytes().count(b"\n") > _STEPS:
+            command.kill()
+            return None
+        if time.monotonic() > deadline:
+            command.kill()
+            return f"it did not end within {within_s:g} s: {command.printed[-500:]}"
+        time.sleep(0.02)
+    status, errors = command.poll(), command.stderr
+    if "Traceback" in command.printed:
+        return f"a traceback: {command.printed[-3000:]}"
+    if status not in (0, 1, 2):
+        return f"status {status}: {command.printed[-500:]}"
+    sentences = [line for line in errors.splitlines() if line.startswith("pretrain: ")]
+    usage = errors.startswith("usage: ") and status == 2
+    if status and len(sentences) != 1 and not usage and "--layouts" not in call.arguments:
+        return f"status {status} with {len(sentences)} sentences: {command.printed[-1000:]}"
+    if any(len(line) > 2000 for line in sentences):
+        return f"a sentence of {max(map(len, sentences)):,} characters"
+    return None
+
+
+def _spoilt(config: Path, chance: random.Random) -> Path:
+    """A copy of a config file with some bytes changed, cut out or written twice."""
+    content = bytearray(config.read_bytes())
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(content))
+        match chance.randrange(3):
+            case 0:
+                content[at] = chance.randrange(256)
+            case 1:
+                del content[at : at + chance.randint(1, 30)]
+            case 2:
+                content[at:at] = content[at : at + chance.randint(1, 60)]
+    path = config.with_name(f"spoilt-{chance.randrange(10**9)}.yaml")
+    path.write_bytes(content)
+    return path
