@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     from pretrain.commands.writing import Asked, write_texts
 
     asked = Asked(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
-    alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "file", "seed")}
+    alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "seed")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
     write_texts(config, checkpoint, prompts, asked)
     return 0
