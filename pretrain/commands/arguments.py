@@ -3,6 +3,7 @@
 import argparse
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from pretrain.errors import ConfigError
 
@@ -57,17 +58,23 @@ def numbers(text: str) -> list[int]:
 
 def check_writable(path: Path) -> None:
     """Raises ConfigError before the work, not after it, if `path` can't become a file."""
-    if not os.access(path.parent, os.W_OK) or path.is_dir() or _has_no_name(path):
+    if path.is_dir() or not _takes_files(path.parent, path):
         raise ConfigError(f"--out {path} cannot be written: name a file in a directory that can")
 
 
 def check_directory(option: str, path: Path) -> None:
     """Likewise, if `path` is not a directory that can be written, nor can become one. `option` names it."""
-    there = next((one for one in (path, *path.parents) if one.exists()), Path())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or _has_no_name(path):
-        why = "is a file" if there.exists() and not there.is_dir() else "cannot be written"
+    there = next((one for one in (path, *path.parents) if os.path.exists(one)), Path())
+    if not _takes_files(there, path):
+        why = "cannot be written" if there.is_dir() else "is a file"
         raise ConfigError(f"{option} {path}: {there} {why}: name a directory that can be written")
 
 
-def _has_no_name(path: Path) -> bool:
-    return any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts)
+def _takes_files(directory: Path, path: Path) -> bool:
+    """Whether `path` can be made in `directory`, of which it names something: found out by a file that goes at once, as
+    what permissions say is not the same."""
+    try:
+        with TemporaryFile(dir=directory):
+            return all(len(os.fsencode(part)) <= _LONGEST_NAME for part in path.parts)
+    except (OSError, ValueError):
+        return False

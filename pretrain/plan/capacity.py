@@ -74,8 +74,8 @@ def parameters_of(model: Model) -> int:
 def _advice(largest: str, config: RunConfig, factor: float) -> str:
     """What would fit, if no more than the largest part changed: `factor` of what is asked for."""
     match largest:
-        case "activations" if config.batch.micro_sequences > 1:
-            fits = max(1, int(config.batch.micro_sequences * factor))
+        case "activations" if config.batch.micro_sequences * factor >= 1:
+            fits = int(config.batch.micro_sequences * factor)
             return f"batch.micro_sequences={config.batch.micro_sequences} is too many: {fits} may fit"
         case "activations":
             fits = max(1, int(config.model.sequence_length * factor))

@@ -12,12 +12,12 @@ def check_launcher() -> None:
     """Raises ConfigError where the launcher's variables don't say which of how many ranks this is and where they meet:
     each would otherwise wait for the others, or end with an error of its own."""
     adopt_srun()
+    local_rank, local_world = _number("LOCAL_RANK", 0, "0"), _number("LOCAL_WORLD_SIZE", 1, "1")
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return
     world, rank = _number("WORLD_SIZE", 1), _number("RANK", 0)
     if rank >= world:
         raise ConfigError(f"RANK={rank} and WORLD_SIZE={world}: ranks count from 0, so the last is {world - 1}")
-    local_rank, local_world = _number("LOCAL_RANK", 0, "0"), _number("LOCAL_WORLD_SIZE", 1, "1")
     if local_rank > rank or local_world > world:
         raise ConfigError(
             f"LOCAL_RANK={local_rank} and LOCAL_WORLD_SIZE={local_world} are of one machine, and are more "

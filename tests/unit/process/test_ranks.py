@@ -41,6 +41,7 @@ def test_no_launcher_and_a_good_one_pass(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
         ({"LOCAL_RANK": "1e9"}, "LOCAL_RANK=1e9"),
         ({"LOCAL_WORLD_SIZE": "3"}, "LOCAL_WORLD_SIZE=3"),
+        ({"RANK": None, "WORLD_SIZE": None, "LOCAL_RANK": "x"}, "LOCAL_RANK=x"),
         ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
         ({"MASTER_ADDR": ""}, "MASTER_ADDR is not set"),
         ({"MASTER_PORT": None}, "MASTER_PORT is not set"),

@@ -164,7 +164,7 @@ def test_a_missing_or_damaged_manifest_is_refused(copy: Path) -> None:
     outside = json.loads(whole)
     outside["splits"]["train"]["shards"][0]["members"][-1]["offset"] = 2 * 10**9
     for text, complaint in [
-        (whole[:100], "can't be read"),
+        (whole[:100], "is no dataset's manifest"),
         (json.dumps({**values, "format": 2}), "is of format 2, this program reads 1"),
         (json.dumps(without), "damaged at splits"),
         (json.dumps({**values, "more": 1}), "damaged at more"),
