@@ -58,7 +58,7 @@ def numbers(text: str) -> list[int]:
 
 def check_writable(path: Path) -> None:
     """Raises ConfigError before the work, not after it, if `path` can't become a file."""
-    if path.is_dir() or not _takes_files(path.parent, path):
+    if os.path.isdir(path) or not _takes_files(path.parent, path):
         raise ConfigError(f"--out {path} cannot be written: name a file in a directory that can")
 
 
@@ -66,7 +66,7 @@ def check_directory(option: str, path: Path) -> None:
     """Likewise, if `path` is not a directory that can be written, nor can become one. `option` names it."""
     there = next((one for one in (path, *path.parents) if os.path.exists(one)), Path())
     if not _takes_files(there, path):
-        why = "cannot be written" if there.is_dir() else "is a file"
+        why = "cannot be written" if os.path.isdir(there) else "is a file"
         raise ConfigError(f"{option} {path}: {there} {why}: name a directory that can be written")
 
 

@@ -61,7 +61,7 @@ def test_other_data_under_one_name_is_named(config: Path, text: Path) -> None:
 def test_the_same_data_elsewhere_is_no_difference(config: Path, dataset: Path) -> None:
     elsewhere = config.parent / "elsewhere"
     elsewhere.symlink_to(dataset)
-    ranks = launched(["train", config, "train.steps=1"], ["train", config, "train.steps=1", f"data.path={elsewhere}"])
+    ranks = launched(["train", config, "train.steps=4"], ["train", config, "train.steps=4", f"data.path={elsewhere}"])
     assert [rank.poll() for rank in ranks] == [0, 0], [rank.printed for rank in ranks]
 
 

@@ -28,6 +28,8 @@ from tests.helpers import command
         (["data.path=nowhere"], ["nowhere"]),
         (["model.vocabulary=100"], ["model.vocabulary=100", "smaller", "500"]),
         (["batch.micro_sequences"], ["not an override"]),
+        (["train.steps=3"], ["schedule.warmup_tokens=1024 is longer than the run", "768 tokens"]),
+        (["--nproc", "1000"], ["1,000 local ranks are too many"]),
     ],
 )
 def test_config_mistake_is_one_sentence_before_anything_starts(
@@ -70,6 +72,31 @@ def test_unknown_command_and_task_are_named(capsys: pytest.CaptureFixture[str], 
     assert "did you mean arithmetic_2d" in capsys.readouterr().err
     assert main(["eval", str(tmp_path), "--tasks", "heldout", "--out", str(tmp_path / "out")]) == 2
     assert "neither a checkpoint nor a run" in capsys.readouterr().err
+
+
+def test_nobody_is_told_to_remove_what_is_no_dataset(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config.parent / "manifest.json").write_text("{")
+    for path in (config, config.parent, config.parent / "nowhere"):
+        assert main(["train", str(config), f"data.path={path}"]) == 2
+        said = capsys.readouterr().err
+        assert str(path) in said
+        assert "or remove" not in said
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_scoring(
+    config: Path, uninterrupted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", str(uninterrupted), "--tasks", "heldout", "--out", str(config)]) == 2
+    assert "config.yaml is a file" in one_sentence(capsys.readouterr().err)
+
+
+def test_a_model_that_no_machine_holds_is_refused_before_it_is_built(config: Path) -> None:
+    done = command.run("train", config, "model.layers=1e9", "parallel.tensor=2", "--nproc", "2")
+    assert done.returncode == 2
+    said = one_sentence(done.stderr)
+    assert "does not fit in memory" in said
+    assert "parameters" in said
+    assert not (config.parent / "run").exists()
 
 
 def one_sentence(error: str) -> str:

@@ -152,3 +152,26 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
     stream, _ = open_stream(config)
     assert np.bincount(stream.sample_ids(0, 400)[:, 0]).tolist() == [300, 100]
     assert resolve(config) == config
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "tied", "words"),
+    [
+        (8192, True, None),
+        (8200, True, None),  # as rounding up makes anyway
+        (50257, True, "42,065 rows of the embedding (2,019,120 parameters) stand for nothing"),
+        (50257, False, "(4,038,240 parameters)"),
+    ],
+)
+def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, words: str | None) -> None:
+    from pretrain.build import _dead_rows
+    from tests.unit.plan.configs import config
+
+    model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tied_head": tied}
+    notes = _dead_rows(config(model=model), SimpleNamespace(vocabulary=8192))  # type: ignore[arg-type]
+    if words is None:
+        assert notes == ()
+    else:
+        (note,) = notes
+        assert words in note
+        assert "model.vocabulary=8192" in note
