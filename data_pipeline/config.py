@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 LARGEST = 2**53
@@ -15,6 +16,16 @@ LARGEST = 2**53
 LONGEST = 4096
 """characters of a text, as of a path"""
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # that no file name and no UTF-8 can have
+
+
+def expand_user(path: Any) -> Any:
+    """A path with the home directory in place of `~`, which shells leave as it is in `key=~/text`."""
+    return type(path)(os.path.expanduser(path))
+
+
+PathText = Annotated[str, AfterValidator(expand_user)]
+"""a path or an address, as text"""
+FilePath = Annotated[Path, AfterValidator(expand_user)]
 
 
 class StrictSettings(BaseModel):
@@ -85,7 +96,7 @@ class TokenizerConfig(StrictSettings):
         description="what a trained bpe or unigram holds besides <|endoftext|>: bert ([PAD] [CLS] [SEP] [MASK]), t5 "
         "(<pad> </s>) or nothing; an objective appends what it needs and the tokenizer lacks",
     )
-    path: Path | None = Field(
+    path: FilePath | None = Field(
         default=None,
         description="a sentencepiece .model, tokenizer.json, BERT vocab.txt or GPT-2's encoder.json (or vocab.json; "
         "its vocab.bpe or merges.txt beside it) to use as it is, or a folder with one; the other settings then say "

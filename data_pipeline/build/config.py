@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from data_pipeline.config import Reading, StrictSettings, TokenizerConfig
+from data_pipeline.config import FilePath, PathText, Reading, StrictSettings, TokenizerConfig
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.registry import make_step
 
@@ -16,8 +15,10 @@ class SourceConfig(StrictSettings):
     """Input that becomes a dataset of its own among others."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="of the source, and of its dataset's folder")
-    input: str | list[str] = Field(description="as BuildConfig.input")
-    validation_input: str | list[str] | None = Field(default=None, description="as BuildConfig.validation_input")
+    input: PathText | list[PathText] = Field(description="as BuildConfig.input")
+    validation_input: PathText | list[PathText] | None = Field(
+        default=None, description="as BuildConfig.validation_input"
+    )
     weight: float = Field(
         default=1.0, gt=0, description="share of a run's samples, and of the tokenizer's training text"
     )
@@ -26,11 +27,11 @@ class SourceConfig(StrictSettings):
 class BuildConfig(Reading):
     """Text files -> a dataset, or several sources -> a mix of datasets with one tokenizer."""
 
-    input: str | list[str] | None = Field(
+    input: PathText | list[PathText] | None = Field(
         default=None,
         description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki), also as .gz .bz2 .zst",
     )
-    validation_input: str | list[str] | None = Field(
+    validation_input: PathText | list[PathText] | None = Field(
         default=None,
         description="files that make the validation split, all of them, as `input` names files; `input` leaves them "
         "out, and validation_fraction then says nothing",
@@ -38,7 +39,7 @@ class BuildConfig(Reading):
     sources: list[SourceConfig] = Field(
         default=[], description="instead of input: several, each a dataset in a folder of `output` by its name"
     )
-    output: Path = Field(description="directory to create; appears only once it is whole")
+    output: FilePath = Field(description="directory to create; appears only once it is whole")
     steps: list[SerializeAsAny[Step]] = Field(
         default=[],
         description="what is done with documents, in this order: names or {name: ..., settings} (docs/data.md)",

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from data_pipeline.common.work import BuildTask
+from data_pipeline.config import FilePath
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
@@ -66,7 +67,7 @@ class C4(LocalStep):
     page_phrases: list[str] = Field(
         default=["lorem ipsum", "{"], description="pages with one of these are dropped, upper or lower case"
     )
-    bad_words: Path | None = Field(
+    bad_words: FilePath | None = Field(
         default=None,
         description="file of words and phrases, one per line, that drop a page which has one as whole words; "
         "absent: no such rule (C4's is the English List of Dirty, Naughty, Obscene or Otherwise Bad Words)",
@@ -74,7 +75,7 @@ class C4(LocalStep):
 
     def files(self) -> list[Path]:
         """The list of bad words."""
-        return [] if self.bad_words is None else [self.bad_words.expanduser()]
+        return [] if self.bad_words is None else [self.bad_words]
 
     def prepare(self, folder: Path) -> Iterable[BuildTask]:
         """Has nothing to do but see that the list can be read; raises DataError if it can't."""
@@ -139,7 +140,7 @@ class C4(LocalStep):
         if self.bad_words is None:
             return []
         try:
-            lines = self.bad_words.expanduser().read_text(encoding="utf-8").splitlines()
+            lines = self.bad_words.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"The list of bad words {self.bad_words} can't be read ({error}); give a UTF-8 file with a word or "

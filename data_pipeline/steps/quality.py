@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from data_pipeline.common.atomic import written
 from data_pipeline.common.work import BuildTask
-from data_pipeline.config import Reading
+from data_pipeline.config import FilePath, PathText, Reading
 from data_pipeline.reading.documents import Document, Tally, batched
 from data_pipeline.reading.readers import find_inputs, read_documents
 from data_pipeline.steps.base import LocalStep
@@ -31,14 +31,14 @@ class Quality(LocalStep):
 
     paths: ClassVar[frozenset[str]] = frozenset({"good", "raw", "path"})
     name: Literal["quality"] = "quality"
-    good: str | list[str] | None = Field(
+    good: PathText | list[PathText] | None = Field(
         default=None, description="files of text as it should be, named as `input` names files: encyclopedias, books"
     )
-    raw: str | list[str] | None = Field(
+    raw: PathText | list[PathText] | None = Field(
         default=None, description="files of text as it comes, such as unfiltered crawl, named likewise"
     )
     reading: Reading = Field(default=Reading(), description="how good and raw become documents: keys as of a build")
-    path: Path | None = Field(default=None, description="a trained model's .npz, instead of good and raw")
+    path: FilePath | None = Field(default=None, description="a trained model's .npz, instead of good and raw")
     training_documents: int = Field(
         default=20_000, gt=0, description="documents of each kind to learn from, at most; chosen by their hash"
     )
@@ -57,7 +57,7 @@ class Quality(LocalStep):
     def files(self) -> list[Path]:
         """What it learns from, or the model."""
         if self.path is not None:
-            return [self.path.expanduser()]
+            return [self.path]
         return [path for patterns in (self.good, self.raw) if patterns is not None for path in find_inputs(patterns)]
 
     def prepare(self, folder: Path) -> Iterable[BuildTask]:
@@ -82,7 +82,7 @@ class Quality(LocalStep):
 
     def _model(self, folder: Path) -> dict[str, Any]:
         if self.path is not None:
-            model = QualityModel.load(self.path.expanduser())
+            model = QualityModel.load(self.path)
         else:
             assert self.good is not None
             assert self.raw is not None

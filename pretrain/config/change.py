@@ -17,7 +17,7 @@ class Request(Section):
     """As it is written: `{why: a spike, optimizer.learning_rate: 3e-4}`, or with `optimizer: {learning_rate: 3e-4}`."""
 
     why: str = Field(min_length=1, description="what the change is for: names it among the changes of the run")
-    settings: dict[str, Any] = Field(min_length=1, description="of CHANGEABLE, by dotted key")
+    settings: dict[str, Any] = Field(min_length=1, description=f"new values, by dotted key: {', '.join(CHANGEABLE)}")
 
     @model_validator(mode="before")
     @classmethod
@@ -41,7 +41,7 @@ class Request(Section):
 class Change(Section):
     """As the run records it."""
 
-    why: str
+    why: str = Field(description="what it was for")
     step: int = Field(ge=0, description="optimizer steps that were made before it")
     settings: dict[str, Any] = Field(description="the new values, by dotted key")
 

@@ -6,12 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
+from data_pipeline.config import PathText
 from data_pipeline.dataset.cache import DEFAULT_BYTES
 from pretrain.config.section import Section, named
 
 
 class Source(Section):
-    path: str = Field(
+    path: PathText = Field(
         description="directory that `pretrain data build` wrote, or where a copy lies: s3://, gs://, https://"
     )
     name: str | None = Field(None, description="what phases and the ledger call it; absent: the path's last component")
@@ -46,7 +47,7 @@ class TemperatureMixing(Section):
 
     name: Literal["temperature"] = "temperature"
     cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
-    temperature: float = Field(gt=1)
+    temperature: float = Field(gt=1, description="rates are sizes to the power of 1 / temperature")
 
 
 class EqualMixing(Section):
@@ -59,7 +60,7 @@ Mixing = Annotated[
 
 
 class Data(Section):
-    path: str | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
+    path: PathText | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
     sources: list[Source] = Field([], description="datasets and their weights")
     mixing: Mixing | None = Field(None, description="instead of weights: rates by the sources' numbers of examples")
     phases: list[WeightPhase] = Field([], description="weights that change in mid-run, in order; each source goes on")
@@ -68,7 +69,7 @@ class Data(Section):
         description="check every shard on this machine against its checksum before the first step (1 s per GB); "
         "what is fetched from elsewhere is always checked as it comes",
     )
-    cache_dir: str | None = Field(
+    cache_dir: PathText | None = Field(
         None, description="keeps what is fetched of datasets elsewhere; absent: pretrain in the user's cache directory"
     )
     cache_bytes: int = Field(

@@ -1,8 +1,9 @@
 """YAML + `extends` + dotted overrides -> a validated, frozen config.
 
 YAML 1.2 (so `3e-4` is a number and `no` is a word). A file may say `extends: other.yaml`, relative to itself; mappings
-merge, everything else replaces. Overrides are `a.b.c=VALUE` with VALUE read as YAML. A name that is short for a mapping
-(`positions: relative`) is one where something is added to it (`model.positions.buckets=16`).
+merge, everything else replaces. Files that come with the package go by name, such as gpt3/125m. Overrides are
+`a.b.c=VALUE` with VALUE read as YAML. A name that is short for a mapping (`positions: relative`) is one where something
+is added to it (`model.positions.buckets=16`).
 """
 
 import io
@@ -14,6 +15,7 @@ from ruamel.yaml import YAML
 
 from pretrain.config.section import Section, as_mapping, section_of
 from pretrain.config.sentence import sentence, shown
+from pretrain.config.shipped import locate
 from pretrain.config.yaml_text import parse, read_text
 from pretrain.errors import ConfigError
 
@@ -21,18 +23,22 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def load(schema: type[Config], path: str | Path, overrides: list[str] | None = None) -> Config:
-    """Reads `path`, applies `overrides`, validates. Raises ConfigError naming the key and its nearest match."""
-    return validate(schema, read(Path(path), schema), str(path), overrides)
+    """Reads `path`, a file or the name of one that comes with the package, applies `overrides`, validates. Raises
+    ConfigError naming the key and its nearest match."""
+    return validate(schema, read(locate(path), schema), str(path), overrides)
 
 
 def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides: list[str] | None = None) -> Config:
     """Turns a plain tree, changed by `overrides`, into a config; `origin` names it in errors."""
-    for override in overrides or []:
-        tree = _override(schema, tree, override)
+    overrides = overrides or []
     try:
-        return schema.model_validate(tree)
+        return schema.model_validate(_overridden(schema, tree, overrides))
     except ValidationError as error:
-        raise ConfigError(f"{origin}: {sentence(schema, error)}") from None
+        said = sentence(schema, error)
+        if typed := _to_blame(schema, tree, overrides, error):
+            named = any(f"'{key}" in said for key in typed)
+            origin = "command line" if named else f"command line, {shown(' and '.join(typed))}"
+        raise ConfigError(f"{origin}: {said}") from None
 
 
 def read(path: Path, schema: type[BaseModel] = BaseModel, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -49,7 +55,9 @@ def read(path: Path, schema: type[BaseModel] = BaseModel, seen: tuple[Path, ...]
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys, found {type(tree).__name__}")
     parent = tree.pop("extends", None)
-    return tree if parent is None else _merge(schema, read(path.parent / str(parent), schema, (*seen, path)), tree)
+    if parent is None:
+        return tree
+    return _merge(schema, read(locate(str(parent), path.parent), schema, (*seen, path)), tree)
 
 
 def dump(config: BaseModel) -> str:
@@ -67,6 +75,32 @@ def _merge(schema: type[BaseModel], base: dict[str, Any], over: dict[str, Any]) 
         inner = section_of(schema.model_fields[key].annotation) if key in schema.model_fields else None
         merged[key] = _merge(inner or BaseModel, before, value) if both else value
     return merged
+
+
+def _overridden(schema: type[BaseModel], tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+    for override in overrides:
+        tree = _override(schema, tree, override)
+    return tree
+
+
+def _to_blame(schema: type[BaseModel], tree: dict[str, Any], overrides: list[str], error: ValidationError) -> list[str]:
+    """Keys of the overrides without which the first problem is gone; of those, if there are any, the ones that leave no
+    new problem behind (as a required key that is given nowhere else does)."""
+    first, *_ = problems = _problems(error)
+    gone: dict[str, bool] = {}
+    for number, override in enumerate(overrides):
+        try:
+            schema.model_validate(_overridden(schema, tree, overrides[:number] + overrides[number + 1 :]))
+            left: list[Any] = []
+        except ValidationError as other:
+            left = _problems(other)
+        if first not in left:
+            gone[override.partition("=")[0]] = all(problem in problems for problem in left)
+    return [key for key, clean in gone.items() if clean] or list(gone)
+
+
+def _problems(error: ValidationError) -> list[Any]:
+    return [(problem["type"], problem["loc"], problem["msg"]) for problem in error.errors()]
 
 
 def _override(schema: type[BaseModel], tree: dict[str, Any], override: str) -> dict[str, Any]:

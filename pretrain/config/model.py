@@ -14,13 +14,13 @@ from pretrain.config.section import Section
 
 
 class Model(Section):
-    family: Family = "gpt"
+    family: Family = Field("gpt", description="what the model is made of (docs/families.md)")
     layers: int = Field(gt=0, description="of the decoder; in a model without one, of the encoder")
     encoder_layers: int | None = Field(
         None, ge=0, description="encoder-decoders; absent: as many as layers; 0 (t5): a decoder alone"
     )
     hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
-    heads: int = Field(gt=0)
+    heads: int = Field(gt=0, description="of attention, in each layer")
     kv_heads: int | None = Field(
         None,
         gt=0,
@@ -38,7 +38,7 @@ class Model(Section):
     )
     norm: Literal["pre", "post"] = Field("pre", description="norm before each sublayer (GPT-2, 3, T5) or after (GPT)")
     norm_type: Literal["layer", "rms"] = Field("layer", description="rms: without mean and bias (T5)")
-    norm_eps: float = Field(1e-5, gt=0, lt=1)
+    norm_eps: float = Field(1e-5, gt=0, lt=1, description="added to the variance in norms")
     bias: bool = Field(True, description="linear layers have one")
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
         "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"

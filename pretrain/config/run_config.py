@@ -5,7 +5,7 @@ Derived values are properties. `vocabulary` may be left out of a config: it then
 
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.registry import OBJECTIVES
@@ -37,7 +37,9 @@ class RunConfig(Section):
     data: Data = Data()
     optimizer: Optimizer
     schedule: Schedule = CosineSchedule()
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="of activations and gradients; weights are updated in fp32"
+    )
     loss_scale: LossScaling = LossScaling()
     parallel: Parallel = Parallel()
     evaluate: Evaluate = Evaluate()

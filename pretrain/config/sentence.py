@@ -7,9 +7,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from pretrain.config.keys import keys
 from pretrain.config.section import section_of, variants_of
 
 _SHOWN = 100  # characters of a key or a value
+_ALIKE, _FAINTLY_ALIKE = 0.8, 0.5  # of difflib's ratio
+_MOST = 3  # suggestions
 
 
 def sentence(schema: type[BaseModel], error: ValidationError) -> str:
@@ -23,7 +26,7 @@ def sentence(schema: type[BaseModel], error: ValidationError) -> str:
         case "missing":
             return f"'{key.dotted}' is required"
         case "extra_forbidden":
-            return _unknown(key, value)
+            return _unknown(schema, key, value)
         case "union_tag_not_found":
             return f"'{key.dotted}.name' is required"
         case "union_tag_invalid":
@@ -71,7 +74,7 @@ def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
     return _Key(".".join(dotted), annotation, section, variants)
 
 
-def _unknown(key: _Key, value: Any) -> str:
+def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:
     """What to say of a key that its section does not have."""
     parent, _, last = key.dotted.rpartition(".")
     under = ""
@@ -83,8 +86,32 @@ def _unknown(key: _Key, value: Any) -> str:
             return f"{said} (it is for {', '.join(others)})"
         under = f" with {parent}.name={name}"
     known = list(key.section.model_fields)
-    hint = _near(last, known, f"{parent}." if parent else "") or f"known here{under}: {', '.join(known)}"
+    near = _meant(schema, parent, last, known)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known here{under}: {', '.join(known)}"
     return f"unknown key '{key.dotted}': {hint}"
+
+
+def _meant(schema: type[BaseModel], parent: str, last: str, known: list[str]) -> list[str]:
+    """Keys that an unknown one may stand for, by the surest kind of likeness that there is: of its section, a key
+    spelled alike or made of some of the words; of others, those of the same name; any that is spelled somewhat alike.
+    """
+
+    def of_section(names: list[str]) -> list[str]:
+        return [f"{parent}.{name}" if parent else name for name in names]
+
+    if near := difflib.get_close_matches(last, known, n=1, cutoff=_ALIKE):
+        return of_section(near)
+    words = set(last.split("_"))
+    if shared := [name for name in known if words.issuperset(name.split("_")) or words.issubset(name.split("_"))]:
+        return of_section(shared[:_MOST])
+    everywhere = list(dict.fromkeys(key.dotted for key in keys(schema) if "[" not in key.dotted))
+    names = {dotted: dotted.rpartition(".")[2] for dotted in everywhere}
+    if same := sorted((dotted for dotted in everywhere if names[dotted] == last), key=lambda dotted: dotted.count(".")):
+        return same[:_MOST]
+    if near := difflib.get_close_matches(last, known, n=1, cutoff=_FAINTLY_ALIKE):
+        return of_section(near)
+    close = difflib.get_close_matches(last, names.values(), n=1, cutoff=_ALIKE)
+    return [dotted for dotted in everywhere if names[dotted] in close][:_MOST]
 
 
 def _near(word: str, known: Iterable[str], prefix: str = "") -> str | None:

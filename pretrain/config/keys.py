@@ -1,0 +1,131 @@
+"""Every key of a config, as its sections declare it: type, bounds, choices, default, meaning.
+
+Elements of a list are `data.sources[].path`. Of a choice with settings of its own, `name` is a key like any other, and
+keys that not every name has say for which they are.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator, BaseModel, BeforeValidator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from data_pipeline.config import expand_user
+from pretrain.config.section import section_of, variants_of
+
+Kinds = Mapping[type[BaseModel], Mapping[str, type[BaseModel]]]
+"""of a base class of sections, those that may stand for it, by name: of what is no tagged union"""
+_PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", dict: "mapping"}
+_CHOICE = "choice"
+_BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
+
+
+@dataclass(frozen=True)
+class Key:
+    dotted: str
+    type: str
+    """in words, with its bounds"""
+    required: bool
+    default: Any
+    """as JSON has it; None also where there is none"""
+    choices: tuple[Any, ...]
+    """the values that it may have, if they can be listed"""
+    only: tuple[str, ...]
+    """names of the choice that it is a setting of; none: whatever is chosen"""
+    description: str
+
+
+def keys(schema: type[BaseModel], kinds: Kinds | None = None) -> list[Key]:
+    """Of a config that is read as `schema`, in the order of its sections."""
+    return list(_keys(schema, "", kinds or {}))
+
+
+def _keys(section: type[BaseModel], prefix: str, kinds: Kinds) -> Iterator[Key]:
+    for name, field in section.model_fields.items():
+        yield from _of_field(prefix + (field.alias or name), field, kinds)
+
+
+def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
+    inner = section_of(field.annotation)
+    variants = variants_of(field.annotation) or dict(kinds.get(inner, {}) if inner is not None else {})
+    listed = any(get_origin(one) in (list, tuple) for one in _alternatives(field.annotation))
+    below = f"{dotted}[]." if listed else f"{dotted}."
+    own = inner is None and not variants  # a plain value
+    if own or field.description:
+        yield _key(dotted, field, () if own else ("list of sections" if listed else "section",))
+    if variants:
+        default = next((one.func({}).get("name") for one in field.metadata if isinstance(one, BeforeValidator)), None)
+        said = (
+            f"which kind; {dotted}=NAME is short for it" if not listed else "which kind; a name alone is short for it"
+        )
+        yield Key(f"{below}name", _CHOICE, default is None, default, tuple(variants), (), said)
+        yield from _of_variants(below, variants, kinds)
+    elif inner is not None:
+        yield from _keys(inner, below, kinds)
+
+
+def _of_variants(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Kinds) -> Iterator[Key]:
+    """A key for each setting that is declared differently, with the names that have it so."""
+    declared = [
+        (name, key)
+        for name, kind in variants.items()
+        for key in _keys(kind, prefix, kinds)
+        if key.dotted != f"{prefix}name"
+    ]
+    for number, (_, key) in enumerate(declared):
+        names = tuple(name for name, other in declared if other == key)
+        if key not in [other for _, other in declared[:number]]:
+            yield key if len(names) == len(variants) else replace(key, only=names)
+
+
+def _key(dotted: str, field: FieldInfo, said: tuple[str, ...]) -> Key:
+    default = None if field.is_required() else _plain(field.get_default(call_default_factory=True))
+    words = [*said] or [_words(field.annotation, field.metadata)]
+    for kind, (attribute, word) in _BOUNDS.items():
+        words += [f"{word} {getattr(one, attribute):,}" for one in field.metadata if isinstance(one, kind)]
+    choices = tuple(value for one in _alternatives(field.annotation) for value in _literals(one))
+    return Key(dotted, " ".join(words), field.is_required(), default, choices, (), field.description or "")
+
+
+def _words(annotation: Any, metadata: list[Any]) -> str:
+    """The type of a value, for people."""
+    if any(isinstance(one, AfterValidator) and one.func is expand_user for one in metadata):
+        return "path"
+    found = []
+    for one in _alternatives(annotation):
+        origin, inner = get_origin(one), [kind for kind in get_args(one) if kind is not Ellipsis]
+        if origin is Annotated:
+            found.append(_words(inner[0], inner[1:]))
+        elif origin in (list, tuple):
+            found.append(f"list of {' and '.join(dict.fromkeys(_words(kind, []) for kind in inner))}")
+        else:
+            found.append(_CHOICE if origin is Literal else _PLAIN[origin or one])
+    return " or ".join(found)
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """Without None."""
+    union = get_origin(annotation) in (Union, UnionType)
+    return [one for one in (get_args(annotation) if union else (annotation,)) if one is not NoneType]
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    if get_origin(annotation) in (list, Annotated):
+        return _literals(get_args(annotation)[0])
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if value is PydanticUndefined:
+        return None
+    if isinstance(value, BaseModel):
+        return getattr(value, "name", None)
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

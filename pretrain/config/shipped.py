@@ -1,0 +1,41 @@
+"""Config files that come with the package: `gpt3/125m` is configs/gpt3/125m.yaml, wherever the package is installed.
+
+`pretrain/configs` is a link to `configs` in a checkout, and a folder of copies in an installed package.
+"""
+
+import difflib
+import os.path
+from pathlib import Path
+
+from pretrain.errors import ConfigError
+
+SHIPPED = Path(__file__).parents[1] / "configs"
+_MOST = 3  # suggestions
+
+
+def shipped() -> dict[str, Path]:
+    """By name, the files that a command can be given: without those that only others extend."""
+    found = sorted(SHIPPED.rglob("*.yaml"))
+    return {str(path.relative_to(SHIPPED).with_suffix("")): path for path in found if path.stem != "common"}
+
+
+def locate(name: str | Path, folder: Path | None = None) -> Path:
+    """The config file that `name` means: a path from `folder` (absent: the working directory) if something is there, or
+    else a shipped file. Raises ConfigError, naming near ones, if there is none."""
+    path = Path(folder or "", os.path.expanduser(name))
+    if os.path.exists(path):
+        return path
+    known, asked = shipped(), str(name).removeprefix("configs/").removesuffix(".yaml")
+    if asked in known:
+        return known[asked]
+    raise ConfigError(f"{path}: no such config file, and none of this name comes with pretrain: {_hint(asked, known)}")
+
+
+def _hint(asked: str, known: dict[str, Path]) -> str:
+    """What may be meant: the same name in another folder, or names that are spelled alike."""
+    last = asked.rpartition("/")[2]
+    near = [name for name in known if last in name.split("/")] or difflib.get_close_matches(asked, known, _MOST, 0.6)
+    if near:
+        return f"did you mean {' or '.join(near[:_MOST])}?"
+    folders = dict.fromkeys(name.partition("/")[0] for name in known)
+    return f"name a file, or one of {', '.join(f'{folder}/...' for folder in folders)}"

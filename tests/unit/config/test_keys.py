@@ -1,0 +1,77 @@
+"""The keys of a config, as they are listed: all of them, each with what it means."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.steps.base import Step
+from data_pipeline.steps.registry import STEPS
+from pretrain.config.keys import Key, keys
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.config.shipped import shipped
+
+RUN = keys(RunConfig)
+BUILD = keys(BuildConfig, {Step: STEPS})
+
+
+def of(dotted: str, only: str | None = None) -> Key:
+    (found,) = [key for key in RUN if key.dotted == dotted and (only is None or only in key.only)]
+    return found
+
+
+def test_a_key_has_its_type_bounds_default_and_meaning() -> None:
+    assert of("run.seed") == Key(
+        "run.seed", "whole number at least 0", False, 1234, (), (), "seed of weights, sample order and dropout"
+    )
+    assert of("run.dir").type == "path"
+    assert of("run.dir").required
+    assert (of("precision").choices, of("precision").default) == (("fp32", "bf16", "fp16"), "fp32")
+    assert of("model.dropout").type == "number at least 0 below 1"
+
+
+def test_a_choice_has_its_names_and_the_settings_of_each() -> None:
+    assert of("optimizer.name").choices == ("adamw", "adam", "lamb", "adafactor")
+    assert (of("optimizer.name").default, of("optimizer.name").required) == ("adamw", False)
+    assert of("optimizer.learning_rate").only == ()
+    assert of("optimizer.relative").only == ("adafactor",)
+    assert of("optimizer.beta1", "lamb").default == 0.9
+    assert of("optimizer.beta1", "adafactor").default == 0.0
+    assert of("data.mixing.name").required
+    assert of("model.attention.pattern[].window").only == ("banded",)
+
+
+@pytest.mark.parametrize("key", RUN + BUILD, ids=lambda key: key.dotted)
+def test_every_key_says_what_it_means(key: Key) -> None:
+    assert key.description
+    assert "CHANGEABLE" not in key.description
+
+
+def test_every_key_of_every_shipped_config_is_listed() -> None:
+    listed = {key.dotted.replace("[]", "") for key in RUN}
+    for name in shipped():
+        if name.startswith("data/"):
+            continue
+        config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])
+        assert set(_leaves(config.model_dump(mode="json"), "")) <= listed
+
+
+def _leaves(value: Any, dotted: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{dotted}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        yield dotted
+        for one in value:
+            yield from _leaves(one, dotted)
+    else:
+        yield dotted
+
+
+def test_a_build_s_keys_are_those_of_its_steps_too() -> None:
+    names = {key.dotted: key for key in BUILD}
+    assert names["steps[].name"].choices == tuple(STEPS)
+    assert "steps[].remove[].from" in names
+    assert names["input"].type == "path or list of path"
