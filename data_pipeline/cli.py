@@ -13,6 +13,7 @@ from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.interrupt import ends_at_a_signal
 from data_pipeline.common.scratch import scratch_of
+from data_pipeline.config import expand_user
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.mix import MIX, Mix
@@ -33,13 +34,21 @@ def main(argv: list[str], load: Load) -> int:
         epilog="Of runs: pretrain data ledger RUN, pretrain data trace RUN --step N.",
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    build_parser = verbs.add_parser("build", help="text -> tokenized, sharded dataset")
-    build_parser.add_argument("config", help="YAML file, such as configs/data/text.yaml")
+    build_parser = verbs.add_parser(
+        "build",
+        help="text -> tokenized, sharded dataset",
+        description="Cleans, tokenizes and shards text. The same command goes on with a build that was stopped.",
+        epilog="For example: pretrain data build data/text input=book.txt output=datasets/book. "
+        "`pretrain keys --build` lists what a config can say.",
+    )
+    build_parser.add_argument("config", help="YAML file, or the name of one that comes with pretrain: data/text")
     build_parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="such as input=book.txt output=data/book"
     )
     inspect_parser = verbs.add_parser("inspect", help="verify a dataset's checksums, show its counts and some text")
-    inspect_parser.add_argument("address", help="directory, or what fsspec reads, such as s3://bucket/dataset")
+    inspect_parser.add_argument(
+        "address", type=expand_user, help="directory, or what fsspec reads, such as s3://bucket/dataset"
+    )
     arguments = parser.parse_args(argv)
     if arguments.verb == "build":
         config = load(BuildConfig, arguments.config, arguments.overrides)

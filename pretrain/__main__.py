@@ -1,25 +1,40 @@
-"""`pretrain VERB ...` (or `python -m pretrain VERB ...`). A verb's modules are imported when it is called.
+"""usage: pretrain VERB ...    (or python -m pretrain VERB ...)
 
-    pretrain data build configs/data/text.yaml input=book.txt output=datasets/book
-    pretrain data ledger runs/debug-gpt
-    pretrain data trace runs/debug-gpt --step 17 --text
-    pretrain train configs/debug/gpt.yaml data.path=datasets/book --nproc 4
-    pretrain eval runs/debug-gpt --tasks last_word,arithmetic_2da --shots 0,1,8 --out reports/debug-gpt
-    pretrain verify configs/debug/gpt.yaml --layouts tp2,pp2,tp2pp2dp2+sp+vp2
-    pretrain compare runs/debug-gpt runs/debug-gpt-again
-    pretrain export runs/debug-gpt --to hf exported/debug-gpt
-    pretrain import hf exported/debug-gpt --out runs/imported
-    pretrain translate runs/debug-transformer test.jsonl --beam 4
-    pretrain generate runs/debug-gpt --prompt "The" --temperature 0.8 --top-p 0.9
+Pretrains language models: the same run on any layout of ranks, and after any stop.
+
+  data build CONFIG       text -> tokenized, sharded dataset
+  data inspect DATASET    check a dataset, show its counts and some text
+  data ledger RUN         planned against realised tokens, by source
+  data trace RUN          the documents of a step's batch
+  train CONFIG            train, or go on with a run
+  eval RUN                score a checkpoint: a few-shot report
+  lm-eval                 EleutherAI's lm-eval, with our models in its registry
+  verify CONFIG           the same steps on every layout, compared
+  compare RUN RUN         whether two runs are the same run
+  export RUN              weights for Hugging Face's transformers
+  import hf DIR           the other way: a run with checkpoint 0
+  translate RUN FILE      targets for sources, by beam search
+  generate RUN            text: what follows, fills gaps, or is a target
+  keys [PATTERN]          what a config can say: every key, with its type and default
+
+  pretrain VERB --help    what a verb takes, with examples
+  pretrain --version      versions of pretrain and of what it stands on
+
+A first run, on a book:
+  pretrain data build data/text input=book.txt output=datasets/book
+  pretrain train debug/gpt data.path=datasets/book run.dir=runs/book
+  pretrain eval runs/book --tasks heldout --out reports/book
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
 
+import difflib
 import os
 import re
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from importlib import import_module
 
 from data_pipeline.errors import DataError
@@ -38,9 +53,16 @@ _MODULES = {
     "import": "import_",
     "translate": "translate",
     "generate": "generate",
+    "lm-eval": "lm_eval",
+    "keys": "keys",
 }
 """verb -> file in `commands/`"""
-_ALONE = ("data", "compare")  # of which a launcher starts no ranks, but the same command several times
+_ALONE = (
+    "data",
+    "compare",
+    "keys",
+    "lm-eval",
+)  # of which a launcher starts no ranks, but the same command several times
 _PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 
 
@@ -48,11 +70,17 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status. A user's mistake is one sentence on stderr, without a traceback."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__)
+        with suppress(BrokenPipeError):
+            print(__doc__, flush=True)
         return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        print(_versions())
+        return 0
     verb, *rest = arguments
     if verb not in _MODULES:
-        print(f"pretrain: unknown command '{verb}': known are {', '.join(_MODULES)}", file=sys.stderr)
+        near = difflib.get_close_matches(verb, _MODULES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_MODULES)}"
+        print(f"pretrain: unknown command '{verb}': {hint}", file=sys.stderr)
         return 2
     _quiet()
     if verb not in _ALONE:
@@ -78,7 +106,7 @@ def entry() -> None:
     """The console script."""
     try:
         status = main()
-    except SystemExit as leaving:  # argparse has said what it wanted to say
+    except SystemExit as leaving:  # argparse has shown its help
         status = leaving.code if isinstance(leaving.code, int) else 2
     except KeyboardInterrupt:
         if global_rank() == 0:
@@ -121,6 +149,14 @@ def _print(error: Exception | str) -> None:
     print("pretrain:", re.sub(r"[\x00-\x1f\x7f]+", " ", str(error)), file=sys.stderr)
 
 
+def _versions() -> str:
+    import platform
+    from importlib.metadata import version
+
+    engines = ", ".join(f"{name} {version(name)}" for name in ("torch", "megatron-core", "deepspeed"))
+    return f"pretrain {version('pretrain')} ({engines}, Python {platform.python_version()})"
+
+
 def _quiet() -> None:
     """megatron-core warns at import of each accelerator library that is absent; none is needed here."""
     warnings.filterwarnings("ignore", module=r"megatron\.core")
@@ -138,8 +174,9 @@ def _leave(status: int) -> None:
             if status in (0, 75):
                 dist.barrier()
             dist.destroy_process_group()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):  # whoever reads, such as `head`, has seen enough
+            stream.flush()
     os._exit(status)
 
 

@@ -1,49 +1,101 @@
 """How commands read what is typed: one parser for all verbs, and the kinds of arguments that several share."""
 
 import argparse
+import difflib
 import os
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any, NoReturn
 
 from pretrain.errors import ConfigError
 
 _LONGEST_NAME = 255  # bytes, on any file system in use
+_END = """\
+exit status: 0 done, 1 failed, 2 bad usage or config,
+75 stopped by a signal after saving (start again to go on)"""
 
 
 class Parser(argparse.ArgumentParser):
-    """Of `pretrain VERB`. Options are written in full; `key=value` may stand anywhere between them."""
+    """Of `pretrain VERB`. Options are written in full; `key=value` may stand anywhere between them. A path may begin
+    with `~`. `examples` are shown by --help: what follows `pretrain VERB`, a line each."""
 
-    def __init__(self, verb: str, description: str) -> None:
-        super().__init__(prog=f"pretrain {verb}", allow_abbrev=False, description=description)
+    def __init__(self, verb: str, description: str, examples: tuple[str, ...] = ()) -> None:
+        self._verb = verb
+        shown = "".join(f"{f'  pretrain {verb} {example}'.rstrip()}\n" for example in examples)
+        super().__init__(
+            prog=f"pretrain {verb}",
+            allow_abbrev=False,
+            description=description,
+            epilog=(f"examples:\n{shown}\n" if shown else "") + _END,
+            formatter_class=_Help,
+        )
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        """As argparse's, with a short name for values, and paths that may begin with `~`."""
+        if settings.get("type") is Path:
+            settings["type"] = path
+        named = names[0].startswith("-")
+        if "choices" not in settings and (not named or settings.get("type") in _METAVARS):
+            settings.setdefault("metavar", _METAVARS[settings["type"]] if named else names[0].upper())
+        return super().add_argument(*names, **settings)
 
     def add_config(self, help: str) -> None:
         """`config` and, after it, `overrides`."""
-        self.add_argument("config", help=help)
+        self.add_argument("config", metavar="CONFIG", help=f"{help}; or the name of one that comes with pretrain")
         self.add_overrides("such as data.path=datasets/book")
 
     def add_checkpoint(self) -> None:
         """`checkpoint`: a path."""
-        self.add_argument("checkpoint", type=Path, help="a run (its newest valid checkpoint), or a checkpoint")
+        self.add_argument(
+            "checkpoint",
+            type=path,
+            metavar="CHECKPOINT_OR_RUN",
+            help="a run (its newest valid checkpoint), or a checkpoint",
+        )
 
     def add_overrides(self, help: str) -> None:
         """`overrides`: any number of dotted keys with their values."""
-        self.add_argument("overrides", nargs="*", metavar="key=value", help=help)
+        self.add_argument(
+            "overrides", nargs="*", default=[], metavar="key=value", help=f"{help}; `pretrain keys` lists what there is"
+        )
 
     def add_nproc(self, help: str) -> None:
         """`nproc`: ranks to start here, or None."""
         self.add_argument("--nproc", type=count, help=help)
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        """Leaves with status 2 and a usage line where `argv` can't be read."""
-        return self.parse_intermixed_args(argv)
+        """Raises ConfigError where `argv` can't be read. Leaves with status 0 after --help."""
+        options, unknown = self.parse_known_intermixed_args(argv)
+        if unknown:
+            typed = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(typed, self._option_string_actions, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` shows what it takes"
+            raise ConfigError(f"{self._verb} knows no {typed}: {hint}")
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(
+            f"{self._verb}: {message.removeprefix('argument ')}: `{self.prog} --help` shows what it takes"
+        )
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """With room for the names of options; examples as they are written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28)
+
+
+def path(text: str) -> Path:
+    """`~` is the home directory."""
+    return Path(os.path.expanduser(text))
 
 
 def count(text: str) -> int:
     """A number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a number of at least 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def names(text: str) -> list[str]:
@@ -53,7 +105,12 @@ def names(text: str) -> list[str]:
 
 def numbers(text: str) -> list[int]:
     """Separated by commas."""
+    if not all(number.strip().isdecimal() for number in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers separated by commas, such as 0,1,8")
     return [int(number) for number in text.split(",")]
+
+
+_METAVARS: dict[Any, str] = {path: "PATH", count: "N", int: "N", float: "X", names: "A,B,...", numbers: "N,N,..."}
 
 
 def check_writable(path: Path) -> None:

@@ -8,7 +8,7 @@ from pretrain.errors import RunError
 
 def main(argv: list[str]) -> int:
     """0 if two runs are the same run, 1 if not."""
-    parser = Parser("compare", "Whether two runs are the same run.")
+    parser = Parser("compare", "Says whether two runs are the same run, step by step.", ("runs/a runs/b",))
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--out", type=Path, help="also write what was found as JSON")
     options = parser.parse(argv)

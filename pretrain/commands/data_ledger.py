@@ -20,7 +20,9 @@ _COLUMNS = ("samples", "tokens", "epochs")
 def main(argv: list[str]) -> int:
     """Prints the ledger of a run. Raises RunError where there is no run, or its data is not what it was
     trained on; DataError where that can't be read."""
-    parser = Parser("data ledger", "Planned and realised samples of each source.")
+    parser = Parser(
+        "data ledger", "Shows what a run has read of each source, and what it is to read in all.", ("runs/book",)
+    )
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse(argv)

@@ -1,12 +1,11 @@
 """`pretrain data trace RUN --step N [--text] [--json]`: the documents of one step's global batch."""
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from pretrain.commands.arguments import Parser
+from pretrain.commands.printing import show
 from pretrain.data.consumed import Consumed, config_of
 from pretrain.data.stream import open_stream
 from pretrain.data.trace import samples
@@ -16,7 +15,7 @@ from pretrain.observe.metrics import read_metrics
 def main(argv: list[str]) -> int:
     """Prints the samples of a step and their documents. Raises RunError where the run has no such step, or its data is
     not what the step was trained on; DataError where it can't be read."""
-    parser = Parser("data trace", "The documents of one step's global batch.")
+    parser = Parser("data trace", "Shows the documents of one step's global batch.", ("runs/book --step 17 --text",))
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--step", type=int, required=True, help="optimizer step, from 1")
     parser.add_argument("--text", action="store_true", help="show the first characters of each document in the sample")
@@ -27,12 +26,8 @@ def main(argv: list[str]) -> int:
     start, ids = Consumed(options.run, read_metrics(options.run), stream).ids(options.step)
     part, _ = stream.part(start, len(ids))
     names = [source.called for source in config.data.resolved_sources]
-    try:
-        for sample in samples(part, ids, names, options.text):
-            print(json.dumps(sample) if options.json else shown(sample))
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    found = samples(part, ids, names, options.text)
+    show(json.dumps(sample) if options.json else shown(sample) for sample in found)
     return 0
 
 

@@ -13,15 +13,29 @@ def main(argv: list[str]) -> int:
     unblock()
     from pretrain.evaluate.tasks.registry import NAMES, check_names
 
-    parser = Parser("eval", "Zero-, one- and few-shot report.")
+    parser = Parser(
+        "eval",
+        "Scores a checkpoint on tasks and writes a report: HTML to read, JSON for programs.",
+        (
+            "runs/book --tasks heldout --out reports/book",
+            "runs/book --tasks last_word,arithmetic_2da --shots 0,1,8 --limit 100 --out reports/book",
+        ),
+    )
     parser.add_checkpoint()
     parser.add_overrides("such as parallel.tensor=2")
     parser.add_argument("--tasks", required=True, type=names, help=f"comma-separated: {', '.join(NAMES)}")
-    parser.add_argument("--shots", default=[0], type=numbers, help="numbers of solved examples, such as 0,1,8")
+    parser.add_argument(
+        "--shots",
+        default=[0],
+        type=numbers,
+        help="numbers of solved examples before each question, such as 0,1,8 (default 0)",
+    )
     parser.add_argument("--out", type=Path, required=True, help="directory for report.html and report.json")
-    parser.add_argument("--limit", type=count, help="documents per task")
+    parser.add_argument("--limit", type=count, help="documents of each task; absent: all")
     parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of shots and of generated documents")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the choice of shots and of generated documents (default 0)"
+    )
     parser.add_nproc("local ranks, laid out as trained; without it: one rank")
     options = parser.parse(argv)
     check_names(options.tasks)

@@ -8,9 +8,15 @@ from pretrain.errors import ConfigError
 
 def main(argv: list[str]) -> int:
     """Writes weights for another library, if they pass the gate."""
-    parser = Parser("export", "Weights for other libraries, after a gate.")
+    parser = Parser(
+        "export",
+        "Writes a checkpoint's weights for another library, once that library's logits agree with ours.",
+        ("runs/book --to hf exported/book",),
+    )
     parser.add_checkpoint()
-    parser.add_argument("--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf DIR")
+    parser.add_argument(
+        "--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf (Hugging Face), and the directory to write"
+    )
     options = parser.parse(argv)
     kind, directory = options.to
     if kind != "hf":

@@ -8,7 +8,11 @@ from pretrain.commands.arguments import Parser, check_directory
 
 def main(argv: list[str]) -> int:
     """Makes a run with checkpoint 0 of another library's weights, if they pass the gate."""
-    parser = Parser("import", "Weights of other libraries as a run, after a gate.")
+    parser = Parser(
+        "import",
+        "Makes a run with checkpoint 0 of another library's weights, once its logits agree with ours.",
+        ("hf downloads/gpt2 --out runs/gpt2",),
+    )
     parser.add_argument("format", choices=["hf"])
     parser.add_argument("directory", type=Path, help="what save_pretrained wrote")
     parser.add_argument("--out", type=Path, help="run directory to make; absent: runs/ and the directory's name")

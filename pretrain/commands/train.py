@@ -13,8 +13,15 @@ from pretrain.process.signals import StopRequest
 def main(argv: list[str]) -> int:
     """Trains to the end, or until a signal asks to stop."""
     stop = StopRequest()  # before the slow imports
-    parser = Parser("train", "Trains; resumes by itself from run.dir.")
-    parser.add_config("YAML file, such as configs/debug/gpt.yaml")
+    parser = Parser(
+        "train",
+        "Trains a model to the end of the run. Where run.dir has a checkpoint, it goes on from the newest valid one.",
+        (
+            "debug/gpt data.path=datasets/book run.dir=runs/book",
+            "configs/gpt3/125m.yaml data.path=datasets/book parallel.tensor=2 --nproc 4",
+        ),
+    )
+    parser.add_config("YAML file")
     parser.add_nproc("start this many local ranks (under torchrun or srun: leave out)")
     options = parser.parse(argv)
     from pretrain.data.resolve import resolve

@@ -11,7 +11,11 @@ from pretrain.process.signals import unblock
 def main(argv: list[str]) -> int:
     """Writes a target for each source of a file, and prints BLEU where the file has targets."""
     unblock()
-    parser = Parser("translate", "Targets for sources, by beam search; BLEU.")
+    parser = Parser(
+        "translate",
+        "Writes a target for each source of a file, by beam search; and BLEU where the file has targets.",
+        ("runs/transformer test.jsonl --beam 4",),
+    )
     parser.add_checkpoint()
     parser.add_argument("file", type=Path, help="JSON lines with source, and target if BLEU is wanted")
     parser.add_overrides("such as parallel.tensor=2")

@@ -21,13 +21,19 @@ _AUTO_RANKS = 4  # that `--layouts auto` fills when nobody says how many
 def main(argv: list[str]) -> int:
     """0 if every layout is the same run as one rank, 1 if not."""
     unblock()
-    parser = Parser("verify", "The same few steps on one rank and on each layout.")
+    parser = Parser(
+        "verify",
+        "Trains the same few steps on one rank and on each layout, and compares every gradient and weight.",
+        ("debug/gpt --layouts tp2,pp2,tp2pp2dp2+sp+vp2", "debug/gpt --layouts auto --nproc 4"),
+    )
     parser.add_config("YAML file; its data is used if it has some")
     parser.add_argument("--layouts", required=True, help="tp2,pp2,tp2pp2dp2+sp+vp2+zero1,... or auto: every kind")
     parser.add_nproc("local ranks: what auto fills; without it, what the layouts need")
     parser.add_argument("--steps", type=count, default=4, help="optimizer steps (default 4)")
     parser.add_argument("--full", action="store_true", help="keep the config's sizes, which must fit one rank in fp32")
-    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="default verify.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path("verify.json"), help="what was found, as JSON (default verify.json)"
+    )
     options = parser.parse(argv)
     from pretrain.verify.jobs import plan
 

@@ -186,10 +186,11 @@ def test_a_second_run_on_one_directory_is_refused(config: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--nproc", "0"], ["--nproc=-2"], ["--npro", "4"]])
-def test_launch_arguments_that_mean_nothing_are_refused(arguments: list[str], config: Path) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        main(["train", str(config), *arguments])
-    assert leaving.value.code == 2
+def test_launch_arguments_that_mean_nothing_are_refused(
+    arguments: list[str], config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(config), *arguments]) == 2
+    assert "--npro" in one_sentence(capsys.readouterr().err)
 
 
 def test_srun_without_a_place_to_meet_is_refused(

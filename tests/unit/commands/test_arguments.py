@@ -1,28 +1,74 @@
-"""Where a command writes is looked at before its work."""
+"""What is typed after a verb: read as it was meant, or refused in one sentence."""
 
 from pathlib import Path
 
 import pytest
 
-from pretrain.commands.arguments import check_directory, check_writable
+from pretrain.commands.arguments import Parser, count, numbers
 from pretrain.errors import ConfigError
 
 
-def test_places_that_can_be_written_are_taken_and_left_as_they_were(tmp_path: Path) -> None:
-    check_writable(tmp_path / "out.json")
-    check_directory("--out", tmp_path)
-    check_directory("--out", tmp_path / "new" / "deeper")
-    assert list(tmp_path.iterdir()) == []
+def parser() -> Parser:
+    made = Parser("try", "Tries.", ("a.yaml --out there",))
+    made.add_config("YAML file")
+    made.add_argument("--out", type=Path, help="where")
+    made.add_argument("--shots", type=numbers, help="how many")
+    made.add_argument("--limit", type=count, help="at most")
+    made.add_argument("--like", choices=["a", "b"], help="which")
+    made.add_nproc("ranks")
+    return made
 
 
-@pytest.mark.parametrize("name", ["file", "file/below", "x" * 300, "/proc/x", "/dev/null"])
-def test_what_can_become_no_directory_is_refused(name: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="name a directory that can be written"):
-        check_directory("--out", tmp_path / name)
+def refusal(*argv: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        parser().parse(list(argv))
+    return str(error.value)
 
 
-@pytest.mark.parametrize("name", [".", "nowhere/file", "x" * 300, "/proc/x"])
-def test_what_can_become_no_file_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name a file in a directory that can"):
-        check_writable(tmp_path / name)
+def test_overrides_stand_anywhere_between_options() -> None:
+    options = parser().parse(["a.yaml", "x=1", "--nproc", "2", "y=2", "--shots=0,8", "z=3"])
+    assert (options.config, options.overrides, options.nproc, options.shots) == (
+        "a.yaml",
+        ["x=1", "y=2", "z=3"],
+        2,
+        [0, 8],
+    )
+    assert parser().parse(["a.yaml"]).overrides == []
+
+
+def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert parser().parse(["a.yaml", "--out=~/there"]).out == Path("/home/somebody/there")
+    checkpoint = Parser("try", "Tries.")
+    checkpoint.add_checkpoint()
+    assert checkpoint.parse(["~/run"]).checkpoint == Path("/home/somebody/run")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["a.yaml", "--npro", "4"], "try knows no --npro: did you mean --nproc?"),
+        (["a.yaml", "--npro=4"], "try knows no --npro: did you mean --nproc?"),
+        (["a.yaml", "--zzz"], "try knows no --zzz: `pretrain try --help` shows what it takes"),
+        (["a.yaml", "--nproc", "0"], "try: --nproc: '0' is not a whole number of at least 1"),
+        (["a.yaml", "--nproc=-2"], "try: --nproc: '-2' is not a whole number of at least 1"),
+        (["a.yaml", "--limit", "many"], "try: --limit: 'many' is not a whole number of at least 1"),
+        (["a.yaml", "--shots", "1,x"], "try: --shots: '1,x' is not numbers separated by commas, such as 0,1,8"),
+        (["a.yaml", "--like", "c"], "try: --like: invalid choice: 'c' (choose from 'a', 'b')"),
+        (["a.yaml", "--out"], "try: --out: expected one argument"),
+        ([], "try: the following arguments are required: CONFIG: `pretrain try --help` shows what it takes"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_one_sentence(argv: list[str], said: str) -> None:
+    assert refusal(*argv).startswith(said)
+    assert "\n" not in refusal(*argv)
+
+
+def test_help_names_values_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        parser().parse(["--help"])
+    assert leaving.value.code == 0
+    said = capsys.readouterr().out
+    for part in ("CONFIG [key=value ...]", "--out PATH", "--shots N,N,...", "  pretrain try a.yaml --out there\n"):
+        assert part in said
+    assert "exit status: 0 done, 1 failed, 2 bad usage or config" in said

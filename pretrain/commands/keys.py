@@ -1,0 +1,83 @@
+"""`pretrain keys [PATTERN] [--build] [--json]`: what a config can say, read from the sections themselves."""
+
+import difflib
+import fnmatch
+import json
+import textwrap
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pretrain.commands.arguments import Parser
+from pretrain.commands.printing import show
+from pretrain.config.keys import Key, keys
+from pretrain.errors import ConfigError
+
+_WIDTH = 100
+
+
+def main(argv: list[str]) -> int:
+    """Prints the keys that match. Raises ConfigError, naming near ones, if none does."""
+    parser = Parser(
+        "keys",
+        "Lists the keys of a config: type, bounds, choices, default, meaning.",
+        ("", "optimizer", "'*dropout'", "learning_rate --json", "--build tokenizer"),
+    )
+    parser.add_argument("pattern", nargs="?", help="part of a key, or a pattern with * and ?; absent: every key")
+    parser.add_argument("--build", action="store_true", help="of a config of `pretrain data build`, not of a run's")
+    parser.add_argument("--json", action="store_true", help="print JSON, a list with an object for each key")
+    options = parser.parse(argv)
+    every = _of_build() if options.build else _of_run()
+    found = _matching(every, options.pattern)
+    if options.json:
+        show([json.dumps([asdict(key) for key in found], indent=1)])
+    else:
+        show(_shown(key) for key in found)
+    return 0
+
+
+def _of_run() -> list[Key]:
+    from pretrain.config.run_config import RunConfig
+
+    return keys(RunConfig)
+
+
+def _of_build() -> list[Key]:
+    from data_pipeline.build.config import BuildConfig
+    from data_pipeline.steps.base import Step
+    from data_pipeline.steps.registry import STEPS
+
+    return keys(BuildConfig, {Step: STEPS})
+
+
+def _matching(every: list[Key], pattern: str | None) -> list[Key]:
+    if pattern is None:
+        return every
+    glob = pattern if any(mark in pattern for mark in "*?") else f"*{pattern}*"
+    literal = glob.replace("[", "[[]")  # of a list's elements
+    found = [key for key in every if fnmatch.fnmatchcase(key.dotted, literal)]
+    if not found:
+        by_last = {key.dotted.rpartition(".")[2]: key.dotted for key in every}
+        last = pattern.rpartition(".")[2]
+        near = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=3)]
+        hint = f"did you mean {' or '.join(near)}?" if near else "`pretrain keys` lists all"
+        raise ConfigError(f"no key matches '{pattern}': {hint}")
+    return found
+
+
+def _shown(key: Key) -> str:
+    """Its lines: what it may be, and what it means."""
+    kind = f"one of {', '.join(map(_text, key.choices))}" if key.choices else key.type
+    default = "required" if key.required else f"default {_text(key.default)}"
+    only = f"; with {key.dotted.rpartition('.')[0]}.name = {' or '.join(key.only)}" if key.only else ""
+    indent = "    "
+    lines = [f"{kind}; {default}{only}", key.description]
+    wrapped = [textwrap.fill(line, _WIDTH, initial_indent=indent, subsequent_indent=indent) for line in lines]
+    return "\n".join([key.dotted, *wrapped])
+
+
+def _text(value: Any) -> str:
+    """As YAML has it."""
+    if value is None:
+        return "absent"
+    return str(value) if isinstance(value, str | Path) and value else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,52 @@
+"""`pretrain keys` as it is typed."""
+
+import json
+
+import pytest
+
+from pretrain.__main__ import main
+
+
+def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(["keys", *argv]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_key_is_shown_with_all_that_is_known_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "run.seed") == (
+        "run.seed\n    whole number at least 0; default 1234\n    seed of weights, sample order and dropout\n"
+    )
+    assert "\n    one of fp32, bf16, fp16; default fp32\n" in printed(capsys, "precision")
+    assert "; required\n" in printed(capsys, "run.dir")
+    assert "; default 0.0; with optimizer.name = adafactor\n" in printed(capsys, "optimizer.beta1")
+
+
+def test_a_pattern_is_a_part_of_a_key_or_has_stars(capsys: pytest.CaptureFixture[str]) -> None:
+    def names(pattern: str) -> list[str]:
+        return [key["dotted"] for key in json.loads(printed(capsys, pattern, "--json"))]
+
+    assert names("dropout") == ["model.dropout", "model.attention_dropout", "model.ffn_dropout"]
+    assert names("*dropout") == names("dropout")
+    assert names("health.*") == ["health.stop_on_nan", "health.timeout_s"]
+    assert names("data.sources[].w*") == ["data.sources[].weight"]
+
+
+def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    every = json.loads(printed(capsys, "--json"))
+    shown = [line for line in printed(capsys).splitlines() if not line.startswith(" ")]
+    assert [key["dotted"] for key in every] == shown
+    (zero,) = [key for key in every if key["dotted"] == "parallel.zero"]
+    assert (zero["choices"], zero["default"], zero["required"]) == ([0, 1, 2, 3], 1, False)
+
+
+def test_a_build_s_keys_are_asked_for_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "one of bpe, unigram, wordpiece, byte_bpe, bytes; default bpe" in printed(
+        capsys, "--build", "tokenizer.type"
+    )
+
+
+def test_a_pattern_without_a_match_names_near_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "lerning_rate"]) == 2
+    assert capsys.readouterr().err == (
+        "pretrain: no key matches 'lerning_rate': did you mean optimizer.learning_rate?\n"
+    )
