@@ -83,24 +83,24 @@ def test_scoring_a_run_passes_over_damage_and_changes_nothing(run: Path, tmp_pat
 
 
 def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
-    """(our results, lm-eval's) on LAMBADA's form and on arithmetic, from one engine on tensor 2."""
+    """(our results, lm-eval's) on LAMBADA's form and on arithmetic, from one engine on tensor 2, as lm-eval's registry
+    makes it."""
     import lm_eval
+    from lm_eval.api.registry import get_model
     from lm_eval.tasks import TaskManager
 
-    from data_pipeline.tokenizers.load import load_tokenizer
-    from pretrain.build import build_scorer
-    from pretrain.checkpoint.files import TOKENIZER
-    from pretrain.checkpoint.state import scoring_config
-    from pretrain.evaluate.harness import HarnessModel
+    import pretrain.lm_eval_model  # noqa: F401  (its name in the registry)
     from pretrain.evaluate.run import Settings, evaluate
 
-    config = scoring_config(checkpoint, ["parallel.tensor=2"], one_rank=True)
-    engine, tokenizer = build_scorer(config, checkpoint), load_tokenizer(checkpoint / TOKENIZER)
-    length = config.model.sequence_length
+    arguments = f"checkpoint={checkpoint},parallel.tensor=2,parallel.pipeline=1"
+    model: Any = get_model("pretrain").create_from_arg_string(arguments, {"batch_size": 8, "device": "cpu"})
     ours = evaluate(
-        engine, tokenizer, None, ["lambada_openai", "arithmetic_1dc"], Settings((0,), length, data_dir=benchmarks)
+        model.engine,
+        model.text,
+        None,
+        ["lambada_openai", "arithmetic_1dc"],
+        Settings((0,), model.length, data_dir=benchmarks),
     ).results
-    model = HarnessModel(engine, tokenizer, length)
     manager = TaskManager(include_path=str(benchmarks), include_defaults=False)
     names = ["lambada_openai", "arithmetic_1dc"]
     scored = lm_eval.simple_evaluate(model=model, tasks=names, task_manager=manager, bootstrap_iters=0)

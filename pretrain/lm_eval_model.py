@@ -1,0 +1,58 @@
+"""Our models in lm-eval's registry, under the name `pretrain`.
+
+    import pretrain.lm_eval_model
+    lm_eval.simple_evaluate(model="pretrain", model_args="checkpoint=runs/book", tasks=["lambada_openai"])
+
+lm-eval looks for no plugins, so the name is there once this module is imported. `pretrain lm-eval` is lm-eval's own
+command after that.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lm_eval.__main__ import cli_evaluate
+from lm_eval.api.registry import register_model
+
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.build import build_scorer, open_checkpoint
+from pretrain.checkpoint.directory import locate
+from pretrain.checkpoint.files import TOKENIZER
+from pretrain.errors import ConfigError
+from pretrain.evaluate.harness import HarnessModel
+
+
+@register_model("pretrain")
+class CheckpointModel(HarnessModel):
+    """A checkpoint, or the newest valid one of a run, as lm-eval's `model_args` name it."""
+
+    def __init__(
+        self,
+        checkpoint: str,
+        batch_size: int | str = 16,
+        max_batch_size: int | None = None,
+        device: str | None = None,
+        **overrides: Any,
+    ) -> None:
+        """`batch_size` rows are scored at a time; `overrides` are keys of the config, such as `parallel.tensor`.
+        lm-eval names a `device` also where nobody has: ours is the GPU if there is one. Raises ConfigError for what is
+        no checkpoint, or makes no continuations."""
+        if not str(batch_size).isdecimal() or max_batch_size is not None:
+            raise ConfigError(f"batch_size={batch_size}: give the rows to score at a time, and no max_batch_size")
+        settings = [f"{key}={value}" for key, value in overrides.items()]
+        one_rank = "WORLD_SIZE" not in os.environ
+        config, found = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)
+        if not config.objective.predicts_next:
+            raise ConfigError(
+                f"{found}: lm-eval scores continuations, which a {config.model.family} model for "
+                f"{config.objective.name} does not make"
+            )
+        engine = build_scorer(config, found)
+        super().__init__(engine, load_tokenizer(found / TOKENIZER), config.model.sequence_length, int(batch_size))
+
+
+def run_command(argv: list[str]) -> None:
+    """lm-eval's own, which reads the process's arguments, and leaves with a status where it can't."""
+    sys.argv = ["lm-eval", *argv]
+    cli_evaluate()

@@ -1,0 +1,40 @@
+"""lm-eval finds our models by name. What they score is in tests/end_to_end/test_eval.py."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from lm_eval.api.registry import get_model
+
+from pretrain import lm_eval_model
+from pretrain.__main__ import main
+from pretrain.errors import ConfigError
+
+
+def test_the_registry_has_ours_by_name() -> None:
+    assert get_model("pretrain") is lm_eval_model.CheckpointModel
+
+
+def test_the_command_is_lm_eval_s_with_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed: list[list[str]] = []
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(lm_eval_model, "cli_evaluate", lambda: typed.append(sys.argv))
+    assert main(["lm-eval", "--model", "pretrain", "--tasks", "a"]) == 0
+    assert typed == [["lm-eval", "--model", "pretrain", "--tasks", "a"]]
+
+
+def test_the_command_is_refused_under_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert main(["lm-eval", "--model", "pretrain"]) == 2
+    assert "leave the launcher out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [("checkpoint={}", "neither a checkpoint nor a run"), ("checkpoint={},batch_size=auto", "batch_size=auto")],
+)
+def test_a_mistake_is_a_sentence(arguments: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        get_model("pretrain").create_from_arg_string(arguments.format(tmp_path))
