@@ -22,7 +22,7 @@ Pretrains language models: the same run on any layout of ranks, and after any st
 
 A first run, on a book:
   pretrain data build data/text input=book.txt output=datasets/book
-  pretrain train debug/gpt data.path=datasets/book run.dir=runs/book
+  pretrain train debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4
   pretrain eval runs/book --tasks heldout --out reports/book
 
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).

@@ -17,8 +17,8 @@ def main(argv: list[str]) -> int:
         "train",
         "Trains a model to the end of the run. Where run.dir has a checkpoint, it goes on from the newest valid one.",
         (
-            "debug/gpt data.path=datasets/book run.dir=runs/book",
-            "configs/gpt3/125m.yaml data.path=datasets/book parallel.tensor=2 --nproc 4",
+            "debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",
+            "gpt3/125m data.path=datasets/book parallel.tensor=2 --nproc 8",
         ),
     )
     parser.add_config("YAML file")
