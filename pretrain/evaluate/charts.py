@@ -34,15 +34,21 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _MAX_POINTS = 400
-_PANELS_PER_ROW = 3
+_WIDE, _PHONE, _PANEL = (10.3, 3.8), (3.6, 3.0), (3.3, 2.2)
+"""inches of a page: 96 pixels each, so that text is as large as the page's own"""
 
 Points = Sequence[tuple[float, float]]
 
 
-def learning_curve(train: Points, heldout: Points, unigram_entropy: float | None) -> str:
-    """Loss, nats per token, over trained tokens: `train` and `heldout` are (tokens, loss)."""
+def learning_curve(train: Points, heldout: Points, unigram_entropy: float | None) -> tuple[str, str]:
+    """Loss, nats per token, over trained tokens: `train` and `heldout` are (tokens, loss). Drawn twice, for a wide page
+    and for a phone's."""
+    return _curve(_WIDE, train, heldout, unigram_entropy), _curve(_PHONE, train, heldout, unigram_entropy)
+
+
+def _curve(inches: tuple[float, float], train: Points, heldout: Points, unigram_entropy: float | None) -> str:
     with rc_context(_STYLE):
-        figure = Figure(figsize=(9.6, 3.6), layout="constrained")
+        figure = Figure(figsize=inches, layout="constrained")
         axes = figure.subplots()
         axes.plot(*_averaged(train), color=_BLUE, linewidth=1.4, label="training")
         if heldout:
@@ -59,20 +65,19 @@ def learning_curve(train: Points, heldout: Points, unigram_entropy: float | None
         return _svg(figure)
 
 
-def by_shots(tasks: Mapping[str, Mapping[int, tuple[float, float | None]]]) -> str:
-    """One panel per task: share of right answers and its standard error, by number of shots."""
-    rows = -(-len(tasks) // _PANELS_PER_ROW)
+def by_shots(tasks: Mapping[str, Mapping[int, tuple[float, float | None]]]) -> list[str]:
+    """A panel for each task: share of right answers and its standard error, by number of shots."""
+    return [_panel(task, values) for task, values in tasks.items()]
+
+
+def _panel(task: str, values: Mapping[int, tuple[float, float | None]]) -> str:
     with rc_context(_STYLE):
-        figure = Figure(figsize=(9.6, 2.2 * rows), layout="constrained")
-        panels = figure.subplots(rows, _PANELS_PER_ROW, squeeze=False).ravel()
-        for axes, (task, values) in zip(panels, tasks.items(), strict=False):
-            _panel(axes, task, values)
-        for axes in panels[len(tasks) :]:
-            axes.set_axis_off()
+        figure = Figure(figsize=_PANEL, layout="constrained")
+        _plot(figure.subplots(), task, values)
         return _svg(figure)
 
 
-def _panel(axes: Axes, task: str, values: Mapping[int, tuple[float, float | None]]) -> None:
+def _plot(axes: Axes, task: str, values: Mapping[int, tuple[float, float | None]]) -> None:
     shots = sorted(values)
     shares = np.array([values[k][0] for k in shots])
     errors = np.array([values[k][1] or 0.0 for k in shots])
@@ -103,5 +108,5 @@ def _svg(figure: Figure) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
+    svg = re.sub('<g id="[^"]*"', "<g", svg[svg.index("<svg") :])  # groups of several charts have the same names
     return re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg)  # a page's own parser needs none, and nothing looks like a link

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.dataset.dataset import Dataset
+from docs.make.browser import CHROMIUM, measured
 from pretrain.evaluate.in_training import InTraining
 from pretrain.evaluate.report import Facts, _curve, write
 from pretrain.evaluate.run import Evaluation, Settings, evaluate
@@ -74,7 +75,7 @@ def test_the_page_needs_nothing_from_outside(evaluation: Evaluation, run_dir: Pa
     assert set(re.findall(r"url\((.)", html)) <= {"#"}
     assert all(address and address.startswith("#") for address in page.addresses)
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
-    assert page.tags.count("svg") == 2
+    assert page.tags.count("svg") == 2 + 3  # the curve for two widths, and a panel for each task with shots
 
 
 def test_the_page_shows_results_curve_and_published_numbers(
@@ -130,3 +131,29 @@ def test_one_task_alone_makes_a_report(engine: FakeEngine, dataset: Dataset, tmp
     settings = Settings(shots=(0,), sequence_length=LENGTH, limit=1)
     write(tmp_path, evaluate(engine, dataset.tokenizer(), dataset, [task], settings), FACTS)
     assert Page((tmp_path / "report.html").read_text()).text.count("toy") >= 1
+
+
+LAYOUT = """JSON.stringify({
+    hidden: page.documentElement.scrollWidth - page.documentElement.clientWidth,
+    charts: [...page.querySelectorAll("svg")]
+        .map(chart => chart.getBoundingClientRect().width / chart.viewBox.baseVal.width).filter(scale => scale > 0),
+    scrolling: [...page.querySelectorAll(".wide")].filter(box => box.scrollWidth > box.clientWidth)
+        .map(box => box.offsetHeight - box.clientHeight),
+    tables: page.querySelectorAll("table").length,
+})"""
+A_POINT = 96 / 72  # pixels
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
+@pytest.mark.parametrize(("width", "scrolling"), [(390, 2), (1280, 0)])
+def test_in_a_browser_only_tables_are_wider_than_the_screen_and_charts_are_not_shrunk(
+    evaluation: Evaluation, run_dir: Path, tmp_path: Path, width: int, scrolling: int
+) -> None:
+    write(tmp_path / "out", evaluation, FACTS, run_dir)
+    layout = json.loads(measured((tmp_path / "out" / "report.html").read_text(), width, LAYOUT))
+    assert layout["hidden"] == 0
+    assert len(layout["charts"]) == 1 + 3, "one of the two curves, and every panel"
+    assert layout["charts"] == pytest.approx([A_POINT] * 4, rel=0.02)
+    assert layout["tables"] == 2
+    assert len(layout["scrolling"]) == scrolling
+    assert all(bar >= 8 for bar in layout["scrolling"]), "a bar shows that a table scrolls"
