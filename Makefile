@@ -1,5 +1,6 @@
 # make demo [TEXT=path]   raw text -> shards -> a GPT on several ranks -> a few-shot report
 # make test               the tests that CI runs
+# make docs               the documentation, into site/index.html
 # `make setup` makes .venv with everything pinned; the others do so by themselves.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -7,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow test-gpu check bench clean
+.PHONY: setup demo test test-slow test-gpu check docs bench clean
 
 setup: $(STAMP)
 
@@ -33,13 +34,17 @@ test-slow: $(STAMP)
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-check: $(STAMP)
+check: $(STAMP) docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The site of docs/, into site/index.html. A link that leads nowhere is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 CUDA_VISIBLE_DEVICES= $(BIN)/python -m mkdocs build --quiet --strict
 
 bench: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.train_step
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build site *.egg-info

@@ -1,0 +1,32 @@
+"""The reference of commands: what each verb says to `--help`."""
+
+import contextlib
+import io
+import os
+
+from pretrain.__main__ import _MODULES, main
+
+_DATA_VERBS = ("build", "inspect", "ledger", "trace")
+_INTRODUCTION = """# Commands
+
+What `pretrain VERB --help` prints; this page is made from the code. `key=value` may stand anywhere between options, and
+as often as you like: [keys of training](keys.md), [keys of data builds](data-keys.md).
+
+Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
+"""
+
+
+def commands_page() -> str:
+    """A section for each verb, in Markdown."""
+    verbs = [["data", part] for part in _DATA_VERBS] + [[verb] for verb in _MODULES if verb != "data"]
+    sections = [f"## {' '.join(verb)}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs]
+    return "\n".join([_INTRODUCTION, *sections])
+
+
+def _help(verb: list[str]) -> str:
+    printed = io.StringIO()
+    os.environ["COLUMNS"] = "96"  # as wide as a page
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*verb, "--help"])
+    assert printed.getvalue(), verb
+    return printed.getvalue().rstrip()
