@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from PIL import Image
+
 CHROMIUM = shutil.which("chromium")
 """None where it is not installed: `apt-get install chromium`"""
 
@@ -18,7 +20,9 @@ def screenshot(page: str, width: int, height: int, png: Path, scale: float = 1) 
     """Writes a picture of the first `height` pixels of `page` (HTML), laid out for a screen of `width` pixels."""
     options = [f"--screenshot={png.resolve()}", f"--window-size={max(width, 500)},{height}"]
     _browse(_framed(page, width, height), [*options, f"--force-device-scale-factor={scale}", "--hide-scrollbars"])
-    assert png.is_file()
+    with Image.open(png) as whole:
+        part = whole.crop((0, 0, round(width * scale), round(height * scale)))
+    part.quantize(64).save(png, optimize=True)
 
 
 def measured(page: str, width: int, expression: str) -> str:

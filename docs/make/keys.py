@@ -54,11 +54,11 @@ under one name of a choice says so. Of a choice, the name alone is short for it:
 
 def build_page() -> str:
     """Of `pretrain data build`, in Markdown."""
-    steps = [_table(name, list(keys(kind))[0:]) for name, kind in STEPS.items()]
+    steps = [_table(name, list(keys(kind))) for name, kind in STEPS.items()]
     return f"""# Keys of data builds
 
-Every key that `pretrain data build CONFIG key=value ...` reads, and the settings of each step; this page is made from the
-code. What steps do: [data at scale](data.md#steps).
+Every key that `pretrain data build CONFIG key=value ...` reads, and the settings of each step; this page is made from
+the code. What steps do: [data at scale](data.md#steps).
 
 {_table("The build", list(keys(BuildConfig)))}
 {"".join(steps)}"""

@@ -1,7 +1,7 @@
 """The pictures of README.md: a report, and a table of `pretrain verify`. Needs chromium (docs/make/browser.py).
 
-    pretrain verify configs/debug/gpt.yaml --layouts tp2,tp2+sp,pp2,tp2pp2,dp2+zero3 > verify.txt
-    python -m docs.make.pictures runs/book/reports/first/report.html verify.txt
+pretrain verify configs/debug/gpt.yaml --layouts tp2,tp2+sp,pp2,tp2pp2,dp2+zero3 > verify.txt
+python -m docs.make.pictures runs/book/reports/first/report.html verify.txt
 """
 
 import html
@@ -12,7 +12,8 @@ from docs.make.browser import screenshot
 
 IMAGES = Path(__file__).parents[1] / "images"
 _TERMINAL = """<!doctype html><meta charset="utf-8"><style>
-    pre {{ margin: 0; padding: 18px 22px; font: 13px/1.6 "DejaVu Sans Mono", monospace; color: #e5e7eb; background: #111827 }}
+    pre {{ margin: 0; padding: 18px 22px; color: #e5e7eb; background: #111827;
+           font: 13px/1.6 "DejaVu Sans Mono", monospace }}
 </style><body style="margin:0"><pre>{}</pre>"""
 
 
@@ -20,8 +21,8 @@ def main(report: Path, table: Path) -> None:
     """Reads a report.html and what `pretrain verify` printed; writes docs/images/."""
     IMAGES.mkdir(exist_ok=True)
     page = report.read_text(encoding="utf-8")
-    screenshot(page, 1080, 1000, IMAGES / "report.png")
-    screenshot(page, 390, 1000, IMAGES / "report-phone.png")
+    screenshot(page, 1080, 1400, IMAGES / "report.png")
+    screenshot(page, 390, 1400, IMAGES / "report-phone.png")
     lines = table.read_text(encoding="utf-8").rstrip().split("\n")
     columns = max(map(len, lines))
     width, height = round(44 + 7.83 * columns), round(36 + 20.8 * len(lines))

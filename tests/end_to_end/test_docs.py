@@ -1,9 +1,8 @@
 """Pages of docs/ that show Python or commands: what they show works."""
 
+import os
 import re
 from pathlib import Path
-
-import pytest
 
 from tests.helpers.ranks import run_ranks
 
@@ -12,8 +11,6 @@ PYTHON = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def _examples(directory: Path, page: str) -> list[str]:
-    import os
-
     os.chdir(directory)
     names: dict[str, object] = {}
     for number, example in enumerate(PYTHON.findall((ROOT / "docs" / page).read_text(encoding="utf-8")), 1):
@@ -28,4 +25,4 @@ def test_the_examples_of_the_python_api_run_one_after_the_other(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).symlink_to(target)
     (names,) = run_ranks(1, _examples, tmp_path, "python.md")
-    assert {"config", "dataset", "batch", "held_out", "answer", "result"} <= set(names)
+    assert {"config", "dataset", "batch", "held_out", "text", "result"} <= set(names)
