@@ -57,12 +57,8 @@ _MODULES = {
     "keys": "keys",
 }
 """verb -> file in `commands/`"""
-_ALONE = (
-    "data",
-    "compare",
-    "keys",
-    "lm-eval",
-)  # of which a launcher starts no ranks, but the same command several times
+_ALONE = ("data", "compare", "keys", "lm-eval")
+"""verbs of which a launcher starts no ranks, but the same command several times"""
 _PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 
 

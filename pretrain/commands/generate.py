@@ -48,7 +48,11 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser("generate", "Text from a model: continuations, filled gaps, targets.")
+    parser = Parser(
+        "generate",
+        "Writes text with a model: continuations of prompts, filled gaps, or targets, as it was trained for.",
+        ('runs/book --prompt "The" --temperature 0.8 --top-p 0.9', "runs/book --interactive"),
+    )
     parser.add_checkpoint()
     parser.add_overrides("such as parallel.tensor=2")
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="what to go on with; may be given again")

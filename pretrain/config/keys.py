@@ -4,11 +4,11 @@ Elements of a list are `data.sources[].path`. Of a choice with settings of its o
 keys that not every name has say for which they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, BeforeValidator
@@ -59,14 +59,19 @@ def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
     if own or field.description:
         yield _key(dotted, field, () if own else ("list of sections" if listed else "section",))
     if variants:
-        default = next((one.func({}).get("name") for one in field.metadata if isinstance(one, BeforeValidator)), None)
-        said = (
-            f"which kind; {dotted}=NAME is short for it" if not listed else "which kind; a name alone is short for it"
-        )
+        default = _usual_name(field)
+        short = "a name alone" if listed else f"{dotted}=NAME"
+        said = f"which kind; {short} is short for it"
         yield Key(f"{below}name", _CHOICE, default is None, default, tuple(variants), (), said)
         yield from _of_variants(below, variants, kinds)
     elif inner is not None:
         yield from _keys(inner, below, kinds)
+
+
+def _usual_name(field: FieldInfo) -> Any:
+    """What a choice means that names nothing: `section.named` fills it in. None if it has to be named."""
+    fill_in = [cast("Callable[[Any], Any]", one.func) for one in field.metadata if isinstance(one, BeforeValidator)]
+    return fill_in[0]({}).get("name") if fill_in else None
 
 
 def _of_variants(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Kinds) -> Iterator[Key]:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.registry import STEPS
@@ -43,10 +41,8 @@ def test_a_choice_has_its_names_and_the_settings_of_each() -> None:
     assert of("model.attention.pattern[].window").only == ("banded",)
 
 
-@pytest.mark.parametrize("key", RUN + BUILD, ids=lambda key: key.dotted)
-def test_every_key_says_what_it_means(key: Key) -> None:
-    assert key.description
-    assert "CHANGEABLE" not in key.description
+def test_every_key_says_what_it_means() -> None:
+    assert [key.dotted for key in RUN + BUILD if not key.description] == []
 
 
 def test_every_key_of_every_shipped_config_is_listed() -> None:
