@@ -20,7 +20,7 @@ TASKS = ("--tasks", "heldout,last_word,arithmetic_2da", "--shots", "0,1", "--lim
 @pytest.fixture(scope="module")
 def run(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_config(dataset, tmp_path_factory.mktemp("trained"))
-    settings = ("model.attention.pattern=[dense]", "model.sequence_length=64", "parallel.pipeline=2")
+    settings = ("model.attention={pattern: [dense]}", "model.sequence_length=64", "parallel.pipeline=2")
     done = command.run("train", path, *settings, "--nproc", "2")
     assert done.returncode == 0, done.stderr
     return path.parent / "run"
