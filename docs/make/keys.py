@@ -17,8 +17,8 @@ def keys_page() -> str:
     return f"""# Keys of training
 
 Every key that `pretrain train CONFIG key=value ...` reads; this page is made from the code, and `pretrain keys`
-prints the same. A setting that is read only under some names of a choice says so. Of a choice, the name alone is short for it:
-`model.positions=relative`.
+prints the same. A setting that is read only under some names of a choice says so. Of a choice, the name alone is short
+for it: `model.positions=relative`.
 
 {"".join(_table(section, rows) for section, rows in sections.items())}"""
 
