@@ -53,11 +53,16 @@ def _walk(config: RunConfig, begin: Position, last_step: float, last_token: floa
     short = config.batch.short
     if short is not None and steps < min(short.steps, last_step):
         short_tokens = config.batch.sequences * short.sequence_length  # of a batch
-        few = int(min(short.steps - steps, last_step - steps, max(0, -(-(last_token - tokens) // short_tokens))))
+        few = int(min(short.steps - steps, last_step - steps, _batches(last_token - tokens, short_tokens)))
         steps, tokens = steps + few, tokens + few * short_tokens
     while steps < last_step and tokens < min(ramp_tokens, last_token):
         tokens += batch_sequences(config.batch, tokens) * length
         steps += 1
     batch_tokens = config.batch.sequences * length
-    left = max(0, min(last_step - steps, -(-(last_token - tokens) // batch_tokens)))
-    return steps + int(left), tokens + int(left) * batch_tokens
+    left = int(max(0, min(last_step - steps, _batches(last_token - tokens, batch_tokens))))
+    return steps + left, tokens + left * batch_tokens
+
+
+def _batches(tokens: float, batch_tokens: int) -> float:
+    """Batches that have at least `tokens`, which may be infinite: whole division would make that no number."""
+    return math.inf if math.isinf(tokens) else max(0, -(-tokens // batch_tokens))
