@@ -17,7 +17,7 @@ class _TwoMoments(_AnyOptimizer):
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
     eps: float = Field(1e-8, gt=0, le=1, description="added to the root of the second moment")
-    weight_decay: float = Field(0.1, ge=0, le=1000, description="decoupled but for adam; never on biases and norms")
+    weight_decay: float = Field(0.1, ge=0, description="decoupled but for adam; never on biases and norms")
 
 
 class AdamWOptimizer(_TwoMoments):
@@ -39,7 +39,7 @@ class AdafactorOptimizer(_AnyOptimizer):
 
     name: Literal["adafactor"] = "adafactor"
     beta1: float = Field(0.0, ge=0, lt=1, description="decay of the first moment; 0: there is none")
-    weight_decay: float = Field(0.0, ge=0, le=1000, description="decoupled; never on biases and norms")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
     relative: bool = Field(
         True, description="the learning rate is a part of each parameter's root mean square (at least 1e-3)"
     )

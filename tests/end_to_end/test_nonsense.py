@@ -30,7 +30,7 @@ def found(seed: int, count: int, dataset: Path, run: Path, directory: Path) -> l
 
 
 def test_nonsense_ends_with_one_sentence(dataset: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    assert found(1, 16, dataset, uninterrupted, tmp_path) == []
+    assert found(1, 8, dataset, uninterrupted, tmp_path) == []
 
 
 @pytest.mark.slow
