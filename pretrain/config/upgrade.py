@@ -46,7 +46,15 @@ def upgrade(schema: type[BaseModel], tree: Any) -> Any:
         holder, key = _holder(upgraded, dotted), dotted.rpartition(".")[2]
         if holder is not None and holder[key] == value and not _reads(schema, upgraded, dotted):
             del holder[key]
+    _leave_out_window(upgraded)
     return upgraded
+
+
+def _leave_out_window(tree: dict[str, Any]) -> None:
+    """Where no pattern is banded, which reads it: any value was taken."""
+    attention = (_holder(tree, "model.attention") or {}).get("attention")
+    if isinstance(attention, dict) and "banded" not in attention.get("pattern", ["dense"]):
+        attention.pop("window", None)
 
 
 def _holder(tree: Any, dotted: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint.state import Record, check_same_run
-from pretrain.config.load import dump, load, read
+from pretrain.config.load import dump, load, read, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
@@ -53,6 +53,13 @@ def test_its_run_goes_on(family: str) -> None:
 def test_its_run_does_not_go_on_with_other_settings() -> None:
     with pytest.raises(ConfigError, match=r"optimizer.relative=True, and the config now says False"):
         check_same_run(_record("t5"), load(RunConfig, OLD / "t5.yaml", ["optimizer.relative=false"]))
+
+
+def test_a_window_that_no_layer_had_is_left_out_of_it() -> None:
+    tree = read(OLD / "gpt.yaml")
+    for pattern, window in ((["dense"], 256), (["dense", "banded"], 64)):
+        tree["model"]["attention"] = {"pattern": pattern, "window": 64}
+        assert validate(RunConfig, tree, "it").model.attention.window == window
 
 
 def test_a_setting_that_does_nothing_is_refused_on_top_of_it() -> None:
