@@ -4,9 +4,6 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser
-from pretrain.commands.local_ranks import start_ranks, starts_ranks
-from pretrain.config.load import load
-from pretrain.config.run_config import RunConfig
 from pretrain.process.signals import StopRequest
 
 
@@ -24,6 +21,9 @@ def main(argv: list[str]) -> int:
     parser.add_config("YAML file")
     parser.add_nproc("start this many local ranks (under torchrun or srun: leave out)")
     options = parser.parse(argv)
+    from pretrain.commands.local_ranks import start_ranks, starts_ranks
+    from pretrain.config.load import load
+    from pretrain.config.run_config import RunConfig
     from pretrain.data.resolve import resolve
 
     config = resolve(load(RunConfig, options.config, options.overrides))
