@@ -42,7 +42,7 @@ def export(
     `scorer` builds an fp32 engine on one rank with its weights. Returns the largest logit difference; raises
     ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
-        raise ConfigError(f"{directory} is there already: choose another directory, or remove it")
+        raise ConfigError(f"{directory} is there already: choose another directory")
     module = module_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     described = module.hf_config(config.model, config.objective.specials(tokenizer))

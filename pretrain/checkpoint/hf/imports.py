@@ -49,7 +49,7 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     saved. A head that `directory` lacks is warned of and drawn from the seed."""
     run = Path(config.run.dir)
     if directories.complete(run / "checkpoints"):
-        raise ConfigError(f"{run} has checkpoints already: choose another run with --out, or remove it")
+        raise ConfigError(f"{run} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer = vocabulary.read(directory, config)
     theirs = _model(folder, config, warn)
