@@ -23,6 +23,7 @@ from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device
 from pretrain.engine.base import Engine
@@ -55,10 +56,11 @@ class Training:
 def build_training(config: RunConfig) -> Training:
     """`config` is resolved. Joins the process group; every rank calls this. Raises ConfigError on all of them where
     they were not started alike."""
-    device.join(config.health.timeout_s, statement(config, versions()))
+    datasets = open_datasets(config)
+    device.join(config.health.timeout_s, statement(config, versions(), datasets))
     layout = plan_layout(config, dist.get_world_size())
     _check_fits(config, layout)
-    stream, recipe = open_stream(config)
+    stream, recipe = open_stream(config, datasets)
     check_repeats(config, stream)
     notes = (
         *_dead_rows(config, recipe),

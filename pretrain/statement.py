@@ -1,12 +1,12 @@
 """What a rank says of itself before ranks begin a run together: its settings, code, libraries and data."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.dataset.dataset import Dataset
 from pretrain.config.run_config import RunConfig
-from pretrain.data.resolve import open_dataset
 from pretrain.process.agreement import plain
 from pretrain.process.ranks import world_size
 
@@ -16,12 +16,10 @@ _CODE = (_HERE, _HERE.parent / "data_pipeline")
 _PLACES = ("data.path", "data.cache_dir")
 
 
-def statement(config: RunConfig, versions: Mapping[str, str]) -> dict[str, Any]:
-    """By key, as plain values: what `without_data` says, and what the data of the run is. Raises DataError where it
-    can't be read."""
+def statement(config: RunConfig, versions: Mapping[str, str], datasets: Sequence[Dataset]) -> dict[str, Any]:
+    """By key, as plain values: what `without_data` says, and what the datasets of the run's sources are."""
     identities = {
-        f"the data of data.sources[{number}]": open_dataset(config, source).identity[:16]
-        for number, source in enumerate(config.data.resolved_sources)
+        f"the data of data.sources[{number}]": dataset.identity[:16] for number, dataset in enumerate(datasets)
     }
     return identities | without_data(config, versions)
 

@@ -49,13 +49,14 @@ def main(argv: list[str]) -> int:
     if needed > 1 and not started:
         return start_ranks(needed, ["verify", *argv], None)
     from pretrain.build import versions
+    from pretrain.data.resolve import open_datasets
     from pretrain.engine import device
     from pretrain.statement import statement
     from pretrain.verify.report import Table
     from pretrain.verify.run import Verification
 
     said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
-    store, rank, _ = device.meet(config.health.timeout_s, statement(config, versions()) | said)
+    store, rank, _ = device.meet(config.health.timeout_s, statement(config, versions(), open_datasets(config)) | said)
     show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
     return 0 if Verification(store, rank, max(1, started), options.steps).run(jobs, show) else 1
 

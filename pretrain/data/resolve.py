@@ -73,6 +73,11 @@ def open_dataset(config: RunConfig, source: Source) -> Dataset:
     return Dataset(source.path, Cache(Path(folder) if folder else None, config.data.cache_bytes))
 
 
+def open_datasets(config: RunConfig) -> list[Dataset]:
+    """That of each source."""
+    return [open_dataset(config, source) for source in config.data.resolved_sources]
+
+
 def recipe_of(config: RunConfig, tokenizer: Tokenizer, sequence_length: int | None = None) -> Recipe:
     """What the config's objective makes of data that `tokenizer` made; in sequences of the model's length unless
     another is given. Raises DataError for lengths that do not suit the objective."""

@@ -1,20 +1,25 @@
 """RunConfig -> the samples of the run. Without torch, so that what looks at a run's data starts at once."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.order.mixture import mixing_weights
 from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
-from pretrain.data.resolve import open_dataset, recipe_of
+from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.errors import ConfigError
 from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
 from pretrain.plan.run_length import run_length
 
 
-def open_stream(config: RunConfig) -> tuple[SampleStream | ChainedStreams, Recipe]:
-    """The samples of a run, and what they are made by (of the model's whole length)."""
-    datasets = [open_dataset(config, source) for source in config.data.resolved_sources]
+def open_stream(
+    config: RunConfig, datasets: Sequence[Dataset] | None = None
+) -> tuple[SampleStream | ChainedStreams, Recipe]:
+    """The samples of a run, and what they are made by (of the model's whole length). `datasets`: those of its sources,
+    if they are open already."""
+    datasets = datasets or open_datasets(config)
     weights = [source.weight for source in config.data.resolved_sources]
     tokenizer = datasets[0].tokenizer()
     recipe = recipe_of(config, tokenizer)
