@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, OpenAIGPTConfig
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
@@ -21,37 +21,50 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
     check(model, "GPT-2", ACTIVATIONS, norm="pre", **{"positions.name": "learned"}, ffn_dropout=0.0)
     check_heads(model, "GPT-2")
     return GPT2Config(
-        vocab_size=model.real_vocabulary,
-        n_positions=model.sequence_length,
-        n_embd=model.hidden,
-        n_layer=model.layers,
-        n_head=model.heads,
+        **shared_fields(model, specials),
         n_inner=model.ffn_width,
         activation_function=ACTIVATIONS[model.activation],
-        resid_pdrop=model.dropout,
-        embd_pdrop=model.dropout,
-        attn_pdrop=model.attention_dropout,
-        layer_norm_epsilon=model.norm_eps,
-        initializer_range=model.init_std,
-        bos_token_id=specials.end,
-        eos_token_id=specials.end,
         tie_word_embeddings=model.tied_head,
-        architectures=["GPT2LMHeadModel"],
+        architectures=[CLASS.__name__],
     )
+
+
+def shared_fields(model: Model, specials: Specials) -> dict[str, Any]:
+    """Those that OpenAI GPT calls the same."""
+    return {
+        "vocab_size": model.real_vocabulary,
+        "n_positions": model.sequence_length,
+        "n_embd": model.hidden,
+        "n_layer": model.layers,
+        "n_head": model.heads,
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": model.attention_dropout,
+        "layer_norm_epsilon": model.norm_eps,
+        "initializer_range": model.init_std,
+        "bos_token_id": specials.end,
+        "eos_token_id": specials.end,
+    }
 
 
 def model_of(config: GPT2Config) -> dict[str, Any]:
     """Our `model` section."""
+    return shared_settings(config) | {
+        "ffn": config.n_inner or 4 * config.n_embd,
+        "activation": our_activation(config.activation_function),
+    }
+
+
+def shared_settings(config: GPT2Config | OpenAIGPTConfig) -> dict[str, Any]:
+    """What the fields that OpenAI GPT calls the same say of our `model` section."""
     return {
         "family": "gpt",
         "layers": config.n_layer,
         "hidden": config.n_embd,
         "heads": config.n_head,
-        "ffn": config.n_inner or 4 * config.n_embd,
         "sequence_length": config.n_positions,
         "vocabulary": config.vocab_size,
         "norm_eps": config.layer_norm_epsilon,
-        "activation": our_activation(config.activation_function),
         "tied_head": config.tie_word_embeddings,
         "dropout": config.resid_pdrop,
         "attention_dropout": config.attn_pdrop,

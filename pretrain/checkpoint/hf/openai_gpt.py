@@ -7,7 +7,7 @@ from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.fits import check, check_heads
-from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head
+from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
@@ -32,19 +32,8 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
         )
     check_heads(model, "OpenAI GPT")
     return OpenAIGPTConfig(
-        vocab_size=model.real_vocabulary,
-        n_positions=model.sequence_length,
-        n_embd=model.hidden,
-        n_layer=model.layers,
-        n_head=model.heads,
+        **shared_fields(model, specials),
         afn=_ACTIVATIONS[model.activation],
-        resid_pdrop=model.dropout,
-        embd_pdrop=model.dropout,
-        attn_pdrop=model.attention_dropout,
-        layer_norm_epsilon=model.norm_eps,
-        initializer_range=model.init_std,
-        bos_token_id=specials.end,
-        eos_token_id=specials.end,
         tie_word_embeddings=True,
         architectures=[CLASS.__name__],
     )
@@ -53,19 +42,9 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
 def model_of(config: OpenAIGPTConfig) -> dict[str, Any]:
     """Our `model` section."""
     ours = {theirs: name for name, theirs in _ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
-    return {
-        "family": "gpt",
-        "layers": config.n_layer,
-        "hidden": config.n_embd,
-        "heads": config.n_head,
-        "sequence_length": config.n_positions,
-        "vocabulary": config.vocab_size,
+    return shared_settings(config) | {
         "norm": "post",
-        "norm_eps": config.layer_norm_epsilon,
         "activation": ours[config.afn],
-        "tied_head": config.tie_word_embeddings,
-        "dropout": config.resid_pdrop,
-        "attention_dropout": config.attn_pdrop,
         "init": {"name": "normal", "scale_residual": False},
     }
 
