@@ -45,10 +45,11 @@ def report(
     dataset = _dataset(config, tokenizer)
     windows = continues and not config.objective.columns
     recipe = None if windows else recipe_of(config, tokenizer)
-    settings = Settings(shots, config.model.sequence_length, limit, seed, data_dir, recipe)
+    settings = Settings(shots, limit, seed, draws, data_dir, recipe, how, identity)
     evaluation = evaluate(
-        engine, tokenizer, dataset, tasks, settings, print if engine.is_reporter else lambda line: None
-    )
+        engine, make_scorer(config, engine, tokenizer), dataset, tasks, settings,
+        print if engine.is_reporter else lambda line: None, Outcomes(out / FILE),
+    )  # fmt: skip
     if not engine.is_reporter:
         return
     record = Record.read(checkpoint / RECORD)

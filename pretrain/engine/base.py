@@ -92,6 +92,9 @@ class Ranks(Protocol):
 class ScoreEngine(Ranks, Protocol):
     """What training and evaluation share."""
 
+    shares_weights: bool
+    """data ranks hold a part of the weights each (training under ZeRO stage 3), so all must compute equally often"""
+
     def score(self, batch: Rows) -> Scores:
         """Scores the labels of `batch`. Collective within one replica of the
         model: data ranks may score other rows, of other shapes, and call this another number of times; but while
@@ -125,6 +128,9 @@ class TrainEngine(ScoreEngine, Protocol):
 class DecodeEngine(ScoreEngine, Protocol):
     """What generation and translation need."""
 
+    decodes: bool
+    """whether the layout can read on from what it has read: `begin`, `next_tokens` and `follow` work"""
+
     def begin(self, inputs: Sequence[Sequence[int]]) -> Any:
         """Hypotheses without a token yet, one for each of `inputs` (ids, of any lengths), which have been read: by an
         encoder-decoder's encoder; else by the decoder itself, as the beginning of a text that goes on (where there may
@@ -136,6 +142,15 @@ class DecodeEngine(ScoreEngine, Protocol):
         each, of `tokens` [hypotheses] (int64; first the decoder's start, or the last token of a text that goes on),
         which alone are read. Returns [hypotheses, vocabulary] float32: log probabilities, in nats, of what follows, the
         same bits on every rank of the replica. Collective likewise."""
+
+    def follow(
+        self, hypotheses: Any, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores what may follow `hypotheses`, which are over with this: the log probability [continuations, T] of each
+        of `labels` (float32, nats) and whether it is the most probable (bool), after what hypothesis `parents[i]` has
+        read and row i of `tokens` up to the label's place. `tokens` and `labels` are [continuations, T] int64; rows
+        that are shorter are filled up at their end with anything. Several may follow one hypothesis, which is read
+        once for all of them. Collective likewise."""
 
     def most_probable(self, batch: Rows) -> np.ndarray:
         """[rows, labels] int64: the most probable token where each label is asked for; the labels' values don't matter.

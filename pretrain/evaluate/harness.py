@@ -14,16 +14,12 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
-from pretrain.evaluate.protocol import answer_text, stop_token
-from pretrain.evaluate.scoring import (
-    Pair,
-    gather,
-    generate_answers,
-    my_items,
-    pad_answers,
-    score_pairs,
-    unpad_answers,
-)
+from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import Beam, Decoding, Request, Sampling
+from pretrain.evaluate.decoding.decode import decode
+from pretrain.evaluate.ranks import gather, my_items
+from pretrain.evaluate.scorers.base import Pair, answer_text, stops_at
+from pretrain.evaluate.scorers.causal import TOKENS, CausalScorer
 
 _NEW_TOKENS = 256  # lm-eval's default where a task sets none
 
@@ -31,9 +27,11 @@ _NEW_TOKENS = 256  # lm-eval's default where a task sets none
 class HarnessModel(TemplateLM):
     """An engine and its tokenizer, as lm-eval wants them."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, sequence_length: int, batch_rows: int = 16) -> None:
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, sequence_length: int, tokens: int = TOKENS) -> None:
+        """`tokens`: positions that are scored at a time, on each data rank."""
         super().__init__()
-        self.engine, self.text, self.length, self.rows = engine, tokenizer, sequence_length, batch_rows
+        self.engine, self.text, self.length = engine, tokenizer, sequence_length
+        self.scorer = CausalScorer(engine, tokenizer, sequence_length, tokens)
 
     @property
     def eot_token_id(self) -> int:
@@ -62,19 +60,18 @@ class HarnessModel(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy only. Raises ValueError when a task asks for sampling."""
+        """Greedy, drawn (`do_sample`, `temperature`, `top_k`, `top_p`; the same draw each time) or by a beam
+        (`num_beams`, with `length_penalty` as GNMT's)."""
         answers = [""] * len(requests)
-        alike: dict[tuple[int, int], list[int]] = {}  # requests that can be generated together
+        alike: dict[str, list[int]] = {}  # requests that can be decoded together
         for number, request in enumerate(requests):
-            settings = request.args[1]
-            if settings.get("do_sample") or settings.get("num_beams", 1) != 1:
-                raise ValueError(f"this model decodes greedily; task {request.task_name} asks for {settings}")
-            key = (settings.get("max_gen_toks", _NEW_TOKENS), stop_token(self.text, _stops(settings)))
-            alike.setdefault(key, []).append(number)
-        for (new_tokens, stop), numbers in alike.items():
-            prompts = [self.text.encode(requests[number].args[0]) or [self.eot_token_id] for number in numbers]
-            for number, ids in zip(numbers, self._generate(prompts, new_tokens, stop), strict=True):
-                answers[number] = answer_text(self.text, ids, _stops(requests[number].args[1]))
+            alike.setdefault(repr((_how(request.args[1]), _stops(request.args[1]))), []).append(number)
+        for numbers in alike.values():
+            settings = requests[numbers[0]].args[1]
+            asked = [self._request(requests[number]) for number in numbers]
+            found = decode(self.engine, asked, _how(settings), stops_at(self.text, _stops(settings)))
+            for number, texts in zip(numbers, found, strict=True):
+                answers[number] = answer_text(self.text, texts[0].tokens, _stops(settings))
         return answers
 
     def _loglikelihood_tokens(
@@ -84,13 +81,24 @@ class HarnessModel(TemplateLM):
 
     def _score(self, pairs: Sequence[Pair]) -> list[tuple[float, bool]]:
         mine = [pairs[item] for item in my_items(self.engine, len(pairs))]
-        scored = gather(self.engine, score_pairs(self.engine, mine, self.length, self.rows), len(pairs))
+        scored = gather(self.engine, self.scorer.score(mine), len(pairs))
         return [(float(log_probability), bool(greedy)) for log_probability, greedy in scored]
 
-    def _generate(self, prompts: Sequence[Sequence[int]], new_tokens: int, stop: int) -> list[list[int]]:
-        mine = [prompts[item] for item in my_items(self.engine, len(prompts))]
-        answers = generate_answers(self.engine, mine, new_tokens, stop, self.length, self.rows)
-        return unpad_answers(gather(self.engine, pad_answers(answers, new_tokens), len(prompts)))
+    def _request(self, request: Instance) -> Request:
+        prompt, settings = request.args
+        longest = settings.get("max_gen_toks", _NEW_TOKENS)
+        if longest >= self.length:
+            raise ConfigError(f"{longest} new tokens leave no room for a prompt in a model of {self.length} positions")
+        ids = (self.text.encode(prompt) or [self.eot_token_id])[-(self.length - longest) :]
+        return Request(ids[:-1], ids[-1], longest, prompt)
+
+
+def _how(settings: dict[str, Any]) -> Decoding:
+    if settings.get("num_beams", 1) > 1:
+        return Beam(settings["num_beams"], settings.get("length_penalty", 0.0))
+    if not settings.get("do_sample"):
+        return Sampling()
+    return Sampling(settings.get("temperature", 1.0), settings.get("top_k") or None, settings.get("top_p"))
 
 
 def _stops(settings: dict[str, Any]) -> list[str]:

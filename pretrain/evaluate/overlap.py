@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from data_pipeline.overlap.contamination import SearchedSet
 from data_pipeline.overlap.overlap import example_hashes
-from pretrain.evaluate.run import Evaluation, fraction, main_metric
+from pretrain.evaluate.measures.base import fraction
+from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import TaskDocument
 
 
@@ -46,7 +47,7 @@ def overlap(
             "unknown": int((~dirty & ~clean).sum()),
             "sets": [facts for facts, _, _ in matched if facts is not None],
             "shots": {
-                shots: _compared(main_metric(evaluation.results[task][shots]), np.array(right), clean, dirty)
+                shots: _compared(evaluation.results[task][shots]["metric"], np.array(right), clean, dirty)
                 for shots, right in (evaluation.right[task].items() if known else ())
             },
         }

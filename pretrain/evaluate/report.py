@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from pretrain.evaluate.charts import Points, by_shots, learning_curve
 from pretrain.evaluate.in_training import InTraining, explanation
-from pretrain.evaluate.run import Evaluation, Results, main_metric
+from pretrain.evaluate.run import Evaluation, Results
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES, Published
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.metrics import read_events, read_metrics
@@ -114,12 +114,12 @@ def _rows(results: Results, shots: list[int], sizes: list[str]) -> Iterator[dict
         if task == HELD_OUT:
             continue
         first = next(iter(by_k.values()))
-        for metric in (main_metric(first), "perplexity"):
+        for metric in (first["metric"], *(["perplexity"] if "perplexity" in first else [])):
             published = PUBLISHED.get((task, metric))
             yield {
                 "task": task,
                 "documents": first["documents"],
-                "metric": METRICS[metric],
+                "metric": METRICS.get(metric, metric.replace("_", " ")),
                 "ours": [with_error(by_k.get(str(k)), metric) for k in shots],
                 "gpt3": [_settings(published, metric, size) for size in sizes],
                 "few_shots": published.few_shots if published else None,
@@ -136,7 +136,7 @@ def _settings(published: Published | None, metric: str, size: str) -> str:
 
 def with_error(result: dict[str, Any] | None, metric: str) -> str:
     """A share in per cent with one standard error, or a perplexity; nothing for what isn't known."""
-    if result is None or result[metric] is None:
+    if result is None or result.get(metric) is None:
         return ""
     value, error = result[metric], result[f"{metric}_stderr"]
     if metric == "perplexity":
@@ -147,7 +147,7 @@ def with_error(result: dict[str, Any] | None, metric: str) -> str:
 def _shares(results: Results) -> dict[str, dict[int, tuple[float, float | None]]]:
     shares: dict[str, dict[int, tuple[float, float | None]]] = {}
     for task, k, result in _each(results):
-        metric = main_metric(result)
+        metric = result["metric"]
         shares.setdefault(task, {})[k] = result[metric], result[f"{metric}_stderr"]
     return shares
 

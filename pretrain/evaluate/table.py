@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pretrain.evaluate.report import METRICS, figure, with_error
-from pretrain.evaluate.run import Results, main_metric
+from pretrain.evaluate.run import Results
 from pretrain.evaluate.tasks.registry import HELD_OUT
 
 _HEADS = ("task", "shots", "documents", "right", "score", "perplexity")
@@ -28,15 +28,15 @@ def _rows(results: Results) -> Iterator[tuple[str, ...]]:
         if task == HELD_OUT:
             continue
         for number, (shots, result) in enumerate(by_shots.items()):
-            metric = main_metric(result)
-            error = result["perplexity_stderr"]
+            metric = result["metric"]
+            error = result.get("perplexity_stderr")
             yield (
                 task if not number else "",
                 shots,
                 f"{result['documents']:,}",
-                f"{result[f'{metric}_count']:,}",
-                f"{with_error(result, metric)} {METRICS[metric]}",
-                figure(result["perplexity"]) + (f" ± {figure(error)}" if error is not None else ""),
+                f"{result.get(f'{metric}_count', ''):,}" if f"{metric}_count" in result else "",
+                f"{with_error(result, metric)} {METRICS.get(metric, metric)}",
+                figure(result.get("perplexity")) + (f" ± {figure(error)}" if error is not None else ""),
             )
 
 

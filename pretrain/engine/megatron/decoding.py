@@ -68,42 +68,64 @@ class Decoder:
 
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
-        held, inputs, lengths = hypotheses, hypotheses.inputs[parents], hypotheses.lengths[parents]
+        batch = self._read_on(hypotheses, parents, tokens[:, None], tokens[:, None])
+
+        def says(_: MicroBatch, logits_1BV: Tensor) -> Tensor:
+            return self._objective.log_probabilities(logits_1BV)[0]
+
+        results = self._run(batch, hypotheses.cache, says)
+        empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
+        found: np.ndarray = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
+        return found
+
+    def follow(
+        self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `base.DecodeEngine`."""
+        batch = self._read_on(hypotheses, parents, tokens, labels)
+
+        def says(batch: MicroBatch, logits_TBV: Tensor) -> Tensor:
+            judged = self._objective.score(logits_TBV, batch)
+            return torch.stack([judged.log_probability.float(), judged.greedy.float()])
+
+        results = self._run(batch, hypotheses.cache, says)
+        empty = torch.empty(2, *tokens.shape, device=self._device)
+        log_probability, greedy = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
+        return log_probability, greedy.astype(bool)
+
+    def _read_on(self, held: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray) -> MicroBatch:
+        """What is read next: `tokens` [hypotheses, T] after those of `parents`, which `held` are from then on."""
+        inputs, lengths = held.inputs[parents], held.lengths[parents]
         if not np.array_equal(parents, np.arange(len(held.inputs))):
             held.cache.take(self._tensor(parents), memory_changes=not np.array_equal(inputs, held.inputs))
-        held.cache.length, held.cache.ragged = int(lengths.max()) + 1, bool(np.ptp(lengths))
-        ids, positions = self._tensor(tokens[:, None]), self._tensor(lengths[:, None])
+        held.cache.length, held.cache.ragged = int(lengths.max()) + tokens.shape[1], bool(np.ptp(lengths))
+        ids, positions = self._tensor(tokens), self._tensor(lengths[:, None] + np.arange(tokens.shape[1]))
         shown = None
         if held.shown is not None:
             shown = held.shown[inputs]
             if not self._model.is_encoder_decoder:  # as far as keys reach
                 shown = np.pad(shown, ((0, 0), (0, held.cache.length)))[:, : held.cache.length]
-        batch = MicroBatch(
-            ids, positions, ids, ids, decoder_tokens_BL=ids, decoder_positions_BL=positions,
+        held.inputs, held.lengths = inputs, lengths + tokens.shape[1]
+        asked = self._tensor(labels)
+        return MicroBatch(
+            ids, positions, asked, asked, decoder_tokens_BL=ids, decoder_positions_BL=positions,
             attention_mask_BS=None if shown is None else self._tensor(shown),
         )  # fmt: skip
-
-        def says(logits_1BV: Tensor) -> Tensor:
-            return self._objective.log_probabilities(logits_1BV)[0]
-
-        results = self._run(batch, held.cache, says)
-        empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
-        found: np.ndarray = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
-        held.inputs, held.lengths = inputs, lengths + 1
-        return found
 
     def most_probable(self, batch: Rows) -> np.ndarray:
         """See `base.DecodeEngine`."""
         assert self._layout.virtual == self._layout.context == 1
         micro = self._cutter.cut(batch, len(batch.tokens))
         with self._runner.without_sequence_parallel():
-            results = self._runner.evaluate(micro, self._objective.forward, _reported(self._objective.most_probable))
+            results = self._runner.evaluate(
+                micro, self._objective.forward, _reported(lambda _, outputs: self._objective.most_probable(outputs))
+            )
         empty = torch.empty(batch.labels.shape, dtype=torch.long, device=self._device)
         found: np.ndarray = self._groups.from_the_decider(results[0].contiguous() if results else empty).cpu().numpy()
         return found
 
     def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any) -> list[Any]:
-        """What `says` makes of the logits, on the last stage."""
+        """What `says` makes of the micro-batch and the logits, on the last stage."""
         forward = partial(self._objective.forward, cache=cache)
         with self._runner.without_sequence_parallel():
             return self._runner.evaluate([batch], forward, _reported(says), cached=True)
@@ -115,8 +137,8 @@ class Decoder:
 def _reported(says: Any) -> Any:
     """As the schedule wants a loss: with nothing in it, and what is reported."""
 
-    def loss(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
+    def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
         first = outputs[0] if isinstance(outputs, tuple) else outputs
-        return first.sum(), torch.tensor(0, dtype=torch.int), None if says is None else says(outputs)
+        return first.sum(), torch.tensor(0, dtype=torch.int), None if says is None else says(batch, outputs)
 
     return loss

@@ -48,6 +48,8 @@ class MegatronEngine:
         self.groups = groups.Groups(layout, config.health.timeout_s)
         self.data_rank, self.data_world = self.groups.data_rank, self.groups.data_world
         self.is_reporter = self.groups.rank == 0
+        self.shares_weights = train and config.parallel.zero == 3
+        self.decodes = layout.virtual == layout.context == 1
         self.updates = 0
         self.keeps_gradients = False
         judging = (config, kernels, self.groups.tensor_group, self.groups.context_rank == 0)
@@ -157,6 +159,12 @@ class MegatronEngine:
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
         return self._decoder.next_tokens(hypotheses, parents, tokens)
+
+    def follow(
+        self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `base.DecodeEngine`."""
+        return self._decoder.follow(hypotheses, parents, tokens, labels)
 
     def most_probable(self, batch: Rows) -> np.ndarray:
         """See `base.DecodeEngine`."""

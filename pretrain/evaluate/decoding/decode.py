@@ -10,7 +10,7 @@ from pretrain.engine.base import DecodeEngine, Engine
 from pretrain.evaluate.decoding.base import Beam, Decoding, Ended, Generated, Request, Stops
 from pretrain.evaluate.decoding.beam import search
 from pretrain.evaluate.decoding.sampling import sample
-from pretrain.evaluate.scoring import gather, my_items
+from pretrain.evaluate.ranks import gather, my_items
 
 _HYPOTHESES = 32  # that grow at a time
 _ENDED: tuple[Ended, ...] = get_args(Ended)
@@ -23,20 +23,32 @@ def decode(
 ) -> list[list[Generated]]:  # fmt: skip
     """Up to `how.texts` texts of each of `requests`, those of a beam the best first; at least one request. Collective
     over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
-    mine = list(my_items(engine, len(requests)))
+    mine = [requests[item] for item in my_items(engine, len(requests))]
+    packed = np.full((len(mine), how.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
+    for item, texts in enumerate(decode_mine(engine, mine, how, stops, progress, hypotheses)):
+        for number, text in enumerate(texts):
+            packed[item, number, :2] = text.log_probability, _ENDED.index(text.ended)
+            packed[item, number, 2 : 2 + len(text.tokens)] = text.tokens
+    return [_unpacked(of_one) for of_one in gather(engine, packed, len(requests))]
+
+
+def decode_mine(
+    engine: DecodeEngine, requests: Sequence[Request], how: Decoding, stops: Stops,
+    progress: Callable[[str], None] = lambda line: None, hypotheses: int = _HYPOTHESES,
+) -> list[list[Generated]]:  # fmt: skip
+    """Likewise, of this data rank's own requests, in batches of like length. Collective within one replica of the
+    model."""
     each = how.width if isinstance(how, Beam) else how.texts
     at_a_time = max(1, hypotheses // each)
-    packed = np.full((len(mine), how.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
-    order = sorted(range(len(mine)), key=lambda place: len(requests[mine[place]].reads))
+    order = sorted(range(len(requests)), key=lambda item: len(requests[item].reads))
+    found: list[list[Generated]] = [[] for _ in requests]
     for first in range(0, len(order), at_a_time):
-        places = order[first : first + at_a_time]
-        found = decode_batch(engine, [requests[mine[place]] for place in places], how, stops)
-        for place, texts in zip(places, found, strict=True):
-            for number, text in enumerate(texts):
-                packed[place, number, :2] = text.log_probability, _ENDED.index(text.ended)
-                packed[place, number, 2 : 2 + len(text.tokens)] = text.tokens
-        progress(f"{first + len(places)} of {len(order)}")
-    return [_unpacked(of_one) for of_one in gather(engine, packed, len(requests))]
+        items = order[first : first + at_a_time]
+        batch = decode_batch(engine, [requests[item] for item in items], how, stops)
+        for item, texts in zip(items, batch, strict=True):
+            found[item] = texts
+        progress(f"{first + len(items)} of {len(order)}")
+    return found
 
 
 def decode_batch(

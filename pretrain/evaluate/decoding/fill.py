@@ -9,7 +9,7 @@ from data_pipeline.recipes.base import padded
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.prompts import Prompts
-from pretrain.evaluate.scoring import gather, my_items
+from pretrain.evaluate.ranks import gather, my_items
 
 _ROWS = 32
 

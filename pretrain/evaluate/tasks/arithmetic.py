@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.order.order import permute, round_keys
-from pretrain.evaluate.tasks.base import Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.openai import openai_file
 
 _DOCUMENTS = 2000
 _SIGNS = "+-*"
@@ -57,14 +58,14 @@ def _question(problem: str, answer: int) -> TaskDocument:
     return TaskDocument(f"\n\nQ: What is {problem}?\n\nA:", f" {answer}")
 
 
-def _load(task: str, file: str, sources: Sources) -> list[TaskDocument]:
+def _load(task: str, file: str, sources: Sources) -> Loaded:
     if sources.data_dir is None:
-        return [document(task, index, sources.seed) for index in range(_DOCUMENTS)]
-    return [TaskDocument(line["context"], line["completion"]) for line in sources.read(task, file)]
+        return Loaded([document(task, index, sources.seed) for index in range(_DOCUMENTS)])
+    return openai_file(task, file, sources)
 
 
 def _task(name: str, file: str) -> Task:
-    return Task(name, partial(_load, name, file), generates=True)
+    return Task(name, partial(_load, name, file), judged=("target", "text"), metric="exact_match", paper_shots=50)
 
 
 TASKS = [

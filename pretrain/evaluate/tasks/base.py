@@ -1,15 +1,25 @@
-"""What a task is: where its documents come from and how they become prompts."""
+"""What a task is: where its documents come from, how they become prompts, and how answers are judged."""
 
-import gzip
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.errors import ConfigError
+from pretrain.evaluate.tasks.jsonl import Problem
+
+Judged = Literal["target", "choice", "text", "perplexity"]
+"""by what the model gives its target; by which of the choices it prefers; by the text it makes; as a text by itself"""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A context and one way to go on. Mostly the context is the same for all; in Winograd's, what comes after is."""
+
+    context: str
+    target: str
 
 
 @dataclass(frozen=True)
@@ -18,15 +28,35 @@ class TaskDocument:
 
     context: str
     target: str
+    """the right one; of a text to be rated as a whole, all of it, after an empty context"""
+    choices: tuple[Choice, ...] = ()
+    """what is chosen from"""
+    right: tuple[int, ...] = ()
+    """numbers of the choices that are right; one at least"""
+    references: tuple[str, ...] = ()
+    """answers in text, any of which is right"""
+    group: str = ""
+    """documents of one group are judged together by some metrics"""
+    where: str = ""
+    """file and line"""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A prompt is `instruction`, the examples, and the context of the question, joined by nothing: what separates
-    them is at the beginning of each example's context, as in OpenAI's files."""
+    """A prompt is `instruction`, the solved examples and the context of the question, with `separator` between those;
+    in OpenAI's files that is at the beginning of each context instead."""
 
     instruction: str = ""
     example: Callable[[TaskDocument], TaskDocument] = lambda document: document
+    separator: str = ""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The documents of a file, in its order, and what is wrong with the others."""
+
+    documents: Sequence[TaskDocument]
+    problems: Sequence[Problem] = ()
 
 
 @dataclass(frozen=True)
@@ -42,34 +72,54 @@ class Sources:
     seed: int
     """of generated documents"""
 
-    def read(self, task: str, name: str) -> list[dict[str, Any]]:
-        """The lines of `name`, a .jsonl file that may be gzipped. Raises ConfigError when it is missing or damaged."""
+    def find(self, task: str, name: str, why: str = "needs") -> Path:
+        """The file `name`, or gzipped `name.gz`. Raises ConfigError when it is missing."""
+        advice = f"`pretrain eval fetch {task} --data DIR` gets what it can"
         if self.data_dir is None:
-            raise ConfigError(f"task {task} needs {name} (or {name}.gz): say where it is with --data DIR")
+            raise ConfigError(f"task {task} {why} {name} (or {name}.gz): say where it is with --data DIR; {advice}")
         found = sorted(path for path in self.data_dir.rglob(f"{name}*") if path.name in (name, f"{name}.gz"))
         if not found:
-            raise ConfigError(f"task {task} needs {name} (or {name}.gz), which is not in {self.data_dir} or below it")
-        path = found[0]
-        data = path.read_bytes()
-        try:
-            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-            return [json.loads(line) for line in text.split("\n") if line.strip()]
-        except (OSError, EOFError, ValueError) as error:
-            raise ConfigError(f"{path} is not a file of JSON lines ({error}): copy it again") from error
+            raise ConfigError(
+                f"task {task} {why} {name} (or {name}.gz), which is not in {self.data_dir} or below it; {advice}"
+            )
+        return found[0]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A set of documents with one right answer each."""
+    """A set of documents, each with a right answer."""
 
     name: str
-    load: Callable[[Sources], Sequence[TaskDocument]]
-    """all documents, in a fixed order; shots are drawn from them too"""
+    load: Callable[[Sources], Loaded]
+    """all documents, in a fixed order"""
+    load_shots: Callable[[Sources], Loaded] | None = None
+    """those that solved examples are drawn from; None: the other documents of the task itself"""
+    judged: tuple[Judged, ...] = ("target",)
+    metric: str = "accuracy"
+    """the one that the paper reports, by its name in results"""
     zero_shot: Format = Format()
     few_shot: Format = Format()
     """for one shot and more"""
-    generates: bool = False
-    """the answer is also generated and compared (exact match)"""
+    paper_shots: int | None = None
+    """K of GPT-3's few-shot setting"""
+    bare: str | None = None
+    """the context that a choice is compared after, for its probability without the question: P(choice | bare)"""
+    stops: tuple[str, ...] = ("\n",)
+    """where an answer in text ends"""
+    beam: bool = False
+    """the paper searches with a beam for answers in text"""
+    longest: int | None = None
+    """tokens of an answer in text; None: as many as the longest reference can need"""
+    normalise: str = "strip"
+    """what of an answer in text counts: see `measures/text.py`"""
+    also: tuple[str, ...] = ()
+    """further metrics: see `measures/together.py`"""
+    title: str = ""
+    source: str = ""
+    """paper, and where its data is from"""
+    fetch: dict[str, str] = field(default_factory=dict)
+    """where `eval fetch` gets its files: see `fetch.py`"""
 
     def format(self, shots: int) -> Format:
+        """How a prompt with so many solved examples is put together."""
         return self.few_shot if shots else self.zero_shot

@@ -7,16 +7,19 @@ that a model knows that one word is wanted.
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from pretrain.errors import ConfigError
-from pretrain.evaluate.tasks.base import Format, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Format, Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.jsonl import BadDocument, documents, text_of
 
 _PASSAGES = 5000
 _MIN_WORDS, _MAX_WORDS = 12, 32  # short, so that several fit into a small model
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r".*?[.!?](?=\s|$)", re.DOTALL)
 _ENDS_IN_A_WORD = re.compile(r".*\S [^\W\d_]+", re.DOTALL)
-_FILE = "lambada_test.jsonl"
 
 
 def _blank(document: TaskDocument) -> TaskDocument:
@@ -28,11 +31,18 @@ def _split(text: str) -> TaskDocument:
     return TaskDocument(context, f" {word}")
 
 
-def _lambada(sources: Sources) -> list[TaskDocument]:
-    return [_split(line["text"]) for line in sources.read("lambada_openai", _FILE)]
+def _lambada(file: str, why: str, sources: Sources) -> Loaded:
+    return Loaded(*documents(sources.find("lambada_openai", file, why), _passage))
 
 
-def _held_out(sources: Sources) -> list[TaskDocument]:
+def _passage(line: dict[str, Any], where: str) -> list[TaskDocument]:
+    document = _split(text_of(line, "text"))
+    if not document.context:
+        raise BadDocument("'text' has no space, so nothing comes before its last word")
+    return [replace(document, where=where)]
+
+
+def _held_out(sources: Sources) -> Loaded:
     """Up to 5,000 passages from the beginning of the held-out split, shuffled, so that the first few are of many
     documents. The same for every seed: the seed of an evaluation draws shots, not questions."""
     if sources.dataset is None:
@@ -48,7 +58,7 @@ def _held_out(sources: Sources) -> list[TaskDocument]:
             f"of up to {_MAX_WORDS} words with spaces between them"
         )
     random.Random(0).shuffle(found)
-    return found[:_PASSAGES]
+    return Loaded(found[:_PASSAGES])
 
 
 def passages(text: str) -> Iterator[str]:
@@ -66,4 +76,13 @@ def passages(text: str) -> Iterator[str]:
 
 
 _FEW_SHOT = Format("Fill in blank:", _blank)
-TASKS = [Task("lambada_openai", _lambada, few_shot=_FEW_SHOT), Task("last_word", _held_out, few_shot=_FEW_SHOT)]
+TASKS = [
+    Task(
+        "lambada_openai",
+        partial(_lambada, "lambada_test.jsonl", "needs"),
+        partial(_lambada, "lambada_dev.jsonl", "shows examples from"),
+        few_shot=_FEW_SHOT,
+        paper_shots=15,
+    ),
+    Task("last_word", _held_out, few_shot=_FEW_SHOT),
+]

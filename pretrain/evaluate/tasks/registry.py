@@ -1,23 +1,40 @@
-"""All tasks by name."""
+"""All tasks by name: those of Python, those that files of this folder declare, and files of a user's own."""
 
 import difflib
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks import arithmetic, last_word, scrambling
 from pretrain.evaluate.tasks.base import Task
+from pretrain.evaluate.tasks.declared import declared
 
 HELD_OUT = "heldout"
 """Perplexity of the held-out stream: the one task that has no documents and no shots."""
 
-TASKS: dict[str, Task] = {task.name: task for task in (*last_word.TASKS, *arithmetic.TASKS, *scrambling.TASKS)}
-NAMES: tuple[str, ...] = (HELD_OUT, *TASKS)
+_FILES = {path.stem: path for path in sorted(Path(__file__).with_name("files").glob("*.yaml"))}
+_TASKS: dict[str, Task] = {task.name: task for task in (*last_word.TASKS, *arithmetic.TASKS, *scrambling.TASKS)}
+NAMES: tuple[str, ...] = (HELD_OUT, *_TASKS, *_FILES)
+
+
+@cache
+def task_named(name: str) -> Task:
+    """The task of that name, or of the file of that name. Raises ConfigError for an unknown one, with its nearest match
+    and all names."""
+    if name in _TASKS:
+        return _TASKS[name]
+    if name in _FILES:
+        return declared(_FILES[name])
+    if name.endswith((".yaml", ".yml")):
+        return declared(Path(name).expanduser())
+    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise ConfigError(f"unknown task '{name}': {hint}known are {', '.join(NAMES)}; a file NAME.yaml declares another")
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises ConfigError for the first name that isn't a task's, with its nearest match and all names."""
+    """Raises ConfigError for the first name that isn't a task's."""
     for name in names:
-        if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ConfigError(f"unknown task '{name}': {hint}known are {', '.join(NAMES)}")
+        if name != HELD_OUT:
+            task_named(name)

@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from pretrain.evaluate.tasks.base import Format, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Format, Task
+from pretrain.evaluate.tasks.openai import openai_file
 
 _FORMAT = Format("Please unscramble the letters into a word, and write that word:")
 _FILES = {
@@ -14,8 +15,10 @@ _FILES = {
 }
 
 
-def _load(task: str, file: str, sources: Sources) -> list[TaskDocument]:
-    return [TaskDocument(line["context"], line["completion"]) for line in sources.read(task, file)]
-
-
-TASKS = [Task(name, partial(_load, name, file), _FORMAT, _FORMAT, generates=True) for name, file in _FILES.items()]
+TASKS = [
+    Task(
+        name, partial(openai_file, name, file), judged=("target", "text"), metric="exact_match",
+        zero_shot=_FORMAT, few_shot=_FORMAT, paper_shots=100,
+    )
+    for name, file in _FILES.items()
+]  # fmt: skip

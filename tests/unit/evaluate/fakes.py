@@ -41,7 +41,8 @@ class FakeEngine:
 
     def __init__(self, model: GPT2LMHeadModel, data_rank: int = 0, data_world: int = 1, exchange: Any = None) -> None:
         self.model, self.data_rank, self.data_world, self._exchange = model, data_rank, data_world, exchange
-        self.is_reporter = data_rank == 0
+        self.is_reporter, self.decodes, self.shares_weights = data_rank == 0, True, False
+        self.read: list[list[int]] = []
         self.scored: list[tuple[np.ndarray, np.ndarray]] = []
 
     @torch.no_grad()
@@ -65,9 +66,22 @@ class FakeEngine:
         says = [self.model(torch.tensor([ids])).logits[0, -1].log_softmax(-1) for ids in held]
         return torch.stack(says).numpy()
 
+    @torch.no_grad()
+    def follow(
+        self, held: list[list[int]], parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Likewise."""
+        says = []
+        for parent, row in zip(parents, tokens, strict=True):
+            ids = [*held[parent], *row.tolist()]
+            assert len(ids) <= LENGTH
+            self.read.append(ids)
+            says.append(self.model(torch.tensor([ids])).logits[0, len(ids) - len(row) :].log_softmax(-1).numpy())
+        found = np.stack(says)
+        return np.take_along_axis(found, labels[..., None], -1)[..., 0], found.argmax(-1) == labels
+
     def largest(self, values: np.ndarray) -> np.ndarray:
-        assert self.data_world == 1
-        return values
+        return self._exchange(self.data_rank, values, np.max) if self._exchange else values
 
     def any(self, flag: bool) -> bool:
         return bool(self.sum_over_data(np.array([float(flag)]))[0])
@@ -83,10 +97,10 @@ class Exchange:
     def __init__(self, world: int) -> None:
         self.barrier, self.values = threading.Barrier(world, timeout=30), [np.zeros(0)] * world
 
-    def __call__(self, rank: int, values: np.ndarray) -> np.ndarray:
+    def __call__(self, rank: int, values: np.ndarray, reduce: Any = np.sum) -> np.ndarray:
         self.values[rank] = values
         self.barrier.wait()
-        total = np.sum(self.values, axis=0)
+        total = reduce(self.values, axis=0)
         self.barrier.wait()
         return total
 

@@ -1,0 +1,209 @@
+"""One task at one number of shots, with one draw of the examples that are shown: its documents' outcomes and result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.engine.base import Engine
+from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import Decoding
+from pretrain.evaluate.measures.base import Asked, ForTask, Measure
+from pretrain.evaluate.measures.registry import MEASURES
+from pretrain.evaluate.outcomes import Outcomes, Told, digest
+from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
+from pretrain.evaluate.ranks import gather, my_items
+from pretrain.evaluate.scorers.base import Scorer
+from pretrain.evaluate.tasks.base import Loaded, Task, TaskDocument
+from pretrain.evaluate.tasks.jsonl import Problem
+
+_AT_A_TIME = 256  # documents of a data rank, between two additions to documents.jsonl
+_SAMPLES = 2  # right ones, and as many wrong ones
+_HEAD = 3  # numbers of a document besides its measures': shots shown, whether it was cut, whether it can be asked
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What is scored."""
+
+    task: Task
+    documents: Sequence[TaskDocument]
+    pool: Loaded | None
+    """what examples are drawn from; None: the documents themselves"""
+    shots: int
+    number: int
+    limit: int | None
+
+    @property
+    def count(self) -> int:
+        """Documents that are scored, the first ones."""
+        return min(len(self.documents), self.limit or len(self.documents))
+
+    def shown(self, document: int, seed: int) -> list[int]:
+        """Numbers of the examples before a document, in order."""
+        if self.pool is None:
+            return shot_indices(self.task.name, document, len(self.documents), self.shots, seed, self.number)
+        return shots_from_elsewhere(
+            self.task.name, document, len(self.pool.documents), self.shots, seed, self.number
+        )  # fmt: skip
+
+    def examples(self) -> Sequence[TaskDocument]:
+        """Those that `shown` numbers."""
+        return self.documents if self.pool is None else self.pool.documents
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What came of it."""
+
+    of: str
+    """see outcomes.py"""
+    about: Mapping[str, Any]
+    told: Sequence[Told]
+    """by document; of those that could not be asked, too"""
+    result: dict[str, Any]
+    samples: list[dict[str, Any]]
+    right: Sequence[bool]
+    problems: Sequence[Problem]
+
+
+def score_draw(
+    engine: Engine, scorer: Scorer, draw: Draw, seed: int, how: Decoding | None, identity: str, outcomes: Outcomes,
+    progress: Callable[[str], None],
+) -> Scored:  # fmt: skip
+    """Asks the model about every document that `outcomes` don't tell of. Collective over all ranks."""
+    task, documents = draw.task, draw.documents
+    _check_kind(task, scorer)
+    about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
+    of = digest(identity, scorer.name, seed, repr(how), about, [_plain(d) for d in (*documents, *draw.examples())])
+    made = ForTask(task, documents, how)
+    measures = [MEASURES[judged](made, scorer) for judged in task.judged]
+    asking = _Asking(engine, scorer, draw, measures, seed)
+    numbers = asking.from_before(outcomes.known(of) if engine.is_reporter else {})
+    todo = [index for index in range(draw.count) if np.isnan(numbers[index, 0])]
+    step = _AT_A_TIME * engine.data_world
+    for first in range(0, len(todo), step):
+        label = f"{task.name}, {draw.shots} shots" + (f", draw {draw.number + 1}" if draw.number else "")
+        progress(f"{label}: {draw.count - len(todo) + first:,} of {draw.count:,}")
+        part = todo[first : first + step]
+        numbers[part] = asking.ask(part)
+        if engine.is_reporter:
+            outcomes.add(of, about, (asking.told(index, numbers[index]) for index in part))
+    told = [asking.told(index, numbers[index]) for index in range(draw.count)]
+    asked = [index for index, one in enumerate(told) if one.outcomes]
+    if not asked:
+        raise ConfigError(f"task {task.name}: no document's answer fits the {scorer.length} positions of the model")
+    result: dict[str, Any] = {
+        "documents": len(asked),
+        "not_asked": len(told) - len(asked),
+        "truncated": int(numbers[asked, 1].sum()),
+        "mean_shots": float(numbers[asked, 0].sum()) / len(asked),
+        "metric": task.metric,
+    }
+    for measure in measures:
+        of_measure = [told[index].outcomes[measure.name] for index in asked]
+        result |= measure.result(of_measure, [documents[index] for index in asked])
+    right = [bool(one.outcomes) and _right(one.outcomes, task.metric) for one in told]
+    problems = [
+        Problem(documents[index].where or f"document {index}", f"its answer is longer than the model's {scorer.length}")
+        for index, one in enumerate(told)
+        if not one.outcomes
+    ]
+    return Scored(of, about, told, result, asking.samples(told, right), right, problems)
+
+
+class _Asking:
+    """Prompts and numbers of a draw."""
+
+    def __init__(self, engine: Engine, scorer: Scorer, draw: Draw, measures: Sequence[Measure], seed: int) -> None:
+        self._engine, self._scorer, self._draw, self._measures, self._seed = engine, scorer, draw, measures, seed
+        self._answer_tokens = max(measure.answer_tokens for measure in measures)
+        self._width = _HEAD + sum(measure.width for measure in measures)
+
+    def prompt(self, index: int) -> Prompt:
+        draw, examples = self._draw, self._draw.examples()
+        shown = [examples[number] for number in draw.shown(index, self._seed)]
+        form = draw.task.format(draw.shots)
+        return build_prompt(form, shown, draw.documents[index], self._scorer, self._answer_tokens)
+
+    def ask(self, part: Sequence[int]) -> NDArray[np.float64]:
+        """[part, width] numbers of documents, on every rank. Collective."""
+        mine = [part[item] for item in my_items(self._engine, len(part))]
+        prompts = {index: self.prompt(index) for index in mine}
+        fits = {i: all(self._scorer.answerable(len(t)) for _, t in p.pairs) for i, p in prompts.items()}
+        asked = [Asked(self._draw.documents[index], prompts[index]) for index in mine if fits[index]]
+        found = np.zeros((len(mine), self._width))
+        found[:, :_HEAD] = np.array([(p.shots, p.truncated, fits[i]) for i, p in prompts.items()]).reshape(-1, _HEAD)
+        rows, column = np.flatnonzero([fits[index] for index in mine]), _HEAD
+        for measure in self._measures:
+            found[rows, column : column + measure.width] = measure.ask(self._scorer, asked)
+            column += measure.width
+        return gather(self._engine, found, len(part))
+
+    def from_before(self, known: Mapping[int, Told]) -> NDArray[np.float64]:
+        """[documents, width] of those that the reporting rank knows, NaN of others, on every rank. Collective."""
+        numbers = np.full((self._draw.count, self._width), -np.inf)
+        for index, told in known.items():
+            if index < self._draw.count:
+                of_measures = [list(m.numbers(told.outcomes[m.name])) for m in self._measures if told.outcomes]
+                head = [len(told.shown), told.truncated, bool(told.outcomes)]
+                row = [*map(float, head), *(value for values in of_measures for value in values)]
+                numbers[index] = [*row, *[0.0] * (self._width - len(row))]
+        numbers = self._engine.largest(numbers)
+        numbers[np.isinf(numbers)] = np.nan
+        return numbers
+
+    def told(self, index: int, numbers: NDArray[np.float64]) -> Told:
+        """What the file says of a document."""
+        document, column, outcomes = self._draw.documents[index], _HEAD, {}
+        for measure in self._measures if numbers[2] else ():
+            outcomes[measure.name] = measure.outcome(numbers[column : column + measure.width], document)
+            column += measure.width
+        shown = self._draw.shown(index, self._seed)[: int(numbers[0])]
+        return Told(index, document.where, shown, bool(numbers[1]), outcomes)
+
+    def samples(self, told: Sequence[Told], right: Sequence[bool]) -> list[dict[str, Any]]:
+        """The first documents that were answered rightly, and the first that were not."""
+        asked = [index for index, one in enumerate(told) if one.outcomes]
+        wrong = [index for index in asked if not right[index]][:_SAMPLES]
+        chosen = sorted([*wrong, *[index for index in asked if right[index]][:_SAMPLES]])
+        found = []
+        for index in chosen:
+            prompt, document = self.prompt(index), self._draw.documents[index]
+            found.append(
+                {
+                    "document": index,
+                    "where": document.where,
+                    "prompt": prompt.text,
+                    "choices": [ask.target.strip() for ask in prompt.asks] if document.choices else None,
+                    "target": document.target.strip(),
+                    "references": list(document.references),
+                    "right": right[index],
+                    "outcomes": told[index].outcomes,
+                }
+            )
+        return found
+
+
+def _check_kind(task: Task, scorer: Scorer) -> None:
+    if "text" in task.judged and not scorer.generates:
+        raise ConfigError(f"task {task.name} asks for text, which a model of this kind does not make")
+    if "perplexity" in task.judged and not scorer.rolls:
+        raise ConfigError(
+            f"task {task.name} asks for the probability of a text, which a model of this kind does not say"
+        )
+
+
+def _right(outcomes: Mapping[str, Any], metric: str) -> bool:
+    """By the task's metric; of one that is of all documents together, by the sum of log probabilities."""
+    if "choice" in outcomes:
+        by_way = outcomes["choice"]["right"]
+        return bool(by_way.get(metric.removeprefix("accuracy_"), by_way["sum"]))
+    return bool(outcomes.get("target" if metric == "accuracy" else "text", {}).get("right", False))
+
+
+def _plain(document: TaskDocument) -> list[Any]:
+    choices = [(choice.context, choice.target) for choice in document.choices]
+    return [document.context, document.target, choices, document.right, document.references, document.group]

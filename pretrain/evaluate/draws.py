@@ -1,0 +1,25 @@
+"""Results of several draws of examples -> one."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_ERROR = "_stderr"
+
+
+def together(results: Sequence[dict[str, Any]], problems: int) -> dict[str, Any]:
+    """The first result, with `malformed`, lines that were no documents. Of several, every metric that has a standard
+    error is the mean over draws; NAME_spread is the standard deviation between draws, NAME_by_draw their values, and
+    the counts are the first draw's."""
+    first = results[0] | {"malformed": problems, "draws": len(results)}
+    if len(results) == 1:
+        return first
+    for name in [name.removesuffix(_ERROR) for name in first if name.endswith(_ERROR)]:
+        values = [result[name] for result in results]
+        if any(value is None for value in values):
+            continue
+        first[name] = math.fsum(values) / len(values)
+        first[f"{name}_by_draw"], first[f"{name}_spread"] = values, float(np.std(values, ddof=1))
+    return first

@@ -1,0 +1,76 @@
+"""How documents' answers are judged: what is asked of the model about each, and what the answers come to.
+
+What the model says of one document is a row of numbers, so that it travels between ranks; an outcome is those numbers
+by name, as `documents.jsonl` keeps them; a result is made of outcomes alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.evaluate.decoding.base import Decoding
+from pretrain.evaluate.protocol import Prompt
+from pretrain.evaluate.scorers.base import Scorer
+from pretrain.evaluate.tasks.base import Task, TaskDocument
+
+Outcome = Mapping[str, Any]
+"""of one document, in JSON's types"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One document with its prompt."""
+
+    document: TaskDocument
+    prompt: Prompt
+
+
+class Measure(Protocol):
+    """One way of judging. Made for one task and all its documents."""
+
+    name: str
+    width: int
+    """numbers of one document"""
+    answer_tokens: int
+    """generated tokens that a prompt leaves room for"""
+
+    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+        """[asked, width]: what the model says. Collective as the scorer's methods are."""
+
+    def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
+        """Them by name, and what they come to."""
+
+    def numbers(self, outcome: Outcome) -> Sequence[float]:
+        """The inverse of it, up to what fills up a row."""
+
+    def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+        """Sums, counts and metrics of all documents; metrics have a standard error, `NAME_stderr`."""
+
+
+@dataclass(frozen=True)
+class ForTask:
+    """What measures are made for."""
+
+    task: Task
+    documents: Sequence[TaskDocument]
+    """all of the task's"""
+    how: Decoding | None
+    """how texts are made; None: as the paper makes those of the task"""
+
+
+def fraction(name: str, hits: NDArray[Any]) -> dict[str, Any]:
+    """Count, mean and standard error of the mean of zeros and ones (the estimate from a sample, as lm-eval's)."""
+    count, total = len(hits), int(hits.sum())
+    mean = total / count
+    error = math.sqrt(mean * (1 - mean) / (count - 1)) if count > 1 else None
+    return {f"{name}_count": total, name: mean, f"{name}_stderr": error}
+
+
+def mean(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
+    """Mean of any values, and its standard error."""
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {name: math.fsum(values) / len(values), f"{name}_stderr": error}

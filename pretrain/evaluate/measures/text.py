@@ -1,0 +1,109 @@
+"""Judged by the text that the model makes, compared with references of which any is right.
+
+What counts of a text (`Task.normalise`): `strip`, all but white space around it; `answer`, as SQuAD's evaluation
+compares (Rajpurkar et al. 2016, arXiv 1606.05250): lower case, no punctuation, no articles, white space made one.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import sacrebleu
+from numpy.typing import NDArray
+
+from pretrain.evaluate.decoding.base import Beam, Sampling
+from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction, mean
+from pretrain.evaluate.scorers.base import Scorer, answer_text
+from pretrain.evaluate.tasks.base import TaskDocument
+
+_PAPERS_BEAM = Beam(4, 0.6)
+_NONE = -1  # after the last token
+_RESAMPLES = 1000  # of documents, for the standard error of BLEU
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def _answer(text: str) -> str:
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
+
+
+NORMALISE: dict[str, Callable[[str], str]] = {"strip": str.strip, "answer": _answer}
+
+
+class TextMeasure:
+    """See `base.Measure`. Results: `exact_match`, `f1` (of words, the best reference of each document) and, where that
+    is the task's metric, `bleu` (of the corpus, by sacrebleu, with its signature)."""
+
+    name = "text"
+
+    def __init__(self, about: ForTask, scorer: Scorer) -> None:
+        self._task, self._tokenizer = about.task, scorer.tokenizer
+        self._how = about.how or (_PAPERS_BEAM if about.task.beam else Sampling())
+        self._normalise = NORMALISE[about.task.normalise]
+        # An answer has no more tokens than bytes, whatever the model spells it with; one more for the stop after it.
+        needed = max(len(text.encode()) for d in about.documents for text in _references(d)) + 1
+        self.answer_tokens = self.width = min(needed, about.task.longest or needed)
+
+    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+        """See `base.Measure`."""
+        found = np.full((len(asked), self.width), _NONE, np.float64)
+        contexts = [one.prompt.pairs[0][0] for one in asked]
+        for row, ids in enumerate(scorer.texts(contexts, self.answer_tokens, self._how, self._task.stops)):
+            found[row, : len(ids)] = ids
+        return found
+
+    def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
+        """See `base.Measure`."""
+        ids = [int(token) for token in numbers if token != _NONE]
+        answer = answer_text(self._tokenizer, ids, self._task.stops).strip()
+        said, references = self._normalise(answer), [self._normalise(text) for text in _references(document)]
+        return {
+            "answer": answer,
+            "tokens": ids,
+            "right": said in references,
+            "f1": max(_f1(said.split(), text.split()) for text in references),
+        }
+
+    def numbers(self, outcome: Outcome) -> Sequence[float]:
+        """See `base.Measure`."""
+        return [*outcome["tokens"], *[_NONE] * (self.width - len(outcome["tokens"]))]
+
+    def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+        """See `base.Measure`."""
+        found = fraction("exact_match", np.array([outcome["right"] for outcome in outcomes]))
+        if self._task.normalise == "answer":  # of several words
+            found |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
+        if self._task.metric == "bleu":
+            found |= _bleu([outcome["answer"] for outcome in outcomes], [_references(d) for d in documents])
+        return found
+
+
+def _references(document: TaskDocument) -> Sequence[str]:
+    return document.references or (document.target,)
+
+
+def _f1(said: list[str], reference: list[str]) -> float:
+    """Of words, as often as they occur."""
+    if not said or not reference:
+        return float(said == reference)
+    common = sum((Counter(said) & Counter(reference)).values())
+    return 2 * common / (len(said) + len(reference))
+
+
+def _bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """0 to 1. The standard error is that of a normal distribution with the 95 % interval of sacrebleu's resamples of
+    the documents."""
+    metric = sacrebleu.BLEU()
+    streams = [
+        [texts[number] if number < len(texts) else None for texts in references]
+        for number in range(max(map(len, references)))
+    ]
+    score = metric.corpus_score(list(answers), streams, n_bootstrap=_RESAMPLES)
+    half_interval = score._ci
+    return {
+        "bleu": score.score / 100,
+        "bleu_stderr": half_interval / 1.96 / 100 if len(answers) > 1 else None,
+        "bleu_signature": str(metric.get_signature()),
+    }

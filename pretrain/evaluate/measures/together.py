@@ -1,0 +1,85 @@
+"""Metrics of several documents' choices together, by a task's `also`. Of choices the way of comparing is the sum of log
+probabilities, as these are labels of one or two tokens.
+
+- macro_f1: the mean of each class's F1, a class being the number of a choice (CommitmentBank's)
+- group_all: of each group the share that is right in all its documents (MultiRC's exact match of questions)
+- group_f1: F1 of the documents whose last choice is right, each an answer that is true (MultiRC's F1 of answers)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.evaluate.measures.base import Outcome, fraction
+from pretrain.evaluate.tasks.base import TaskDocument
+
+_WAY = "sum"
+_RESAMPLES = 1000  # of documents or groups, for a standard error
+
+Together = Callable[[Sequence[Outcome], Sequence[TaskDocument]], dict[str, Any]]
+
+
+def _macro_f1(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+    chosen, right = _labels(outcomes, documents)
+    classes = sorted({*chosen.tolist(), *right.tolist()})
+
+    def of(picked: NDArray[np.int64]) -> float:
+        return math.fsum(_f1(chosen[picked] == c, right[picked] == c) for c in classes) / len(classes)
+
+    return _resampled("macro_f1", of, [np.array([n]) for n in range(len(chosen))])
+
+
+def _group_f1(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+    chosen, right = _labels(outcomes, documents)
+    true = np.array([len(document.choices) - 1 for document in documents])
+
+    def of(picked: NDArray[np.int64]) -> float:
+        return _f1(chosen[picked] == true[picked], right[picked] == true[picked])
+
+    return _resampled("group_f1", of, _groups(documents))
+
+
+def _group_all(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+    hits = np.array([outcome["right"][_WAY] for outcome in outcomes])
+    return fraction("group_all", np.array([hits[members].all() for members in _groups(documents)]))
+
+
+TOGETHER: dict[str, Together] = {"macro_f1": _macro_f1, "group_f1": _group_f1, "group_all": _group_all}
+
+
+def _labels(
+    outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # fmt: skip
+    chosen = np.array([outcome["chosen"][_WAY] for outcome in outcomes])
+    return chosen, np.array([document.right[0] for document in documents])
+
+
+def _groups(documents: Sequence[TaskDocument]) -> list[NDArray[np.int64]]:
+    members: dict[str, list[int]] = {}
+    for number, document in enumerate(documents):
+        members.setdefault(document.group, []).append(number)
+    return [np.array(numbers) for numbers in members.values()]
+
+
+def _f1(said: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+    """0 where neither occurs."""
+    both = int((said & true).sum())
+    return 2 * both / max(1, int(said.sum()) + int(true.sum()))
+
+
+def _resampled(
+    name: str, of: Callable[[NDArray[np.int64]], float], units: Sequence[NDArray[np.int64]]
+) -> dict[str, Any]:  # fmt: skip
+    """The metric of all, and its standard error by drawing the units anew, each time the same ones."""
+    draw = np.random.default_rng(0)
+    error = None
+    if len(units) > 1:
+        values = [
+            of(np.concatenate([units[n] for n in draw.integers(len(units), size=len(units))]))
+            for _ in range(_RESAMPLES)
+        ]
+        error = float(np.std(values))
+    return {name: of(np.concatenate(units)), f"{name}_stderr": error}

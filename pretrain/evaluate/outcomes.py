@@ -1,0 +1,76 @@
+"""documents.jsonl: what the model said of each document, the evidence of a report, and what an evaluation that was
+interrupted goes on from.
+
+A line: `of` (a digest of all that the outcome depends on but the document: checkpoint, settings, the task's documents,
+shots, draw), `task`, `shots`, `draw`, `document` (its number), `where` (file and line), `shown` (numbers of the solved
+examples in its prompt), `truncated`, and the outcome under the name of each measure.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.common.atomic import write_whole
+
+FILE = "documents.jsonl"
+
+
+def digest(*parts: Any) -> str:
+    """16 hex digits of plain values."""
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Told:
+    """One line, without `of`."""
+
+    document: int
+    where: str
+    shown: Sequence[int]
+    truncated: bool
+    outcomes: Mapping[str, Any]
+    """by the measure's name"""
+
+
+@dataclass
+class Outcomes:
+    """The file of one report directory, where the reporting rank keeps it; without `path`, nothing is kept."""
+
+    path: Path | None = None
+    _known: dict[str, dict[int, Told]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path is not None and self.path.exists():
+            for line in self.path.read_bytes().split(b"\n"):
+                try:
+                    values = json.loads(line)
+                    told = Told(*(values[name] for name in ("document", "where", "shown", "truncated", "outcomes")))
+                    self._known.setdefault(values["of"], {})[told.document] = told
+                except (ValueError, KeyError, TypeError):  # the last line of a process that was killed
+                    continue
+
+    def known(self, of: str) -> Mapping[int, Told]:
+        """By number of the document, what an earlier evaluation found."""
+        return self._known.get(of, {})
+
+    def add(self, of: str, about: Mapping[str, Any], found: Iterable[Told]) -> None:
+        """Appends lines; `about`: task, shots and draw."""
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(_line(of, about, told) for told in found)
+
+    def finish(self, sets: Iterable[tuple[str, Mapping[str, Any], Iterable[Told]]]) -> None:
+        """Puts the lines of these (as `add` takes them) in order, and leaves out those of other evaluations, which the
+        report does not speak of."""
+        if self.path is not None:
+            lines = [_line(of, about, told) for of, about, found in sets for told in found]
+            write_whole(self.path, "".join(lines).encode())
+
+
+def _line(of: str, about: Mapping[str, Any], told: Told) -> str:
+    return json.dumps({"of": of, **about, **vars(told)}, allow_nan=False) + "\n"

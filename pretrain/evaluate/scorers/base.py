@@ -1,0 +1,81 @@
+"""What a task asks of a model, whatever kind of model it is."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.tokenizers.base import Tokenizer
+from pretrain.evaluate.decoding.base import Decoding, Stops
+
+Pair = tuple[Sequence[int], Sequence[int]]
+"""(context ids, target ids), neither empty"""
+
+
+class Scorer(Protocol):
+    """One kind of model. Its methods that score are collective within one replica of it, or over all ranks while data
+    ranks share the weights: data ranks call them equally often."""
+
+    name: str
+    """what a score is: the report says it"""
+    tokenizer: Tokenizer
+    length: int
+    """positions of the model"""
+    generates: bool
+    """it can make text"""
+    rolls: bool
+    """a text has a probability by itself, each token after all before it"""
+
+    def pair(self, context: str, target: str) -> Pair:
+        """The ids of both, as the model reads them one after the other."""
+
+    def fits(self, pair: Pair, answer_tokens: int) -> bool:
+        """Whether the whole context is read, with room for the target or for `answer_tokens` generated ones."""
+
+    def answerable(self, target_tokens: int) -> bool:
+        """Whether the model can say so many tokens at all, after whatever is left of a context."""
+
+    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        """[pairs, 2]: log-probability of the target given the context, nats, and 1 where the model says the target by
+        itself. A context that doesn't fit is cut at its beginning. Pairs that follow each other and have a context in
+        common are scored sooner."""
+
+    def texts(
+        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+    ) -> list[list[int]]:
+        """What the model says after each of the contexts of pairs: up to `longest` tokens, up to an end of text or to
+        the first of `stops`, which may still stand at the end."""
+
+
+def encode_pair(tokenizer: Tokenizer, context: str, target: str) -> Pair:
+    """(context ids, target ids), split as lm-eval splits: the text is encoded as a whole and cut at the length of the
+    context's own encoding; spaces at the context's end belong to the target."""
+    stripped = context.rstrip()
+    context, target = stripped, context[len(stripped) :] + target
+    if not context:
+        return [tokenizer.end_of_text], tokenizer.encode(target)
+    context_ids, whole_ids = tokenizer.encode(context), tokenizer.encode(context + target)
+    cut = min(len(context_ids), len(whole_ids) - 1)  # a target that became one token with the context's end is scored
+    return context_ids[:cut], whole_ids[cut:]
+
+
+def answer_text(tokenizer: Tokenizer, answer: Sequence[int], stops: Sequence[str]) -> str:
+    """The text of generated tokens up to an end of text or the first of `stops`."""
+    end = list(answer).index(tokenizer.end_of_text) if tokenizer.end_of_text in answer else len(answer)
+    text = tokenizer.decode(answer[:end])
+    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+
+
+def stops_at(tokenizer: Tokenizer, strings: Sequence[str]) -> Stops:
+    """An end of text, or the first of `strings`."""
+    ends = {tokenizer.end_of_text, *(ids[0] for ids in map(tokenizer.encode, strings) if len(ids) == 1)}
+    if not strings:
+        return Stops(frozenset(ends))
+    window = max(len(string.encode()) for string in strings) + 1  # a string of n bytes spans n tokens at most
+
+    def stopped(tokens: Sequence[int]) -> bool:
+        text = tokenizer.decode(tokens[-window:])
+        return any(string in text for string in strings)
+
+    return Stops(frozenset(ends), stopped)

@@ -1,0 +1,92 @@
+"""Pairs of contexts and targets -> batches in which a context that several pairs share is read once.
+
+Each pair is a row: its context and target, cut at the beginning to what the model reads. Neighbours that begin alike
+are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too: all of its
+context but the last token is read without asking anything, which leaves the projection to the vocabulary, where small
+models spend most of their time, to the target's few positions.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.evaluate.scorers.base import Pair
+
+_FILLER = 0  # behind the end of a row, where nobody looks
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pairs that begin alike."""
+
+    numbers: list[int]
+    """of the pairs"""
+    begins: list[int]
+    """ids that are read once"""
+    ends: list[list[int]]
+    """of each pair what comes then, the target's last token included"""
+    targets: list[int]
+    """tokens of each target"""
+
+    @property
+    def width(self) -> int:
+        """Positions of its longest end."""
+        return max(map(len, self.ends)) - 1
+
+
+def groups(pairs: Sequence[Pair], length: int) -> list[Group]:
+    """Of pairs in their order, for a model of `length` positions."""
+    rows = [[*context, *target][-(length + 1) :] for context, target in pairs]
+    asked = [len(target) for _, target in pairs]
+    found: list[Group] = []
+    begin = 0
+    while begin < len(rows):
+        end, shared = begin + 1, len(rows[begin]) - asked[begin] - 1
+        while end < len(rows):
+            common = min(_common(rows[begin], rows[end], shared), len(rows[end]) - asked[end] - 1)
+            if common <= len(rows[end]) // 2:  # else reading it again costs little
+                break
+            end, shared = end + 1, common
+        found.append(
+            Group(
+                list(range(begin, end)), rows[begin][:shared], [r[shared:] for r in rows[begin:end]], asked[begin:end]
+            )
+        )
+        begin = end
+    return found
+
+
+def batches(found: Sequence[Group], length: int, tokens: int) -> Iterator[list[Group]]:
+    """Groups of like length together, at most about `tokens` positions of rows a batch; the longest first, so that
+    memory runs out at once or not at all. Filled up, no row is longer than `length`."""
+    batch: list[Group] = []
+    rows = longest = width = 0
+    for group in sorted(found, key=lambda group: -len(group.begins)):
+        wider = max(width, group.width)
+        if batch and ((rows + len(group.ends)) * (longest + wider) > tokens or longest + wider > length):
+            yield batch
+            batch, rows = [], 0
+        if not batch:
+            longest, wider = len(group.begins), group.width
+        batch.append(group)
+        rows, width = rows + len(group.ends), wider
+    if batch:
+        yield batch
+
+
+def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(parents [rows], tokens [rows, T], labels [rows, T]) of a batch's ends: see `DecodeEngine.follow`."""
+    ends = [end for group in batch for end in group.ends]
+    parents = np.repeat(np.arange(len(batch)), [len(group.ends) for group in batch])
+    tokens, labels = np.full((2, len(ends), max(map(len, ends)) - 1), _FILLER, np.int64)
+    for row, end in enumerate(ends):
+        tokens[row, : len(end) - 1], labels[row, : len(end) - 1] = end[:-1], end[1:]
+    return parents, tokens, labels
+
+
+def _common(one: Sequence[int], other: Sequence[int], most: int) -> int:
+    """How many of their first tokens, at most `most`, are the same."""
+    pairs = zip(one[:most], other, strict=False)
+    return next((number for number, (a, b) in enumerate(pairs) if a != b), min(most, len(other)))

@@ -1,0 +1,95 @@
+"""Models that go on with a text: a target's probability is that of its tokens, each after all before it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.batch import Rows
+from data_pipeline.tokenizers.base import Tokenizer
+from pretrain.engine.base import Engine
+from pretrain.evaluate.decoding.base import Decoding, Request
+from pretrain.evaluate.decoding.decode import decode_mine
+from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
+from pretrain.evaluate.scorers.batches import Group, batches, groups, rectangle
+
+TOKENS = 4096
+"""positions that are scored at a time, on each data rank"""
+_LENGTH_MULTIPLE = 16  # row lengths: few shapes, and tensor and context ranks can share a sequence
+
+
+class CausalScorer:
+    """See `base.Scorer`."""
+
+    name, generates, rolls = "log probability of the target's tokens after the context", True, True
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, length: int, tokens: int = TOKENS) -> None:
+        """`length`: positions of the model; `tokens`: of rows that are scored at a time."""
+        self.tokenizer, self.length, self._engine, self._tokens = tokenizer, length, engine, tokens
+
+    def pair(self, context: str, target: str) -> Pair:
+        """See `base.Scorer`."""
+        return encode_pair(self.tokenizer, context, target)
+
+    def fits(self, pair: Pair, answer_tokens: int) -> bool:
+        """See `base.Scorer`."""
+        return len(pair[0]) + max(answer_tokens, len(pair[1]) - 1) <= self.length
+
+    def answerable(self, target_tokens: int) -> bool:
+        """See `base.Scorer`."""
+        return target_tokens <= self.length
+
+    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+        """See `base.Scorer`."""
+        scored = np.zeros((len(pairs), 2))
+        work = list(batches(groups(pairs, self.length), self.length, self._tokens))
+        for batch in _equally_often(self._engine, work):
+            log_probability, greedy = self._follow(batch) if self._engine.decodes else self._whole(batch)
+            row = 0
+            for group in batch:
+                for number, end, asked in zip(group.numbers, group.ends, group.targets, strict=True):
+                    answer = slice(len(end) - 1 - asked, len(end) - 1)
+                    if number >= 0:
+                        total = log_probability[row, answer].sum(dtype=np.float64)
+                        scored[number] = total, greedy[row, answer].all()
+                    row += 1
+        return scored
+
+    def texts(
+        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+    ) -> list[list[int]]:
+        """See `base.Scorer`."""
+        cut = [list(ids)[-(self.length - longest) :] for ids in contexts]
+        requests = [Request(ids[:-1], ids[-1], longest, str(ids)) for ids in cut]
+        found = decode_mine(self._engine, requests, how, stops_at(self.tokenizer, stops))
+        return [texts[0].tokens for texts in found]
+
+    def _follow(self, batch: Sequence[Group]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """[rows, T] log probabilities of what comes after what each group shares, and whether it is most probable."""
+        held = self._engine.begin([group.begins for group in batch])
+        return self._engine.follow(held, *rectangle(batch))
+
+    def _whole(self, batch: Sequence[Group]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Likewise, where the layout can't read on from what it has read: every row is read as a whole."""
+        rows = [[*group.begins, *end] for group in batch for end in group.ends]
+        begins = [len(group.begins) for group in batch for _ in group.ends]
+        width = min(self.length, -(-(max(map(len, rows)) - 1) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)
+        tokens, labels = np.zeros((2, len(rows), width), np.int64)
+        for number, row in enumerate(rows):
+            tokens[number, : len(row) - 1], labels[number, : len(row) - 1] = row[:-1], row[1:]
+        scores = self._engine.score(Rows.of(tokens, labels))
+        _, shape, _ = rectangle(batch)
+        log_probability, greedy = np.zeros(shape.shape, np.float32), np.zeros(shape.shape, np.bool_)
+        for number, (row, begin) in enumerate(zip(rows, begins, strict=True)):
+            asked = len(row) - 1 - begin
+            log_probability[number, :asked] = scores.log_probability[number, begin : begin + asked]
+            greedy[number, :asked] = scores.greedy[number, begin : begin + asked]
+        return log_probability, greedy
+
+
+def _equally_often(engine: Engine, work: list[list[Group]]) -> list[list[Group]]:
+    """`work`, filled up with batches of nobody's where data ranks have to call the engine equally often."""
+    if not engine.shares_weights:
+        return work
+    most = int(engine.largest(np.array([float(len(work))]))[0])
+    return [*work, *[[Group([-1], [], [[0, 0]], [1])]] * (most - len(work))]

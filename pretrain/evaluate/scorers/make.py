@@ -1,0 +1,12 @@
+"""A model's config -> how it is asked."""
+
+from data_pipeline.tokenizers.base import Tokenizer
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import Engine
+from pretrain.evaluate.scorers.base import Scorer
+from pretrain.evaluate.scorers.causal import CausalScorer
+
+
+def make_scorer(config: RunConfig, engine: Engine, tokenizer: Tokenizer) -> Scorer:
+    """`engine` runs the model of `config`."""
+    return CausalScorer(engine, tokenizer, config.model.sequence_length)

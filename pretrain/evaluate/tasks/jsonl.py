@@ -1,0 +1,73 @@
+"""Files of JSON lines, where one bad line does not stop the others: it is told, with its number."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pretrain.errors import ConfigError
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A document that could not be used."""
+
+    where: str
+    """file and line"""
+    what: str
+
+
+class BadDocument(Exception):
+    """What is wrong with a document, for people."""
+
+
+def documents(path: Path, make: Callable[[dict[str, Any], str], list[Made]]) -> tuple[list[Made], list[Problem]]:
+    """What `make` makes of each line, called with its object and where it stands, in order; and what went wrong: lines
+    that are no JSON object, and those for which it raises BadDocument. Raises ConfigError for a file that cannot be
+    read or holds nothing that can be used."""
+    made: list[Made] = []
+    problems: list[Problem] = []
+    for number, line in _lines(path):
+        where = f"{path.name}:{number}"
+        try:
+            made += make(_object(line), where)
+        except BadDocument as error:
+            problems.append(Problem(where, str(error)))
+    if not made:
+        first = f": {problems[0].where}: {problems[0].what}" if problems else ": it is empty"
+        raise ConfigError(f"{path} holds no document that can be used{first}")
+    return made, problems
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, from 1; text) of each line that is not empty."""
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): copy it again") from error
+    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadDocument(f"it is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise BadDocument(f"it is not an object of fields but {type(found).__name__}")
+    return found
+
+
+def text_of(fields: dict[str, Any], name: str) -> str:
+    """A field that has to be text. Raises BadDocument where it is missing or something else."""
+    if name not in fields:
+        raise BadDocument(f"it has no '{name}', only {', '.join(fields) or 'nothing'}")
+    if not isinstance(fields[name], str):
+        raise BadDocument(f"'{name}' is not text but {type(fields[name]).__name__}")
+    found: str = fields[name]
+    return found

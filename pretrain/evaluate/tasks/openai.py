@@ -1,0 +1,15 @@
+"""Files of github.com/openai/gpt-3, data/: lines of a `context` and its `completion`, as they stand in a prompt."""
+
+from typing import Any
+
+from pretrain.evaluate.tasks.base import Loaded, Sources, TaskDocument
+from pretrain.evaluate.tasks.jsonl import documents, text_of
+
+
+def openai_file(task: str, file: str, sources: Sources) -> Loaded:
+    """The documents of one of them."""
+    return Loaded(*documents(sources.find(task, file), _document))
+
+
+def _document(line: dict[str, Any], where: str) -> list[TaskDocument]:
+    return [TaskDocument(text_of(line, "context"), text_of(line, "completion"), where=where)]
