@@ -3,13 +3,16 @@
 
 from pathlib import Path
 
+from pretrain.commands import eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
 from pretrain.process.signals import unblock
 
 
 def main(argv: list[str]) -> int:
-    """Scores a checkpoint and writes the report."""
+    """Scores a checkpoint and writes the report; `eval report` is about reports that are written."""
+    if argv[:1] == ["report"]:
+        return eval_report.main(argv[1:])
     unblock()
     from pretrain.evaluate.tasks.registry import NAMES, check_names
 

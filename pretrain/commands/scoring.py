@@ -21,7 +21,8 @@ from pretrain.evaluate import translate as translation
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.in_training import in_training
 from pretrain.evaluate.overlap import overlap
-from pretrain.evaluate.report import Facts, held_out_note, write
+from pretrain.evaluate.report.facts import Facts
+from pretrain.evaluate.report.write import held_out_note, write
 from pretrain.evaluate.run import Settings, evaluate
 from pretrain.evaluate.table import scores, table
 from pretrain.evaluate.tasks.registry import HELD_OUT

@@ -64,8 +64,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
         "writing",
-        "train eval verify compare export import_ translate generate data_ledger data_trace lm_eval keys",
-        "data",
+        "train eval_report verify compare export import_ translate generate data_ledger data_trace lm_eval keys",
+        "data eval",
     ),
     "launch": ("demo_text", "corpora demo"),
 }

@@ -14,12 +14,12 @@ def nearest(parameters: int) -> str:
 
 
 def size_text(size: str) -> str:
-    """With its parameters."""
-    return size if size[0].isdigit() else f"{size} ({compact(SIZES[size])})"
+    """By its parameters, as people call it."""
+    return f"GPT-3 {compact(SIZES[size])}"
 
 
 def score_at(task: str, metric: str, shots: int, size: str) -> float | None:
-    """Of the setting that `shots` belongs to (zero-, one- or few-shot), in per cent, or a perplexity; None: not known."""
+    """Of the setting that `shots` belongs to (zero-, one- or few-shot), as the paper writes it; None: not known."""
     published = PUBLISHED.get((task, metric))
     if published is None:
         return None

@@ -14,7 +14,7 @@ def page(template: str, **values: Any) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"compact": compact, "figure": figure, "score": score_text, "count": "{:,}".format}
+    environment.filters |= {"compact": compact, "figure": figure, "score": score_text, "commas": "{:,}".format}
     return environment.get_template(template).render(**values)
 
 

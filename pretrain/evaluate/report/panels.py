@@ -25,9 +25,10 @@ Points = Sequence[tuple[float, float | None, float | None]]
 
 def by_shots(
     task: str, metric: Metric, scores: Mapping[int, tuple[float | None, float | None]], chance: float | None,
-    published: Mapping[int, float],
+    beside: str, published: Mapping[int, float],
 ) -> str:  # fmt: skip
-    """A panel: the metric and its standard error by number of shots. `published` is GPT-3's, as its paper writes it."""
+    """A panel: the metric and its standard error by number of shots. `published` is that of the model `beside`, as its
+    paper writes it."""
     with rc_context(STYLE):
         figure = Figure(figsize=_PANEL, layout="constrained")
         axes = figure.subplots()
@@ -38,7 +39,7 @@ def by_shots(
             axes.plot(
                 [positions[k] for k in sorted(published)],
                 [published[k] if metric.kind == "plain" else published[k] / 100 for k in sorted(published)],
-                "s:", color=_GREY, markersize=3.5, linewidth=1.2, label="GPT-3",
+                "s:", color=_GREY, markersize=3.5, linewidth=1.2, label=beside,
             )  # fmt: skip
         _errorbar(axes, known, BLUE, "-", "this model")
         if chance is not None:

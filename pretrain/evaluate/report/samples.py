@@ -1,7 +1,6 @@
 """A document with what the model made of it, as the page shows it."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +43,7 @@ def shown(sample: Mapping[str, Any], metric: str) -> Sample:
     """Of one of `Evaluation.samples`, judged by `metric`."""
     outcomes, prompt, question = sample["outcomes"], sample["prompt"], sample["question"]
     contexts = sample["contexts"] or [question]
-    common = os.path.commonprefix(contexts)
+    common = _shared(contexts) if sample["contexts"] else question
     before = prompt.removesuffix(question) if question else prompt
     text = outcomes.get("text")
     return Sample(
@@ -101,6 +100,13 @@ def _notes(sample: Mapping[str, Any]) -> Sequence[str]:
     if "text" in outcomes and not outcomes["text"]["right"] and outcomes["text"]["f1"]:
         notes.append(f"F1 {100 * outcomes['text']['f1']:.1f}")
     return notes
+
+
+def _shared(texts: Sequence[str]) -> str:
+    """The whole words that all begin with."""
+    first, last = min(texts), max(texts)
+    apart = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return first[: first.rfind(" ", 0, apart) + 1]
 
 
 def _cut(text: str) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pretrain.evaluate.report import gpt3
-from pretrain.evaluate.report.panels import by_shots
 from pretrain.evaluate.report.metrics import (
     chance_text,
     metric_named,
@@ -13,6 +12,7 @@ from pretrain.evaluate.report.metrics import (
     score_text,
     spread_text,
 )
+from pretrain.evaluate.report.panels import by_shots
 from pretrain.evaluate.report.samples import Sample, shown
 from pretrain.evaluate.run import Evaluation, Results
 from pretrain.evaluate.tasks.registry import HELD_OUT
@@ -114,7 +114,10 @@ def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]
         ("not_asked", "documents whose answer does not fit the model"),
         ("malformed", "lines that are no document"),
     ):
-        yield words, [f"{result[name]:,.4g}" if name == "mean_shots" else f"{result[name]:,}" for result in by_k.values()]
+        yield (
+            words,
+            [f"{result[name]:,.4g}" if name == "mean_shots" else f"{result[name]:,}" for result in by_k.values()],
+        )
 
 
 def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) -> str:
@@ -122,7 +125,7 @@ def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) 
     chance = next(iter(by_k.values()))["chance"] if chance_text(next(iter(by_k.values())), name) else None
     exact = {0, 1, gpt3.few_shots(task, name)}  # elsewhere its number of examples is another one
     published = {k: value for k in scores if k in exact and (value := gpt3.score_at(task, name, k, size)) is not None}
-    return by_shots(task, metric_named(name), scores, chance, published)
+    return by_shots(task, metric_named(name), scores, chance, gpt3.size_text(size), published)
 
 
 def cut_prompts(results: Results) -> list[str]:

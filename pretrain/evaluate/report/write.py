@@ -69,6 +69,7 @@ def _html(
 ) -> str:  # fmt: skip
     train, heldout = _curve(run_dir) if run_dir else ([], [])
     sizes = list(dict.fromkeys([gpt3.nearest(facts.parameters), gpt3.LARGEST]))
+    tasks = list(sections(evaluation, sizes))
     return page(
         "report.html.jinja",
         facts=facts,
@@ -77,7 +78,9 @@ def _html(
         heldout=evaluation.results.get(HELD_OUT, {}).get("0"),
         heldout_note=held_out_note(evaluation, facts, in_training),
         curves=[Markup(svg) for svg in learning_curve(train, heldout, facts.unigram_entropy)] if train else None,
-        sections=list(sections(evaluation, sizes)),
+        sections=tasks,
+        spreads=any(row.spread for task in tasks for row in task.rows),
+        published=any(value for task in tasks for row in task.rows for value in row.gpt3),
         gpt3=[gpt3.size_text(size) for size in sizes],
         cut_prompts=cut_prompts(evaluation.results),
         overlap=overlap,
