@@ -100,6 +100,13 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     return engine
 
 
+def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
+    """Those of another checkpoint of the run, into what `build_scorer` made. Raises RunError for a damaged one."""
+    group = file_group(config.health.timeout_s)
+    store.first_valid([checkpoint], _warn, group)
+    store.load(checkpoint, engine.state(), group)
+
+
 def build_empty(config: RunConfig) -> Engine:
     """An engine on one rank that can only score, whose weights the caller fills in."""
     device.join(config.health.timeout_s)

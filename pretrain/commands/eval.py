@@ -1,46 +1,29 @@
-"""`pretrain eval CHECKPOINT_OR_RUN --tasks a,b --shots 0,1,8 --out DIR [--limit N] [--data DIR] [--nproc N]
-[key=value ...]`"""
+"""`pretrain eval CHECKPOINT_OR_RUN --tasks a,b --shots 0,1,8 --out DIR [--limit N] [--draws N] [--data DIR]
+[--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`"""
 
+import argparse
+import shlex
 from pathlib import Path
 
 from pretrain.commands import eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
+from pretrain.commands.decoding import HOW, add_decoding, decoding
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
+from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.signals import unblock
+
+_PAPER = "paper"
 
 
 def main(argv: list[str]) -> int:
-    """Scores a checkpoint and writes the report; `eval report` is about reports that are written."""
+    """Scores a checkpoint, or all of a run, and writes the report; `eval report` is about reports that are written."""
     if argv[:1] == ["report"]:
         return eval_report.main(argv[1:])
     unblock()
-    from pretrain.evaluate.tasks.registry import NAMES, check_names
+    options = _parser().parse(argv)
+    how = _how(options)
+    from pretrain.evaluate.tasks.registry import check_names
 
-    parser = Parser(
-        "eval",
-        "Scores a checkpoint on tasks and writes a report: HTML to read, JSON for programs.",
-        (
-            "runs/book --tasks heldout --out reports/book",
-            "runs/book --tasks last_word,arithmetic_2da --shots 0,1,8 --limit 100 --out reports/book",
-        ),
-    )
-    parser.add_checkpoint()
-    parser.add_overrides("such as parallel.tensor=2")
-    parser.add_argument("--tasks", required=True, type=names, help=f"comma-separated: {', '.join(NAMES)}")
-    parser.add_argument(
-        "--shots",
-        default=[0],
-        type=numbers,
-        help="numbers of solved examples before each question, such as 0,1,8 (default 0)",
-    )
-    parser.add_argument("--out", type=Path, required=True, help="directory for report.html and report.json")
-    parser.add_argument("--limit", type=count, help="documents of each task; absent: all")
-    parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the choice of shots and of generated documents (default 0)"
-    )
-    parser.add_nproc("local ranks, laid out as trained; without it: one rank")
-    options = parser.parse(argv)
     check_names(options.tasks)
     check_directory("--out", options.out)
     from pretrain.checkpoint.directory import locate
@@ -51,9 +34,66 @@ def main(argv: list[str]) -> int:
     if starts_ranks(expected_config(candidates, options.overrides, one_rank), options.nproc, trains=False):
         return start_ranks(options.nproc, ["eval", *argv], None)
     from pretrain.build import open_checkpoint
-    from pretrain.commands.scoring import report
+    from pretrain.commands.scoring import Asked, report
 
-    asked = {f"--{name}": getattr(options, name) for name in ("tasks", "shots", "limit", "seed")}
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, asked)
-    report(config, checkpoint, options.tasks, options.shots, options.limit, options.seed, options.data, options.out)
+    shots = None if options.shots == _PAPER else options.shots
+    asked = Asked(
+        options.tasks,
+        shots,
+        options.limit,
+        options.seed,
+        options.draws,
+        how,
+        options.data,
+        options.out,
+        shlex.join(["pretrain", "eval", *argv]),
+    )
+    alike = {f"--{name}": str(getattr(asked, name)) for name in ("tasks", "shots", "limit", "seed", "draws", "how")}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
+    report(config, candidates[::-1] if options.all_checkpoints else [checkpoint], asked)
     return 0
+
+
+def _parser() -> Parser:
+    from pretrain.evaluate.tasks.registry import NAMES
+
+    parser = Parser(
+        "eval",
+        "Scores a checkpoint on tasks and writes a report: HTML to read, JSON for programs, and what the model said of "
+        "each document (documents.jsonl). Started again after an interruption, it goes on.",
+        (
+            "runs/book --tasks heldout --out reports/book",
+            "runs/book --tasks last_word,arithmetic_2da --shots 0,1,8 --limit 100 --out reports/book",
+            "runs/book --tasks hellaswag,piqa --shots paper --data benchmarks --out reports/book",
+        ),
+    )
+    parser.add_checkpoint()
+    parser.add_overrides("such as parallel.tensor=2")
+    parser.add_argument(
+        "--tasks",
+        required=True,
+        type=names,
+        help=f"comma-separated: files that declare a task (*.yaml), or {', '.join(NAMES)}",
+    )
+    parser.add_argument(
+        "--shots",
+        default=[0],
+        type=lambda text: _PAPER if text == _PAPER else numbers(text),
+        help="numbers of solved examples before each question, such as 0,1,8 (default 0); paper: 0, 1 and as many as "
+        "GPT-3 was shown",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="directory for the report")
+    parser.add_argument("--limit", type=count, help="documents of each task; absent: all")
+    parser.add_argument("--draws", type=count, default=1, help="choices of examples for each document (default 1)")
+    parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
+    parser.add_argument("--all-checkpoints", action="store_true", help="score every checkpoint of the run: a curve")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the choice of examples and of generated documents (default 0)"
+    )
+    add_decoding(parser, "; without any of these five, answers in text are made as GPT-3's were")
+    parser.add_nproc("local ranks, laid out as trained; without it: one rank")
+    return parser
+
+
+def _how(options: argparse.Namespace) -> Decoding | None:
+    return decoding(options, options.seed) if any(getattr(options, name) is not None for name in HOW) else None

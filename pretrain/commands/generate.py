@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_writable, count
+from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
 from pretrain.errors import ConfigError
-from pretrain.evaluate.decoding.base import Beam, Decoding, Sampling
+from pretrain.evaluate.decoding.base import Decoding
 from pretrain.process.signals import unblock
 
-_HOW = ("temperature", "top_k", "top_p", "beam", "penalty", "samples", "max_tokens", "stop")
+_HOW = (*HOW, "samples", "max_tokens", "stop")
 
 
 def main(argv: list[str]) -> int:
@@ -58,11 +59,7 @@ def _parser() -> Parser:
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="what to go on with; may be given again")
     parser.add_argument("--file", type=Path, help="prompts: a line each, or JSON lines with prompt (*.jsonl)")
     parser.add_argument("--interactive", action="store_true", help="prompts typed one by one, text as it comes")
-    parser.add_argument("--temperature", type=_at_least_zero, help="0: the most probable token each time (default)")
-    parser.add_argument("--top-k", type=count, help="draw among the N most probable tokens")
-    parser.add_argument("--top-p", type=_share, help="draw among the fewest tokens that have this probability")
-    parser.add_argument("--beam", type=count, help="search with N hypotheses (1: greedy)")
-    parser.add_argument("--penalty", type=_at_least_zero, help="of length, of a beam (default 0.6; 0: none)")
+    add_decoding(parser, " (default)")
     parser.add_argument("--samples", type=count, help="texts of each prompt (default 1)")
     parser.add_argument("--max-tokens", type=count, help="of each text (default 128, or what there is room for)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before it; may be given again")
@@ -110,27 +107,11 @@ def _kind(path: Path) -> str:
 
 def _decoding(options: argparse.Namespace) -> Decoding:
     """Raises ConfigError for options that do nothing beside others."""
-    draws = [name for name in ("temperature", "top_k", "top_p") if getattr(options, name) is not None]
-    samples = options.samples or 1
-    if options.beam is not None:
-        if draws:
-            raise ConfigError(f"--beam searches for the most probable text, and {_flags(draws)} draws: leave one out")
-        if options.interactive:
-            raise ConfigError("--interactive shows text as it comes, and a beam has it at the end: leave --beam out")
-        if samples > options.beam:
-            raise ConfigError(f"--beam {options.beam} has {options.beam} texts, fewer than --samples {samples}")
-        return Beam(options.beam, 0.6 if options.penalty is None else options.penalty, samples)
-    if options.penalty is not None:
-        raise ConfigError("--penalty is a beam's: leave it out, or give --beam N")
-    if options.interactive and samples > 1:
+    if options.interactive and options.beam is not None:
+        raise ConfigError("--interactive shows text as it comes, and a beam has it at the end: leave --beam out")
+    if options.interactive and (options.samples or 1) > 1:
         raise ConfigError("--interactive shows one text of each prompt: leave --samples out")
-    temperature = options.temperature
-    if temperature is None:
-        temperature = 1.0 if draws or samples > 1 else 0.0
-    elif temperature == 0 and (samples > 1 or len(draws) > 1):
-        idle = _flags([name for name in ("top_k", "top_p", "samples") if getattr(options, name) is not None])
-        raise ConfigError(f"--temperature 0 takes the most probable token each time: leave {idle} out")
-    return Sampling(temperature, options.top_k, options.top_p, options.seed, samples)
+    return decoding(options, options.seed, options.samples or 1)
 
 
 def _refuse_decoding(options: argparse.Namespace, family: str) -> None:
@@ -138,23 +119,5 @@ def _refuse_decoding(options: argparse.Namespace, family: str) -> None:
     if given:
         raise ConfigError(
             f"a {family} model goes on with no text: it fills each [MASK] of a prompt with the most probable piece; "
-            f"leave {_flags(given)} out"
+            f"leave {flags(given)} out"
         )
-
-
-def _flags(names: list[str]) -> str:
-    return " and ".join(f"--{name.replace('_', '-')}" for name in names)
-
-
-def _at_least_zero(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
-    return number
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 1")
-    return number

@@ -1,6 +1,7 @@
 """`pretrain eval` and `pretrain translate`: checkpoint -> engine -> scores or targets -> report, on every rank."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.dataset.dataset import Dataset
@@ -9,60 +10,92 @@ from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.build import build_scorer, versions
-from pretrain.checkpoint.files import RECORD, TOKENIZER
+from pretrain.build import build_scorer, load_weights, versions
+from pretrain.checkpoint.files import MANIFEST, RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_dataset, recipe_of
 from pretrain.data.stream import open_stream
+from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
+from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.in_training import in_training
+from pretrain.evaluate.outcomes import FILE, Outcomes, digest
 from pretrain.evaluate.overlap import overlap
-from pretrain.evaluate.report.facts import Facts
+from pretrain.evaluate.progress import EvaluationProgress
+from pretrain.evaluate.report.combine import combine
+from pretrain.evaluate.report.facts import Facts, decoding_words
 from pretrain.evaluate.report.write import held_out_note, write
 from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.table import scores, table
-from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.track import keep_report
 from pretrain.plan.parameters import num_parameters
 
 
-def report(
-    config: RunConfig, checkpoint: Path, tasks: list[str], shots: list[int], limit: int | None, seed: int,
-    data_dir: Path | None, out: Path,
-) -> None:  # fmt: skip
-    """Scores `checkpoint` on `tasks` and writes the report into `out`. `config` comes from `scoring_config`."""
-    continues = config.objective.predicts_next
-    if not continues and tasks != [HELD_OUT]:
-        raise ConfigError(
-            f"tasks score continuations, which a {config.model.family} model for {config.objective.name} does not "
-            f"make: use --tasks {HELD_OUT}"
-        )
-    engine = build_scorer(config, checkpoint)
+@dataclass(frozen=True)
+class Asked:
+    """What `pretrain eval` is to do; see `evaluate.run.Settings`."""
+
+    tasks: list[str]
+    shots: list[int] | None
+    limit: int | None
+    seed: int
+    draws: int
+    how: Decoding | None
+    data_dir: Path | None
+    out: Path
+    command: str
+    """what was typed"""
+
+
+def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
+    """Scores the checkpoints, of one run and in its order, with one engine, and writes the report; of several also one
+    for each. `config` comes from `scoring_config`."""
+    engine = build_scorer(config, checkpoints[0])
+    outs = [asked.out / path.name if len(checkpoints) > 1 else asked.out for path in checkpoints]
+    for number, (checkpoint, out) in enumerate(zip(checkpoints, outs, strict=True)):
+        if number:
+            load_weights(config, engine, checkpoint)
+        _report_one(config, engine, checkpoint, asked, out)
+    if len(checkpoints) > 1 and engine.is_reporter:
+        print(f"curves: {combine(outs, asked.out)}")
+
+
+def _report_one(config: RunConfig, engine: Engine, checkpoint: Path, asked: Asked, out: Path) -> None:
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
     dataset = _dataset(config, tokenizer)
+    continues = config.objective.predicts_next
     windows = continues and not config.objective.columns
-    recipe = None if windows else recipe_of(config, tokenizer)
-    settings = Settings(shots, limit, seed, draws, data_dir, recipe, how, identity)
-    evaluation = evaluate(
-        engine, make_scorer(config, engine, tokenizer), dataset, tasks, settings,
-        print if engine.is_reporter else lambda line: None, Outcomes(out / FILE),
+    settings = Settings(
+        asked.shots, asked.limit, asked.seed, asked.draws, asked.data_dir,
+        None if windows else recipe_of(config, tokenizer), asked.how, _identity(config, checkpoint),
     )  # fmt: skip
+    scorer = make_scorer(config, engine, tokenizer)
+    outcomes = Outcomes(out / FILE) if engine.is_reporter else None
+    with EvaluationProgress(engine.is_reporter) as progress:
+        evaluation = evaluate(engine, scorer, dataset, asked.tasks, settings, progress, outcomes)
     if not engine.is_reporter:
         return
     record = Record.read(checkpoint / RECORD)
     facts = Facts(
         name=config.run.name,
         checkpoint=checkpoint.name,
+        identity=settings.identity,
         step=record.step,
         tokens=record.tokens,
         parameters=num_parameters(config.model),
         layout=str(engine.layout),
-        seed=seed,
-        limit=limit,
+        scorer=scorer.name,
+        seed=asked.seed,
+        shots=asked.shots,
+        draws=asked.draws,
+        limit=asked.limit,
+        decoding=decoding_words(asked.how),
+        command=asked.command,
         versions=versions(),
         unigram_entropy=unigram_entropy(dataset) if dataset is not None and continues else None,
     )
@@ -72,13 +105,19 @@ def report(
     same_data = config.data.resolved_sources == trained.data.resolved_sources
     before = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None
     write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown), before)
-    print(f"\n{table(evaluation.results, held_out_note(evaluation, facts, before))}\n")
+    note = held_out_note(evaluation, facts, before)
+    print(f"\n{table(evaluation.results, note, facts.parameters, evaluation.problems)}\n")
     files = [out / "report.html", out / "report.json"]
     keep_report(
         trained, files, f"reports/{out.name}", scores(evaluation.results), record.step,
         lambda sentence: print(f"warning: {sentence}"),
     )  # fmt: skip
     print(f"report: {out / 'report.html'}")
+
+
+def _identity(config: RunConfig, checkpoint: Path) -> str:
+    """Of the weights, and the precision they compute in."""
+    return digest((checkpoint / MANIFEST).read_text(encoding="utf-8"), config.precision)
 
 
 def write_translation(

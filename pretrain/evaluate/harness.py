@@ -21,6 +21,7 @@ from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Pair, answer_text, stops_at
 from pretrain.evaluate.scorers.causal import TOKENS, CausalScorer
 
+_CHOICES = 16  # a document's requests follow each other: those of one context, among so many, share it
 _NEW_TOKENS = 256  # lm-eval's default where a task sets none
 
 
@@ -81,7 +82,9 @@ class HarnessModel(TemplateLM):
 
     def _score(self, pairs: Sequence[Pair]) -> list[tuple[float, bool]]:
         mine = [pairs[item] for item in my_items(self.engine, len(pairs))]
-        scored = gather(self.engine, self.scorer.score(mine), len(pairs))
+        contexts = [tuple(context) for context, _ in mine]
+        owners = [contexts.index(context, max(0, at - _CHOICES)) for at, context in enumerate(contexts)]
+        scored = gather(self.engine, self.scorer.score(mine, owners), len(pairs))
         return [(float(log_probability), bool(greedy)) for log_probability, greedy in scored]
 
     def _request(self, request: Instance) -> Request:

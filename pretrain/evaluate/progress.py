@@ -12,10 +12,13 @@ _LOG_INTERVAL_S = 60.0
 
 
 class EvaluationProgress:
-    """What `evaluate` calls. A log gets a line when something else is asked, and one a minute."""
+    """What `evaluate` calls, within a `with`. A log gets a line when something else is asked, and one a minute; of
+    ranks, one `shows` it."""
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._line, self._clock = LiveLine(stream or sys.stdout), clock
+    def __init__(
+        self, shows: bool = True, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._shows, self._line, self._clock = shows, LiveLine(stream or sys.stdout), clock
         self._what = ""
         self._begun_s = self._logged_s = 0.0
         self._before = 0
@@ -23,6 +26,8 @@ class EvaluationProgress:
     def __call__(self, what: str, done: int, total: int) -> None:
         """`done` of `total` documents of `what` (a task, shots) have been asked; of 0: nobody knows how many there are.
         The time left is that of `what`, as the next thing's documents take another time."""
+        if not self._shows:
+            return
         now = self._clock()
         new = what != self._what
         if new:
@@ -36,6 +41,8 @@ class EvaluationProgress:
             self._logged_s = now
             self._line.say(line)
 
-    def close(self) -> None:
-        """Ends the line."""
+    def __enter__(self) -> "EvaluationProgress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._line.close()

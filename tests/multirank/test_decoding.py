@@ -89,6 +89,32 @@ def _greedy(engine: MegatronEngine) -> list[tuple[list[int], list[int]]]:
     return found
 
 
+FOLLOWS = np.array([0, 0, 1, 2, 2])  # of continuations that are scored, which input each is of
+FOLLOWING = 4
+
+
+def _continuations() -> np.ndarray:
+    """[continuations, positions] ids, the first of which is the decoder's start."""
+    tokens = np.random.default_rng(4).integers(0, VOCABULARY, (len(FOLLOWS), FOLLOWING))
+    tokens[:, 0] = START
+    return tokens
+
+
+def _followed(engine: MegatronEngine, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the engine says of labels after continuations that share their inputs."""
+    held = engine.begin([row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)])
+    return engine.follow(held, FOLLOWS, _continuations(), labels)
+
+
+def _follows_anew(engine: MegatronEngine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(labels, of which some are the most probable; their log probabilities; whether they are the most probable), all
+    being read anew."""
+    tokens = _continuations()
+    says = np.stack([_after(engine, FOLLOWS, tokens[:, : t + 1]) for t in range(FOLLOWING)], axis=1)
+    labels = np.where(tokens % 2 > 0, says.argmax(-1), tokens)
+    return labels, np.take_along_axis(says, labels[..., None], -1)[..., 0], says.argmax(-1) == labels
+
+
 @dataclass
 class Alone:
     """What one rank says of a model."""
@@ -97,6 +123,9 @@ class Alone:
     anew: list[np.ndarray]
     """an input and all of a target being read at once"""
     greedy: list[tuple[list[int], list[int]]]
+    labels: np.ndarray
+    followed: tuple[np.ndarray, np.ndarray]
+    follows_anew: tuple[np.ndarray, np.ndarray]
 
 
 def _on_one_rank(names: list[str]) -> dict[str, Alone]:
@@ -104,15 +133,19 @@ def _on_one_rank(names: list[str]) -> dict[str, Alone]:
     for name in names:
         engine = _engine(name, {})
         anew = [_after(engine, step[:, 1], step[:, 2:]) for step in _said()]
-        found[name] = Alone(_decoded(engine), anew, _greedy(engine))
+        labels, *follows_anew = _follows_anew(engine)
+        followed = _followed(engine, labels)
+        found[name] = Alone(_decoded(engine), anew, _greedy(engine), labels, followed, tuple(follows_anew))
         meet_again()
     return found
 
 
-def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]]) -> list[list[np.ndarray]]:
+def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]], labels: dict[str, np.ndarray]) -> list[Any]:
+    """Of each case: steps that were decoded, and what was said of labels."""
     found = []
     for name, parallel in cases:
-        found.append(_decoded(_engine(name, parallel)))
+        engine = _engine(name, parallel)
+        found.append((_decoded(engine), _followed(engine, labels[name])))
         meet_again()
     return found
 
@@ -131,8 +164,9 @@ def alone() -> dict[str, Alone]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> list[list[list[np.ndarray]]]:
-    return run_ranks(2, _on_two_ranks, SHARED)
+def shared(alone: dict[str, Alone]) -> list[list[Any]]:
+    """By rank and case."""
+    return run_ranks(2, _on_two_ranks, SHARED, {name: one.labels for name, one in alone.items()})
 
 
 def _assert_near(name: str, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
@@ -148,12 +182,26 @@ def test_each_position_is_read_once(name: str, alone: dict[str, Alone]) -> None:
 
 @pytest.mark.parametrize("case", range(len(SHARED)), ids=[f"{name}-{'-'.join(p)}" for name, p in SHARED])
 def test_ranks_that_share_a_model_say_the_same_to_the_bit_and_what_one_says(
-    case: int, shared: list[list[list[np.ndarray]]], alone: dict[str, Alone]
+    case: int, shared: list[list[Any]], alone: dict[str, Alone]
 ) -> None:
     name = SHARED[case][0]
-    first, second = shared[0][case], shared[1][case]
+    (first, followed), (second, also) = shared[0][case], shared[1][case]
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(first, second, strict=True))
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(followed, also, strict=True))
     _assert_near(name, first, alone[name].anew)
+    _assert_follows(name, followed, alone[name])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_continuations_of_one_input_are_scored_as_if_each_were_read_alone(name: str, alone: dict[str, Alone]) -> None:
+    _assert_follows(name, alone[name].followed, alone[name])
+
+
+def _assert_follows(name: str, found: tuple[np.ndarray, np.ndarray], expected: Alone) -> None:
+    (log_probability, greedy), (anew, most) = found, expected.follows_anew
+    assert np.abs(log_probability - anew).max() <= (LARGE_TOLERANCE if name == "gpt" else TOLERANCE)
+    np.testing.assert_array_equal(greedy, most)
+    assert 0 < greedy.sum() < greedy.size
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -37,7 +37,7 @@ class ChoiceMeasure:
         found = np.zeros((len(asked), self.width))
         numbered = [(row, number) for row, one in enumerate(asked) for number in range(len(one.prompt.pairs))]
         pairs = [asked[row].prompt.pairs[number] for row, number in numbered]
-        scored = scorer.score(pairs)[:, 0]
+        scored = scorer.score(pairs, [row for row, _ in numbered])[:, 0]
         bare = np.zeros(len(pairs))
         if self._bare is not None:
             bare = scorer.score([scorer.pair(self._bare, asked[row].prompt.asks[n].target) for row, n in numbered])[

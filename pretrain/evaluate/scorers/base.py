@@ -36,10 +36,10 @@ class Scorer(Protocol):
     def answerable(self, target_tokens: int) -> bool:
         """Whether the model can say so many tokens at all, after whatever is left of a context."""
 
-    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """[pairs, 2]: log-probability of the target given the context, nats, and 1 where the model says the target by
-        itself. A context that doesn't fit is cut at its beginning. Pairs that follow each other and have a context in
-        common are scored sooner."""
+        itself. A context that doesn't fit is cut at its beginning. Pairs of one owner (a document's choices), which
+        follow each other, have their common beginning read once; None: each is its own."""
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]

@@ -1,7 +1,7 @@
 """Pairs of contexts and targets -> batches in which a context that several pairs share is read once.
 
-Each pair is a row: its context and target, cut at the beginning to what the model reads. Neighbours that begin alike
-are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too: all of its
+Each pair is a row: its context and target, cut at the beginning to what the model reads. Those of one owner that begin
+alike are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too: all of its
 context but the last token is read without asking anything, which leaves the projection to the vocabulary, where small
 models spend most of their time, to the target's few positions.
 """
@@ -36,7 +36,7 @@ class Group:
         return max(map(len, self.ends)) - 1
 
 
-def groups(pairs: Sequence[Pair], length: int) -> list[Group]:
+def groups(pairs: Sequence[Pair], owners: Sequence[int], length: int) -> list[Group]:
     """Of pairs in their order, for a model of `length` positions."""
     rows = [[*context, *target][-(length + 1) :] for context, target in pairs]
     asked = [len(target) for _, target in pairs]
@@ -44,7 +44,7 @@ def groups(pairs: Sequence[Pair], length: int) -> list[Group]:
     begin = 0
     while begin < len(rows):
         end, shared = begin + 1, len(rows[begin]) - asked[begin] - 1
-        while end < len(rows):
+        while end < len(rows) and owners[end] == owners[begin]:
             common = min(_common(rows[begin], rows[end], shared), len(rows[end]) - asked[end] - 1)
             if common <= len(rows[end]) // 2:  # else reading it again costs little
                 break

@@ -39,10 +39,10 @@ class CausalScorer:
         """See `base.Scorer`."""
         return target_tokens <= self.length
 
-    def score(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
+    def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
         scored = np.zeros((len(pairs), 2))
-        work = list(batches(groups(pairs, self.length), self.length, self._tokens))
+        work = list(batches(groups(pairs, owners or range(len(pairs)), self.length), self.length, self._tokens))
         for batch in _equally_often(self._engine, work):
             log_probability, greedy = self._follow(batch) if self._engine.decodes else self._whole(batch)
             row = 0

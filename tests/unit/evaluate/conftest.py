@@ -84,6 +84,8 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f'{{"text": "{a} met {b} at the river. There {b} was singing to {a}"}}' for a in names for b in names if a < b
     ]
     (folder / "lambada_test.jsonl").write_text("\n".join(texts) + "\n")
+    shown = [f'{{"text": "{a} saw {b} at the lake and {a} waved to {b}"}}' for a in names for b in names if a > b]
+    (folder / "lambada_dev.jsonl").write_text("\n".join(shown) + "\n")
     (folder / "synthetic").mkdir()
     lines = "".join(f'{{"context": "\\n{name[::-1].lower()} =", "completion": " {name.lower()}"}}\n' for name in names)
     (folder / "synthetic" / "reversed_words.jsonl.gz").write_bytes(gzip.compress(lines.encode()))

@@ -12,8 +12,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 from transformers import GPT2LMHeadModel
 
+from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.tasks.arithmetic import document
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
 
@@ -67,8 +69,10 @@ def test_lambada_agrees_with_lm_eval(
     theirs = lm_eval_results(
         HarnessModel(engine, tokenizer, LENGTH, 3), tmp_path, lambada_openai=LAMBADA.format(file=file)
     )["lambada_openai"]
-    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=LIMIT, data_dir=benchmarks)
-    ours = evaluate(engine, tokenizer, None, ["lambada_openai"], settings).results["lambada_openai"]["0"]  # type: ignore[arg-type]
+    settings = Settings(shots=(0,), limit=LIMIT, data_dir=benchmarks)
+    ours = evaluate(engine, CausalScorer(engine, tokenizer, LENGTH), None, ["lambada_openai"], settings).results[
+        "lambada_openai"
+    ]["0"]  # type: ignore[arg-type]
     assert ours["perplexity"] == pytest.approx(theirs["perplexity,none"], rel=1e-4)
     assert ours["accuracy"] == pytest.approx(theirs["acc,none"], abs=1e-4)
 
@@ -85,8 +89,10 @@ def test_arithmetic_agrees_with_lm_eval(learned: GPT2LMHeadModel, tokenizer: Toy
     generated = generated.replace('"{{completion}}"', '"{{completion.strip()}}"')
     model = HarnessModel(engine, tokenizer, LENGTH, 5)
     theirs = lm_eval_results(model, tmp_path, likelihood=likelihood, generated=generated)
-    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=LIMIT, data_dir=tmp_path)
-    ours = evaluate(engine, tokenizer, None, ["arithmetic_1dc"], settings).results["arithmetic_1dc"]["0"]  # type: ignore[arg-type]
+    settings = Settings(shots=(0,), limit=LIMIT, data_dir=tmp_path)
+    ours = evaluate(engine, CausalScorer(engine, tokenizer, LENGTH), None, ["arithmetic_1dc"], settings).results[
+        "arithmetic_1dc"
+    ]["0"]  # type: ignore[arg-type]
     assert 0 < ours["exact_match"] < 1
     assert ours["accuracy"] == pytest.approx(theirs["likelihood"]["acc,none"], abs=1e-4)
     assert ours["exact_match"] == pytest.approx(theirs["generated"]["exact_match,strip"], abs=1e-4)
@@ -131,7 +137,19 @@ def test_answers_reach_every_data_rank_in_the_order_of_requests(
     assert on_ranks(model, 2, call) == [alone, alone]
 
 
-def test_sampling_is_refused(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
-    request = Instance("generate_until", {}, ("a", {"do_sample": True}), 0, metadata=("t", 0, 1))
-    with pytest.raises(ValueError, match="decodes greedily"):
+def test_it_decodes_as_a_task_asks(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    lm = HarnessModel(engine, tokenizer, LENGTH)
+
+    def say(**settings: Any) -> str:
+        return lm.generate_until([Instance("generate_until", {}, ("abc", {"max_gen_toks": 8, **settings}), 0)])[0]
+
+    greedy, drawn, beam = say(), say(do_sample=True, temperature=5.0), say(num_beams=4, length_penalty=0.6)
+    assert len({greedy, drawn, beam}) == 3
+    assert say(do_sample=True, temperature=5.0) == drawn
+    assert say(do_sample=True, top_k=1) == say(num_beams=1) == greedy
+
+
+def test_answers_longer_than_the_model_are_refused(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    request = Instance("generate_until", {}, ("a", {"max_gen_toks": LENGTH}), 0)
+    with pytest.raises(ConfigError, match="leave no room for a prompt"):
         HarnessModel(engine, tokenizer, LENGTH).generate_until([request])

@@ -4,9 +4,11 @@ import pytest
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
-from pretrain.evaluate.protocol import answer_text, build_prompt, encode_pair, shot_indices, stop_token
-from pretrain.evaluate.tasks.base import Format, TaskDocument
-from pretrain.evaluate.tasks.registry import TASKS
+from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
+from pretrain.evaluate.scorers.base import answer_text, encode_pair, stops_at
+from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.tasks.base import Choice, Format, TaskDocument
+from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
 
 DOCUMENTS = [TaskDocument(f"\n\nQ: What is {n}?\n\nA:", f" {n}") for n in range(20)]
@@ -39,41 +41,57 @@ def test_too_many_shots_is_one_sentence() -> None:
         shot_indices("t", 0, 20, 20, seed=0)
 
 
+def test_shots_of_another_draw_are_others_and_of_a_training_split_any() -> None:
+    assert shot_indices("t", 3, 20, 8, seed=1, draw=1) != shot_indices("t", 3, 20, 8, seed=1)
+    assert sorted(shots_from_elsewhere("t", 3, 8, 8, seed=0)) == list(range(8)), "its own number is no other's"
+    with pytest.raises(ConfigError, match="task t has 8 documents to show, too few for 9 shots"):
+        shots_from_elsewhere("t", 3, 8, 9, seed=0)
+
+
+def _build(
+    form: Format, shots: list[TaskDocument], document: TaskDocument, tokenizer: ToyTokenizer, length: int, room: int
+) -> Prompt:
+    return build_prompt(form, shots, document, CausalScorer(None, tokenizer, length), room)  # type: ignore[arg-type]
+
+
 def test_prompt_joins_instruction_examples_and_question(tokenizer: ToyTokenizer) -> None:
-    prompt = build_prompt(Format("Answer:"), DOCUMENTS[1:3], DOCUMENTS[0], tokenizer, 999, 0)
+    prompt = _build(Format("Answer:"), DOCUMENTS[1:3], DOCUMENTS[0], tokenizer, 999, 0)
     assert prompt.text == "Answer:\n\nQ: What is 1?\n\nA: 1\n\nQ: What is 2?\n\nA: 2\n\nQ: What is 0?\n\nA:"
-    assert tokenizer.decode(prompt.context_ids) == prompt.text
-    assert tokenizer.decode(prompt.target_ids) == " 0"
+    assert tokenizer.decode(prompt.pairs[0][0]) == prompt.text
+    assert tokenizer.decode(prompt.pairs[0][1]) == " 0"
     assert not prompt.truncated
 
 
 def test_lambada_is_plain_without_shots_and_has_blanks_with_them(tokenizer: ToyTokenizer) -> None:
-    task, documents = TASKS["lambada_openai"], [TaskDocument("He saw the", " cat"), TaskDocument("She ate the", " pie")]
-    assert build_prompt(task.format(0), [], documents[0], tokenizer, 999, 0).text == "He saw the"
-    one = build_prompt(task.format(1), documents[1:], documents[0], tokenizer, 999, 0)
+    task, documents = (
+        task_named("lambada_openai"),
+        [TaskDocument("He saw the", " cat"), TaskDocument("She ate the", " pie")],
+    )
+    assert _build(task.format(0), [], documents[0], tokenizer, 999, 0).text == "He saw the"
+    one = _build(task.format(1), documents[1:], documents[0], tokenizer, 999, 0)
     assert one.text == "Fill in blank:\n\nShe ate the ____. -> pie\n\nHe saw the ____. ->"
-    assert one.target == " cat"
+    assert one.asks == (Choice("\n\nHe saw the ____. ->", " cat"),)
 
 
 @pytest.mark.parametrize("answer_tokens", [0, 9])
-def test_whole_shots_are_left_out_from_the_left_until_the_prompt_fits(
+def test_whole_shots_are_left_out_from_the_end_until_the_prompt_fits(
     tokenizer: ToyTokenizer, answer_tokens: int
 ) -> None:
     form = Format("Answer:")
     for length in range(20, 120):
-        prompt = build_prompt(form, DOCUMENTS[1:9], DOCUMENTS[0], tokenizer, length, answer_tokens)
+        prompt = _build(form, DOCUMENTS[1:9], DOCUMENTS[0], tokenizer, length, answer_tokens)
         kept = prompt.text.count("Q:") - 1
-        assert prompt.text == build_prompt(form, DOCUMENTS[9 - kept : 9], DOCUMENTS[0], tokenizer, 999, 0).text
-        room = length - max(answer_tokens, len(prompt.target_ids) - 1)
-        assert len(prompt.context_ids) <= room or kept == 0
+        assert prompt.text == _build(form, DOCUMENTS[1 : 1 + kept], DOCUMENTS[0], tokenizer, 999, 0).text
+        room = length - max(answer_tokens, len(prompt.pairs[0][1]) - 1)
+        assert len(prompt.pairs[0][0]) <= room or kept == 0
         if kept < 8:
-            more = build_prompt(form, DOCUMENTS[8 - kept : 9], DOCUMENTS[0], tokenizer, 999, 0)
-            assert len(more.context_ids) > room, "one more shot would have fitted"
+            more = _build(form, DOCUMENTS[1 : 2 + kept], DOCUMENTS[0], tokenizer, 999, 0)
+            assert len(more.pairs[0][0]) > room, "one more shot would have fitted"
         assert prompt.truncated == (kept < 8)
 
 
 def test_a_question_that_does_not_fit_alone_counts_as_truncated(tokenizer: ToyTokenizer) -> None:
-    assert build_prompt(Format(), [], DOCUMENTS[0], tokenizer, 5, 0).truncated
+    assert _build(Format(), [], DOCUMENTS[0], tokenizer, 5, 0).truncated
 
 
 @pytest.mark.parametrize(
@@ -103,10 +121,25 @@ def test_no_context_is_an_end_of_text(tokenizer: ToyTokenizer) -> None:
     assert encode_pair(tokenizer, "", " 1") == ([tokenizer.end_of_text], tokenizer.encode(" 1"))
 
 
-def test_generation_stops_at_the_first_stop_that_is_one_token(tokenizer: ToyTokenizer) -> None:
-    assert stop_token(tokenizer, ["\n"]) == 10
-    assert stop_token(tokenizer, ["ab", "\n\n"]) == tokenizer.encode("\n\n")[0]
-    assert stop_token(tokenizer, ["ab"]) == stop_token(tokenizer, []) == tokenizer.end_of_text
+def test_a_prompt_with_choices_leaves_room_for_the_longest(tokenizer: ToyTokenizer) -> None:
+    choices = (Choice("Q", " yes"), Choice("Q", " certainly not"))
+    document = TaskDocument("Q", " yes", choices, (0,))
+    for length in range(20, 80):
+        prompt = _build(Format(separator="; "), DOCUMENTS[:4], document, tokenizer, length, 0)
+        assert prompt.asks == choices
+        assert all(len(context) + len(target) - 1 <= length for context, target in prompt.pairs)
+        more = _build(Format(separator="; "), DOCUMENTS[: prompt.shots + 1], document, tokenizer, 999, 0)
+        assert prompt.shots == 4 or len(more.pairs[1][0]) + len(more.pairs[1][1]) - 1 > length
+    assert prompt.before.count("; ") == prompt.shots == 4
+
+
+def test_generation_stops_at_an_end_of_text_or_a_stop_string(tokenizer: ToyTokenizer) -> None:
+    stops = stops_at(tokenizer, ["\n", "ab"])
+    assert stops.end([10])
+    assert stops.end([tokenizer.end_of_text])
+    assert stops.end(tokenizer.encode("xab"))
+    assert not stops.end(tokenizer.encode("xa"))
+    assert stops_at(tokenizer, []).ids == {tokenizer.end_of_text}
 
 
 def test_answer_ends_before_a_stop_or_an_end_of_text(tokenizer: ToyTokenizer) -> None:

@@ -15,16 +15,27 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from pretrain.engine.base import Scores
 from pretrain.errors import ConfigError, RunError
-from pretrain.evaluate.run import Evaluation, Settings, evaluate
-from pretrain.evaluate.scoring import generate_answers, score_pairs
+from pretrain.evaluate.decoding.base import Sampling
+from pretrain.evaluate.outcomes import Outcomes
+from pretrain.evaluate.run import Evaluation, Settings
+from pretrain.evaluate.run import evaluate as evaluate_with
+from pretrain.evaluate.scorers.causal import CausalScorer
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
 
 TASKS = ["lambada_openai", "reversed_words"]
 
 
+def evaluate(
+    engine: FakeEngine, tokenizer: Any, dataset: Dataset | None, tasks: list[str], settings: Settings,
+    length: int = LENGTH, tokens: int = 4096, outcomes: Outcomes | None = None,
+) -> Evaluation:  # fmt: skip
+    scorer = CausalScorer(engine, tokenizer, length, tokens)  # type: ignore[arg-type]
+    return evaluate_with(engine, scorer, dataset, tasks, settings, outcomes=outcomes)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def settings(data_dir: Path) -> Settings:
-    return Settings(shots=(0, 1, 4), sequence_length=LENGTH, data_dir=data_dir)
+    return Settings(shots=(0, 1, 4), data_dir=data_dir)
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -40,7 +51,7 @@ def assert_same(one: Any, other: Any) -> None:
 def test_scores_are_the_models_own_one_document_at_a_time(
     engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings
 ) -> None:
-    result = evaluate(engine, tokenizer, None, ["lambada_openai"], settings).results["lambada_openai"]["0"]  # type: ignore[arg-type]
+    result = evaluate(engine, tokenizer, None, ["lambada_openai"], settings).results["lambada_openai"]["0"]
     total, hits = 0.0, 0
     lines = (settings.data_dir / "lambada_test.jsonl").read_text().splitlines()  # type: ignore[operator]
     for line in lines:
@@ -58,7 +69,7 @@ def test_scores_are_the_models_own_one_document_at_a_time(
 
 
 def test_exact_match_counts_what_the_model_answers(learned: GPT2LMHeadModel, tokenizer: ToyTokenizer) -> None:
-    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=24)
+    settings = Settings(shots=(0,), limit=24)
     scored = evaluate(FakeEngine(learned), tokenizer, None, ["arithmetic_1dc"], settings)  # type: ignore[arg-type]
     result = scored.results["arithmetic_1dc"]["0"]
     assert 12 <= result["exact_match_count"] < 24, "it knows the first 12 by heart"
@@ -66,16 +77,16 @@ def test_exact_match_counts_what_the_model_answers(learned: GPT2LMHeadModel, tok
     assert result["exact_match"] == share
     assert result["exact_match_stderr"] == pytest.approx(math.sqrt(share * (1 - share) / 23))
     assert result["accuracy_count"] >= result["exact_match_count"]
-    assert all(s["answer"] == s["target"] for s in scored.samples["arithmetic_1dc"]["0"])
+    shown = scored.samples["arithmetic_1dc"]["0"]
+    assert [s["right"] for s in shown].count(True) == [s["right"] for s in shown].count(False) == 2
+    assert all((s["outcomes"]["text"]["answer"] == s["target"]) == s["right"] for s in shown)
 
 
-@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("tokens", [1, 500])
 def test_results_do_not_depend_on_batch_size(
-    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings, rows: int
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings, tokens: int
 ) -> None:
-    whole, other = (
-        evaluate(engine, tokenizer, None, TASKS, replace(settings, batch_rows=n)).results for n in (99, rows)
-    )  # type: ignore[arg-type]
+    whole, other = (evaluate(engine, tokenizer, None, TASKS, settings, tokens=n).results for n in (9999, tokens))  # type: ignore[arg-type]
     assert_same(whole, other)
 
 
@@ -84,7 +95,7 @@ def test_every_data_rank_has_the_results_of_one(
     model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings, world: int
 ) -> None:
     def call(engine: FakeEngine) -> Evaluation:
-        return evaluate(engine, tokenizer, None, TASKS, replace(settings, batch_rows=1))  # type: ignore[arg-type]
+        return evaluate(engine, tokenizer, None, TASKS, settings, tokens=1)  # type: ignore[arg-type]
 
     alone = call(FakeEngine(model))
     for scored in on_ranks(model, world, call):
@@ -116,39 +127,47 @@ def test_the_seed_draws_other_shots(engine: FakeEngine, tokenizer: ToyTokenizer,
 
 
 def test_prompts_that_do_not_fit_are_counted(engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings) -> None:
-    results = evaluate(engine, tokenizer, None, TASKS, replace(settings, sequence_length=128)).results  # type: ignore[arg-type]
+    results = evaluate(engine, tokenizer, None, TASKS, settings, length=128).results  # type: ignore[arg-type]
     assert results["lambada_openai"]["0"]["truncated"] == 0
     assert results["lambada_openai"]["1"]["mean_shots"] == 1
     assert results["lambada_openai"]["4"]["truncated"] == 15
     assert 0 < results["lambada_openai"]["4"]["mean_shots"] < 4
 
 
-def test_a_prompt_without_room_for_its_answer_is_cut_at_its_beginning(engine: FakeEngine) -> None:
+def test_a_prompt_without_room_for_its_answer_is_cut_at_its_beginning(
+    engine: FakeEngine, tokenizer: ToyTokenizer
+) -> None:
     long, short = [n % 200 for n in range(30)], [5, 6]
-    expected = generate_answers(engine, [short, long[-12:]], 4, -1, LENGTH, 1)
-    assert generate_answers(engine, [short, long], 4, -1, 16, 1) == expected
+    expected = CausalScorer(engine, tokenizer, LENGTH).texts([short, long[-12:]], 4, Sampling(), ())  # type: ignore[arg-type]
+    assert CausalScorer(engine, tokenizer, 16).texts([short, long], 4, Sampling(), ()) == expected  # type: ignore[arg-type]
 
 
-def test_a_target_keeps_its_place_when_its_context_is_cut(engine: FakeEngine) -> None:
+@pytest.mark.parametrize("decodes", [True, False])
+def test_a_target_keeps_its_place_when_its_context_is_cut(
+    engine: FakeEngine, tokenizer: ToyTokenizer, decodes: bool
+) -> None:
+    engine.decodes = decodes
     context, target = list(range(40)), [7, 8, 9]
-    (scored,) = score_pairs(engine, [(context, target)], 16, 4)
+    (scored,) = CausalScorer(engine, tokenizer, 16).score([(context, target)])  # type: ignore[arg-type]
     with torch.no_grad():
         logits = engine.model(torch.tensor([(context + target)[-17:-1]])).logits[0].log_softmax(-1)
     assert scored[0] == pytest.approx(logits[-3:].gather(1, torch.tensor([[7], [8], [9]])).sum().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("wrong", "right"), [(None, 1), (1, 1), (2, 0), (3, 0), (4, 0), (5, 1)])
-def test_greedy_means_every_token_of_the_target_and_no_other(engine: FakeEngine, wrong: int | None, right: int) -> None:
+def test_greedy_means_every_token_of_the_target_and_no_other(
+    engine: FakeEngine, tokenizer: ToyTokenizer, wrong: int | None, right: int
+) -> None:
     def score(batch: Rows) -> Scores:
         shape = batch.labels.shape
         return Scores(np.zeros(shape, np.float32), np.arange(shape[1])[None] != wrong)
 
-    engine.score = score  # type: ignore[method-assign]
-    assert score_pairs(engine, [([1, 2, 3], [4, 5, 6])], 16, 4)[0, 1] == right
+    engine.score, engine.decodes = score, False  # type: ignore[method-assign]
+    assert CausalScorer(engine, tokenizer, 16).score([([1, 2, 3], [4, 5, 6])])[0, 1] == right  # type: ignore[arg-type]
 
 
 def test_the_runs_own_text_needs_no_files(dataset: Dataset, engine: FakeEngine) -> None:
-    settings = Settings(shots=(0, 2), sequence_length=LENGTH)
+    settings = Settings(shots=(0, 2))
     results = evaluate(engine, dataset.tokenizer(), dataset, ["heldout", "last_word"], settings).results
     assert results["heldout"].keys() == {"0"}
     assert results["heldout"]["0"]["token_count"] == dataset.num_tokens("validation") - 1
@@ -157,7 +176,7 @@ def test_the_runs_own_text_needs_no_files(dataset: Dataset, engine: FakeEngine) 
 
 
 def test_results_are_plain_and_finite_json(engine: FakeEngine, dataset: Dataset) -> None:
-    settings = Settings(shots=(0, 1), sequence_length=LENGTH, limit=1)
+    settings = Settings(shots=(0, 1), limit=1)
     tasks = ["heldout", "last_word", "arithmetic_2dm"]
     results = evaluate(engine, dataset.tokenizer(), dataset, tasks, settings).results
     assert json.loads(json.dumps(results, allow_nan=False)) == results
@@ -170,7 +189,7 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
     def call(engine: FakeEngine) -> str:
         if engine.data_rank == 1:
             nothing = np.float32(np.nan)
-            engine.score = lambda b: Scores(np.full(b.labels.shape, nothing), b.labels > 0)  # type: ignore[method-assign]
+            engine.follow = lambda _, p, t, labels: (np.full(labels.shape, nothing), labels > 0)  # type: ignore[method-assign]
         with pytest.raises(RunError) as caught:
             evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
         return str(caught.value)
@@ -188,7 +207,8 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
         (["reversed_words"], {"shots": (-1,)}, "numbers of examples"),
         (["reversed_words"], {"shots": ()}, "numbers of examples"),
         (["reversed_words"], {"limit": 0}, "nothing to score"),
-        (["reversed_words"], {"sequence_length": 4}, "no room for a prompt|an answer is longer"),
+        (["reversed_words"], {"draws": 0}, "0 draws"),
+        (["lambada_openai"], {"shots": (1,), "data_dir": Path(__file__).parent}, "needs lambada_test.jsonl"),
     ],
 )
 def test_mistakes_are_one_sentence(
