@@ -16,7 +16,7 @@ from pretrain.evaluate.report.metrics import Metric, compact
 _GREY = "#9ca3af"
 _COLOURS = (BLUE, ORANGE, "#059669", "#7c3aed", "#db2777", "#0891b2", "#ca8a04")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)))
-_PANEL = (3.5, 2.5)
+_PANEL = (3.3, 2.4)
 """inches: a phone has room for one"""
 
 Points = Sequence[tuple[float, float | None, float | None]]

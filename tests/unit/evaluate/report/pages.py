@@ -27,13 +27,10 @@ _HELD_OUT = {
     "loss_sum": 167_000.0, "token_count": 46_814, "words": None, "text_bytes": 83_000, "loss": 3.5741,
     "perplexity": 35.66, "word_perplexity": None, "byte_perplexity": 7.5, "bits_per_byte": 2.91,
 }  # fmt: skip
-_SENTENCES = (
-    "Removing ice from car: Then, the man writes over the snow covering the window of a car, and a woman wearing winter "
-    "clothes smiles. then"
-)
+_QUESTION = "Baking bread: The baker kneads the dough on a table that is white with flour. Then she"
 _ENDINGS = (
-    ", the man adds wax to the windshield and cuts it.", ", a person boards a ski lift, while two men support the head.",
-    ", the man puts on a christmas coat, knitted with netting.", ", the man continues removing the snow on his car.",
+    " puts it into a bowl and lets it rise under a cloth.", " rides it down the hill and waves at the people below.",
+    " reads its last page aloud to a class of children.", " paints it blue, and hangs it beside the other window.",
 )  # fmt: skip
 
 
@@ -42,20 +39,25 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.text, self.tags, self.addresses = "", [], []
+        self.pieces, self.tags, self.addresses = [], [], []
         self.feed(html)
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.pieces.append(data)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action", "data")]
 
     @property
+    def text(self) -> str:
+        """As it stands there."""
+        return "".join(self.pieces)
+
+    @property
     def words(self) -> str:
-        """The text, with single spaces."""
-        return " ".join(self.text.split())
+        """The text, with single spaces, one at least at each tag."""
+        return " ".join(" ".join(self.pieces).split())
 
 
 class _Asker:
@@ -100,8 +102,8 @@ def _choices(task: str, number: int) -> TaskDocument:
         begin = "The trophy did not fit into the suitcase, because the "
         choices = tuple(Choice(begin + name, " is too big.") for name in ("trophy", "suitcase"))
         return TaskDocument(begin, " is too big.", choices, (0,), where=where)
-    choices = tuple(Choice(_SENTENCES, text) for text in _ENDINGS)
-    return TaskDocument(_SENTENCES, _ENDINGS[number % 4], choices, (number % 4,), where=where)
+    choices = tuple(Choice(_QUESTION, text) for text in _ENDINGS)
+    return TaskDocument(_QUESTION, _ENDINGS[number % 4], choices, (number % 4,), where=where)
 
 
 def _add(
@@ -116,10 +118,9 @@ def _add(
         for draw in range(draws if k else 1):
             random = np.random.default_rng([seed, k, draw])
             right = random.random(len(documents)) < skill * (0.6 + 0.2 * place)
-            outcomes = [_outcomes(measures, document, hit, random) for document, hit in zip(documents, right, strict=True)]
-            found: dict[str, Any] = {
-                "documents": len(documents), "not_asked": 0, "truncated": 0, "mean_shots": float(k), "metric": task.metric
-            }  # fmt: skip
+            outcomes = [_outcomes(measures, one, hit, random) for one, hit in zip(documents, right, strict=True)]
+            found: dict[str, Any] = {"documents": len(documents), "not_asked": 0, "truncated": 0}
+            found |= {"mean_shots": float(k), "metric": task.metric}
             for measure in measures:
                 found |= measure.result([one[measure.name] for one in outcomes], documents)
             results.append(found)
@@ -129,7 +130,9 @@ def _add(
         evaluation.samples[task.name][str(k)] = [_sample(documents[n], k, bool(right[n]), outcomes[n]) for n in chosen]
 
 
-def _outcomes(measures: Sequence[Measure], document: TaskDocument, hit: bool, random: np.random.Generator) -> dict[str, Any]:
+def _outcomes(
+    measures: Sequence[Measure], document: TaskDocument, hit: bool, random: np.random.Generator
+) -> dict[str, Any]:  # fmt: skip
     found = {}
     for measure in measures:
         if measure.name == "choice":
