@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
-        "writing",
+        "decoding writing",
         "train eval_report verify compare export import_ translate generate data_ledger data_trace lm_eval keys",
         "data eval",
     ),

@@ -66,9 +66,16 @@ class _Asker:
     tokenizer, length = ToyTokenizer(), LENGTH
 
 
-def many(skill: float = 0.5, draws: int = 1) -> Evaluation:
-    """Held-out text, and tasks of every kind at several numbers of shots; a model of more `skill`, 0 to 1, answers more
-    of them rightly."""
+def many(skill: float = 0.5, draws: int = 1, only: Sequence[str] | None = None) -> Evaluation:
+    """Held-out text, and tasks of every kind (or `only` these) at several numbers of shots; a model of more `skill`, 0
+    to 1, answers more of them rightly."""
+    whole = _every(skill, draws)
+    kept = [task for task in whole.results if only is None or task in ("heldout", *only)]
+    parts = [{task: part[task] for task in kept if task in part} for part in vars(whole).values()]
+    return Evaluation(*parts)
+
+
+def _every(skill: float, draws: int) -> Evaluation:
     evaluation = Evaluation({"heldout": {"0": dict(_HELD_OUT)}}, {}, {}, {}, {})
     few = {"hellaswag": (0, 1, 20), "arc_easy": (0, 1, 50), "winograd": (0, 1, 7), "cb": (0, 1, 32)}
     for number, (task, shots) in enumerate(few.items()):

@@ -172,9 +172,8 @@ def test_a_checkpoint_without_a_run_has_no_curve(evaluation: Evaluation, tmp_pat
 @pytest.mark.parametrize("task", ["heldout", "arithmetic_2da", "last_word"])
 def test_one_task_alone_makes_a_report(engine: FakeEngine, dataset: Dataset, tmp_path: Path, task: str) -> None:
     settings = Settings(shots=(0,), limit=1)
-    write(
-        tmp_path, evaluate(engine, CausalScorer(engine, dataset.tokenizer(), LENGTH), dataset, [task], settings), FACTS
-    )
+    scorer = CausalScorer(engine, dataset.tokenizer(), LENGTH)
+    write(tmp_path, evaluate(engine, scorer, dataset, [task], settings), FACTS)
     assert Page((tmp_path / "report.html").read_text()).text.count("toy") >= 1
 
 
