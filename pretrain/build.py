@@ -29,6 +29,7 @@ from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
+from pretrain.evaluate.live import Scores, live_tasks
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.statement import statement, without_data
@@ -49,6 +50,8 @@ class Training:
     recipe: Recipe
     """what is made of it"""
     tokenizer: bytes
+    tasks: Scores | None
+    """what scores the tasks of `evaluate.tasks`; None: there are none"""
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
 
@@ -73,7 +76,8 @@ def build_training(config: RunConfig) -> Training:
     engine = make_engine(config, layout)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, notes)
+    tasks = live_tasks(config, engine, heldout)
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, notes)
 
 
 def open_checkpoint(

@@ -98,6 +98,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             if finished or _due(step, config.evaluate.every_steps):
                 heldout = heldout_loss(engine, run.heldout, run.recipe, config.evaluate.sequences)
                 log.heldout(step, tokens, heldout)
+                if run.tasks is not None:
+                    log.tasks(step, tokens, run.tasks())
             save_seconds = 0.0
             if finished or stopping or _due(step, config.checkpoint.every_steps):
                 started = time.perf_counter()

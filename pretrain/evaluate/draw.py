@@ -77,7 +77,6 @@ def score_draw(
     """Asks the model about every document that `outcomes` don't tell of. `progress` gets what is asked, and how many of
     how many documents are done. Collective over all ranks."""
     task, documents = draw.task, draw.documents
-    _check_kind(task, scorer)
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
     of = digest(identity, scorer.name, seed, repr(how), about, [_plain(d) for d in (*documents, *draw.examples())])
     made = ForTask(task, documents, how)
@@ -193,7 +192,8 @@ class _Asking:
         return found
 
 
-def _check_kind(task: Task, scorer: Scorer) -> None:
+def check_kind(task: Task, scorer: Scorer) -> None:
+    """Raises ConfigError for what a model of the scorer's kind cannot do."""
     if "text" in task.judged and not scorer.generates:
         raise ConfigError(f"task {task.name} asks for text, which a model of this kind does not make")
     if "perplexity" in task.judged and not scorer.rolls:

@@ -19,7 +19,8 @@ from pretrain.evaluate.decoding.base import Beam, Decoding, Request, Sampling
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Pair, answer_text, stops_at
-from pretrain.evaluate.scorers.causal import TOKENS, CausalScorer
+from pretrain.evaluate.scorers.batches import TOKENS
+from pretrain.evaluate.scorers.causal import CausalScorer
 
 _CHOICES = 16  # a document's requests follow each other: those of one context, among so many, share it
 _NEW_TOKENS = 256  # lm-eval's default where a task sets none

@@ -15,7 +15,7 @@ from data_pipeline.recipes.base import Recipe
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.decoding.base import Decoding
-from pretrain.evaluate.draw import Draw, Scored, score_draw
+from pretrain.evaluate.draw import Draw, Scored, check_kind, score_draw
 from pretrain.evaluate.draws import together
 from pretrain.evaluate.heldout import count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
@@ -71,6 +71,32 @@ class Settings:
     """of the model that is scored: what an interrupted evaluation is only continued with"""
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is to be scored, by the names that tasks were asked for by."""
+
+    tasks: dict[str, Task]
+    documents: dict[str, Loaded]
+    shots: dict[str, Sequence[int]]
+    pools: dict[str, Loaded | None]
+    """what examples are drawn from; None: the task's own documents, or nothing is drawn"""
+
+
+def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings: Settings) -> Work:
+    """Reads all that will be needed, so that nothing fails after hours. Raises ConfigError as `evaluate`."""
+    _check(settings)
+    sources = Sources(settings.data_dir, dataset, scorer.tokenizer, settings.seed)
+    chosen = {name: task_named(name) for name in tasks if name != HELD_OUT}
+    for task in chosen.values():
+        check_kind(task, scorer)
+    loaded = {name: task.load(sources) for name, task in chosen.items()}
+    shots = {name: _shots(task, settings) for name, task in chosen.items()}
+    pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
+    for name, task in chosen.items():  # which raises where there are too few to draw from
+        Draw(task, loaded[name].documents, pools[name], max(shots[name]), 0, None).shown(0, settings.seed)
+    return Work(chosen, loaded, shots, pools)
+
+
 def evaluate(
     engine: Engine,
     scorer: Scorer,
@@ -79,22 +105,18 @@ def evaluate(
     settings: Settings,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     outcomes: Outcomes | None = None,
+    read_before: Work | None = None,
 ) -> Evaluation:
     """Scores `tasks` (names, or files that declare one) at every number of shots. Collective over all ranks. The
     reporting rank keeps `outcomes`, and what they hold already is not asked again. `progress` gets what is asked, and
-    how many documents of how many are done (0 of 0: not known).
+    how many documents of how many are done (0 of 0: not known). `read_before`: what `read` found.
 
     Raises ConfigError for an unknown task, a missing file, text too short for the shots, or what a model of this kind
     cannot do; RunError when the model's scores are not numbers.
     """
-    _check(settings)
     outcomes = outcomes or Outcomes()
-    sources = Sources(settings.data_dir, dataset, scorer.tokenizer, settings.seed)
-    # Everything is read first, so that nothing fails after hours.
-    chosen = {name: task_named(name) for name in tasks if name != HELD_OUT}
-    loaded = {name: task.load(sources) for name, task in chosen.items()}
-    shots = {name: _shots(task, settings) for name, task in chosen.items()}
-    pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
+    work = read_before or read(scorer, dataset, tasks, settings)
+    chosen, loaded, shots, pools = work.tasks, work.documents, work.shots, work.pools
     results: Results = {}
     samples: dict[str, dict[str, list[dict[str, Any]]]] = {}
     right: dict[str, dict[str, Sequence[bool | None]]] = {}

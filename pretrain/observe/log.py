@@ -57,6 +57,10 @@ class HeldOutLoss(Protocol):
     def terms(self) -> Mapping[str, tuple[float, int]]: ...
 
 
+TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""task -> number of shots -> its figures, of which `metric` names the main one"""
+
+
 class RunLog:
     """Leave the `with` block by an exception and the run is marked as failed. `config` is resolved; `begin` is told how
     the run goes on, with what was changed in its middle."""
@@ -108,6 +112,11 @@ class RunLog:
         """The held-out loss after `step` steps."""
         if self._reports is not None:
             self._reports.heldout(step, tokens, heldout)
+
+    def tasks(self, step: int, tokens: int, results: TaskResults) -> None:
+        """What tasks came to after `step` steps."""
+        if self._reports is not None:
+            self._reports.tasks(step, tokens, results)
 
     def data(self, inputs: Sequence[DataInput]) -> None:
         """What the run is trained on, for MLflow; its files have it in the config."""
@@ -232,6 +241,18 @@ class _Reports:
         self._progress.heldout(heldout.loss)
         for name, mean in {"loss": heldout.loss, **terms}.items():
             self._tracker.point(step, f"heldout_{name}", mean)
+
+    def tasks(self, step: int, tokens: int, results: TaskResults) -> None:
+        assert self._tracker is not None, "the run has begun"
+        self.event("tasks", step=step, tokens=tokens, results=results)
+        parts = []
+        for task, by_shots in results.items():
+            for shots, result in by_shots.items():
+                value = result[result["metric"]]
+                if value is not None:
+                    self._tracker.point(step, f"tasks/{task}/{shots}-shot/{result['metric']}", value)
+                    parts.append(f"{task} ({shots} shots) {value:.4g}")
+        self.say(f"step {step}: {', '.join(parts)}")
 
     def event(self, name: str, **facts: Any) -> None:
         self._events.event(name, **facts)

@@ -96,7 +96,7 @@ def _bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[s
     """0 to 1. The standard error is that of a normal distribution with the 95 % interval of sacrebleu's resamples of
     the documents."""
     metric = sacrebleu.BLEU()
-    streams = [
+    streams: list[Any] = [  # a document without so many has None
         [texts[number] if number < len(texts) else None for texts in references]
         for number in range(max(map(len, references)))
     ]

@@ -61,9 +61,9 @@ def encode_pair(tokenizer: Tokenizer, context: str, target: str) -> Pair:
 
 
 def answer_text(tokenizer: Tokenizer, answer: Sequence[int], stops: Sequence[str]) -> str:
-    """The text of generated tokens up to an end of text or the first of `stops`."""
+    """The text of generated tokens up to an end of text or the first of `stops`; ids that no text has are left out."""
     end = list(answer).index(tokenizer.end_of_text) if tokenizer.end_of_text in answer else len(answer)
-    text = tokenizer.decode(answer[:end])
+    text = tokenizer.decode([token for token in answer[:end] if token < tokenizer.vocabulary_size])
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 
@@ -75,7 +75,7 @@ def stops_at(tokenizer: Tokenizer, strings: Sequence[str]) -> Stops:
     window = max(len(string.encode()) for string in strings) + 1  # a string of n bytes spans n tokens at most
 
     def stopped(tokens: Sequence[int]) -> bool:
-        text = tokenizer.decode(tokens[-window:])
+        text = tokenizer.decode([token for token in tokens[-window:] if token < tokenizer.vocabulary_size])
         return any(string in text for string in strings)
 
     return Stops(frozenset(ends), stopped)

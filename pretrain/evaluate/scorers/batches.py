@@ -1,9 +1,9 @@
 """Pairs of contexts and targets -> batches in which a context that several pairs share is read once.
 
 Each pair is a row: its context and target, cut at the beginning to what the model reads. Those of one owner that begin
-alike are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too: all of its
-context but the last token is read without asking anything, which leaves the projection to the vocabulary, where small
-models spend most of their time, to the target's few positions.
+alike are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too: all of
+its context but the last token is read without asking anything, which leaves the projection to the vocabulary, where
+small models spend most of their time, to the target's few positions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrain.engine.base import ScoreEngine
 from pretrain.evaluate.scorers.base import Pair
 
+TOKENS = 4096
+"""positions that are scored at a time, on each data rank"""
 _FILLER = 0  # behind the end of a row, where nobody looks
 
 
@@ -84,6 +87,14 @@ def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int
     for row, end in enumerate(ends):
         tokens[row, : len(end) - 1], labels[row, : len(end) - 1] = end[:-1], end[1:]
     return parents, tokens, labels
+
+
+def equally_often(engine: ScoreEngine, work: list[list[Group]]) -> list[list[Group]]:
+    """`work`, filled up with batches of nobody's where data ranks have to call the engine equally often."""
+    if not engine.shares_weights:
+        return work
+    most = int(engine.largest(np.array([float(len(work))]))[0])
+    return [*work, *[[Group([-1], [_FILLER], [[_FILLER, _FILLER]], [1])]] * (most - len(work))]
 
 
 def _common(one: Sequence[int], other: Sequence[int], most: int) -> int:

@@ -11,10 +11,8 @@ from pretrain.engine.base import Engine
 from pretrain.evaluate.decoding.base import Decoding, Request
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
-from pretrain.evaluate.scorers.batches import Group, batches, groups, rectangle
+from pretrain.evaluate.scorers.batches import TOKENS, Group, batches, equally_often, groups, rectangle
 
-TOKENS = 4096
-"""positions that are scored at a time, on each data rank"""
 _LENGTH_MULTIPLE = 16  # row lengths: few shapes, and tensor and context ranks can share a sequence
 
 
@@ -43,7 +41,7 @@ class CausalScorer:
         """See `base.Scorer`."""
         scored = np.zeros((len(pairs), 2))
         work = list(batches(groups(pairs, owners or range(len(pairs)), self.length), self.length, self._tokens))
-        for batch in _equally_often(self._engine, work):
+        for batch in equally_often(self._engine, work):
             log_probability, greedy = self._follow(batch) if self._engine.decodes else self._whole(batch)
             row = 0
             for group in batch:
@@ -85,11 +83,3 @@ class CausalScorer:
             log_probability[number, :asked] = scores.log_probability[number, begin : begin + asked]
             greedy[number, :asked] = scores.greedy[number, begin : begin + asked]
         return log_probability, greedy
-
-
-def _equally_often(engine: Engine, work: list[list[Group]]) -> list[list[Group]]:
-    """`work`, filled up with batches of nobody's where data ranks have to call the engine equally often."""
-    if not engine.shares_weights:
-        return work
-    most = int(engine.largest(np.array([float(len(work))]))[0])
-    return [*work, *[[Group([-1], [], [[0, 0]], [1])]] * (most - len(work))]

@@ -5,8 +5,12 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.scorers.pseudo import PseudoScorer
+from pretrain.evaluate.scorers.targets import TargetScorer
 
 
 def make_scorer(config: RunConfig, engine: Engine, tokenizer: Tokenizer) -> Scorer:
-    """`engine` runs the model of `config`."""
-    return CausalScorer(engine, tokenizer, config.model.sequence_length)
+    """`engine` runs the model of `config`. Raises ConfigError for a layout that cannot answer."""
+    if config.objective.predicts_next:
+        return CausalScorer(engine, tokenizer, config.model.sequence_length)
+    return (TargetScorer if config.model.has_decoder else PseudoScorer)(config, engine, tokenizer)

@@ -1,0 +1,42 @@
+"""Tasks on the model that is being trained, as it is laid out over ranks, between two steps: nothing is converted, and
+the run goes on as if nobody had asked."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from data_pipeline.dataset.dataset import Dataset
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import Engine
+from pretrain.errors import ConfigError
+from pretrain.evaluate.run import Results, Settings, evaluate, read
+from pretrain.evaluate.scorers.make import make_scorer
+from pretrain.evaluate.tasks.registry import HELD_OUT, task_named
+
+Scores = Callable[[], Results]
+"""Scores the tasks. Collective."""
+
+
+def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores | None:
+    """What `evaluate.tasks` asks of `engine`; None: nothing. Everything that could fail for want of a file or of room
+    is looked at here, before the first step: raises ConfigError."""
+    asked = config.evaluate
+    if not asked.tasks:
+        return None
+    if HELD_OUT in asked.tasks:
+        raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")
+    tasks = [task_named(name) for name in asked.tasks]
+    texts = [task.name for task in tasks if "text" in task.judged]
+    if texts and not engine.decodes:
+        raise ConfigError(
+            f"evaluate.tasks: {', '.join(texts)} asks for text, which is made with parallel.virtual=1 and "
+            "parallel.context=1: leave it out here, and score checkpoints with `pretrain eval`"
+        )
+    if texts and engine.shares_weights:
+        raise ConfigError(
+            f"evaluate.tasks: {', '.join(texts)} asks for text, as long as each document needs, and with "
+            "parallel.zero=3 data ranks have to compute equally often: leave it out here, and score checkpoints with `pretrain eval`"
+        )
+    scorer = make_scorer(config, engine, dataset.tokenizer())
+    settings = Settings(asked.shots, asked.limit, data_dir=Path(asked.data).expanduser() if asked.data else None)
+    work = read(scorer, dataset, asked.tasks, settings)
+    return lambda: evaluate(engine, scorer, dataset, asked.tasks, settings, read_before=work).results

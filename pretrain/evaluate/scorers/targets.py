@@ -1,0 +1,113 @@
+"""Models that answer an input with a target: encoder-decoders, and decoders with a prefix. Text in, text out, as T5's:
+the input is the context, the target what is asked for.
+
+A model that was trained to fill gaps (it has sentinels) is asked for what stands in a gap at the context's end, which
+it says behind the gap's sentinel.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.tokenizers.base import Tokenizer
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import Engine
+from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import Decoding, Request, Stops
+from pretrain.evaluate.decoding.decode import decode_mine
+from pretrain.evaluate.decoding.prompts import Prompts
+from pretrain.evaluate.scorers.base import Pair, stops_at
+from pretrain.evaluate.scorers.batches import TOKENS, Group, batches, equally_often, rectangle
+
+
+class TargetScorer:
+    """See `base.Scorer`."""
+
+    generates, rolls = True, False
+
+    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int = TOKENS) -> None:
+        if not engine.decodes:
+            raise ConfigError(
+                "targets are scored with parallel.virtual=1 and parallel.context=1, which change no score"
+            )
+        self.tokenizer, self.length = tokenizer, config.model.sequence_length
+        self._engine, self._model, self._tokens = engine, config.model, tokens
+        self._prompts = Prompts(config, tokenizer)
+        self._specials = self._prompts.specials
+        self._gap = list(self._specials.sentinels[:1])
+        self.name = f"log probability of the target's tokens{' in a gap' if self._gap else ''} after the input"
+
+    def pair(self, context: str, target: str) -> Pair:
+        """See `base.Scorer`. The target has no end."""
+        return self._prompts.encode(context), self.tokenizer.encode(target)
+
+    def fits(self, pair: Pair, answer_tokens: int) -> bool:
+        """See `base.Scorer`."""
+        context, target = pair
+        return len(self._reads(context)) <= self._room(max(len(target), answer_tokens)) and self.answerable(len(target))
+
+    def answerable(self, target_tokens: int) -> bool:
+        """See `base.Scorer`."""
+        said = target_tokens + len(self._gap)
+        return said <= self._model.label_length if self._model.is_encoder_decoder else self._room(target_tokens) > 0
+
+    def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """See `base.Scorer`."""
+        scored = np.zeros((len(pairs), 2))
+        work = list(batches(self._groups(pairs, owners or range(len(pairs))), 1 << 30, self._tokens))
+        for batch in equally_often(self._engine, work):
+            held = self._engine.begin([group.begins for group in batch])
+            log_probability, greedy = self._engine.follow(held, *rectangle(batch))
+            row = 0
+            for group in batch:
+                for number, asked in zip(group.numbers, group.targets, strict=True):
+                    answer = slice(len(self._gap), len(self._gap) + asked)
+                    if number >= 0:
+                        total = log_probability[row, answer].sum(dtype=np.float64)
+                        scored[number] = total, greedy[row, answer].all()
+                    row += 1
+        return scored
+
+    def texts(
+        self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
+    ) -> list[list[int]]:
+        """See `base.Scorer`."""
+        asked = longest + 2 * len(self._gap)  # the gap's sentinel, and the next one
+        room = min(asked, self._model.label_length) if self._model.is_encoder_decoder else asked
+        requests = [Request(self._cut(ids, longest), self._specials.start, room, str(ids)) for ids in contexts]
+        plain = stops_at(self.tokenizer, stops)
+        ends = Stops(plain.ids | {self._specials.end, *self._specials.sentinels[1:2]}, plain.text)
+        found = decode_mine(self._engine, requests, how, ends)
+        known = self.tokenizer.vocabulary_size
+        return [[token for token in texts[0].tokens if token < known][:longest] for texts in found]
+
+    def _groups(self, pairs: Sequence[Pair], owners: Sequence[int]) -> list[Group]:
+        """Pairs of one owner with the same context read it once."""
+        found: list[Group] = []
+        last: tuple[int, Sequence[int]] | None = None
+        for number, ((context, target), owner) in enumerate(zip(pairs, owners, strict=True)):
+            end = [self._specials.start, *self._gap, *target]
+            if last == (owner, context):
+                group = found[-1]
+                group.numbers.append(number)
+                group.ends.append(end)
+                group.targets.append(len(target))
+            else:
+                found.append(Group([number], self._cut(context, len(target)), [end], [len(target)]))
+            last = owner, context
+        return found
+
+    def _reads(self, context: Sequence[int]) -> list[int]:
+        return self._prompts.closed([*context, *self._gap])
+
+    def _cut(self, context: Sequence[int], target_tokens: int) -> list[int]:
+        """What is read of a context that may be too long: its end."""
+        over = len(self._reads(context)) - self._room(target_tokens)
+        return self._reads(context[max(0, over) :])
+
+    def _room(self, target_tokens: int) -> int:
+        """Positions that an input may have before such a target."""
+        if self._model.is_encoder_decoder:
+            return self.length
+        return self.length - target_tokens - 2 * len(self._gap) - 1
