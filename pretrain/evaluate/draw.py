@@ -86,7 +86,7 @@ def score_draw(
     todo = [index for index in range(draw.count) if np.isnan(numbers[index, 0])]
     step = _AT_A_TIME * engine.data_world
     for first in range(0, len(todo), step):
-        label = f"{task.name}, {draw.shots} shots" + (f", draw {draw.number + 1}" if draw.number else "")
+        label = f"{task.name} {draw.shots}-shot" + (f", draw {draw.number + 1}" if draw.number else "")
         progress(label, draw.count - len(todo) + first, draw.count)
         part = todo[first : first + step]
         numbers[part] = asking.ask(part)

@@ -106,8 +106,8 @@ def _every(skill: float, draws: int) -> Evaluation:
 def _choices(task: str, number: int) -> TaskDocument:
     where = f"{task}.jsonl:{number + 1}"
     if task == "winograd":
-        begin = "The trophy did not fit into the suitcase, because the "
-        choices = tuple(Choice(begin + name, " is too big.") for name in ("trophy", "suitcase"))
+        begin = "The trophy did not fit into the trunk, because the "
+        choices = tuple(Choice(begin + name, " is too big.") for name in ("trophy", "trunk"))
         return TaskDocument(begin, " is too big.", choices, (0,), where=where)
     choices = tuple(Choice(_QUESTION, text) for text in _ENDINGS)
     return TaskDocument(_QUESTION, _ENDINGS[number % 4], choices, (number % 4,), where=where)

@@ -6,6 +6,9 @@ from pretrain.evaluate.report.samples import Sample, shown
 from tests.unit.evaluate.report.pages import many
 
 
+RIGHT = "rides it down the hill and waves at the people below."
+
+
 def _first(task: str, metric: str) -> Sample:
     samples = many().samples[task]
     most = max(samples, key=int)
@@ -17,8 +20,8 @@ def _first(task: str, metric: str) -> Sample:
     [
         ("accuracy_sum", -8.25),
         ("accuracy_per_token", -8.25 / 11),
-        ("accuracy_per_character", -8.25 / len("puts it into a bowl and lets it rise under a cloth.")),
-        ("accuracy_per_byte", -8.25 / len("puts it into a bowl and lets it rise under a cloth.")),
+        ("accuracy_per_character", -8.25 / len(RIGHT)),
+        ("accuracy_per_byte", -8.25 / len(RIGHT)),
         ("macro_f1", -8.25),
     ],
 )
@@ -27,9 +30,8 @@ def test_a_choice_is_shown_with_what_the_metric_compares(metric: str, compared: 
     right = next(choice for choice in sample.choices if choice.correct)
     assert right.chosen
     assert sample.right
-    if right.text.startswith("puts it"):
-        assert right.compared == pytest.approx(compared)
-    assert right.log_probability == -8.25
+    assert right.text == RIGHT
+    assert (right.log_probability, right.compared) == (-8.25, pytest.approx(compared))
     assert sum(choice.chosen for choice in sample.choices) == 1
 
 
@@ -40,8 +42,8 @@ def test_the_unconditional_way_takes_off_the_probability_without_the_question() 
 
 def test_choices_of_unlike_contexts_are_shown_with_what_differs() -> None:
     sample = _first("winograd", "accuracy_sum")
-    assert [choice.text for choice in sample.choices] == ["trophy is too big.", "suitcase is too big."]
-    assert sample.question == "The trophy did not fit into the suitcase, because the "
+    assert [choice.text for choice in sample.choices] == ["trophy is too big.", "trunk is too big."]
+    assert sample.question == "The trophy did not fit into the trunk, because the "
     assert sample.before.count("The trophy did not fit") == 7
 
 

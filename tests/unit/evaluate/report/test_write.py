@@ -136,7 +136,7 @@ def test_every_line_names_how_its_score_is_made_and_its_chance(tmp_path: Path) -
 
 
 def test_what_was_cut_or_not_scored_is_counted_and_located(tmp_path: Path) -> None:
-    evaluation = many()
+    evaluation = many(only=["hellaswag", "arithmetic_2da"])
     bad = [Problem(f"hellaswag.jsonl:{line}", "it has no 'label'") for line in range(1, 9)]
     write(tmp_path, replace(evaluation, problems=evaluation.problems | {"hellaswag": bad}), FACTS)
     text = Page((tmp_path / "report.html").read_text()).words
@@ -149,7 +149,7 @@ def test_what_was_cut_or_not_scored_is_counted_and_located(tmp_path: Path) -> No
 
 
 def test_the_page_says_what_it_takes_to_do_it_again(tmp_path: Path) -> None:
-    write(tmp_path, many(), FACTS)
+    write(tmp_path, many(only=["cb", "coqa"]), FACTS)
     text = Page((tmp_path / "report.html").read_text()).words
     record = json.loads((tmp_path / "report.json").read_text())
     for said in (FACTS.command, FACTS.identity, FACTS.scorer, FACTS.decoding, FACTS.layout, "seed 0, 1 draw", "2.13.0"):
@@ -192,7 +192,10 @@ A_POINT = 96 / 72  # pixels
 def test_in_a_browser_only_tables_are_wider_than_the_screen_and_charts_are_not_shrunk(
     run_dir: Path, tmp_path: Path, width: int, scrolling: int
 ) -> None:
-    write(tmp_path / "out", many(draws=2), FACTS, run_dir)
+    evaluation = many(draws=2)
+    sums = evaluation.results["arithmetic_2da"]
+    sums["12"] = sums["50"]  # the paper shows another number
+    write(tmp_path / "out", evaluation, FACTS, run_dir)
     layout = json.loads(measured((tmp_path / "out" / "report.html").read_text(), width, LAYOUT))
     assert layout["hidden"] == 0
     assert len(layout["charts"]) == 1 + 7, "one of the two curves, and every panel"
