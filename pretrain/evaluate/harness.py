@@ -14,6 +14,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
+from pretrain.errors import ConfigError
 from pretrain.evaluate.protocol import answer_text, stop_token
 from pretrain.evaluate.scoring import (
     Pair,
@@ -62,13 +63,16 @@ class HarnessModel(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy only. Raises ValueError when a task asks for sampling."""
+        """Greedy only. Raises ConfigError when a task asks for sampling."""
         answers = [""] * len(requests)
         alike: dict[tuple[int, int], list[int]] = {}  # requests that can be generated together
         for number, request in enumerate(requests):
             settings = request.args[1]
             if settings.get("do_sample") or settings.get("num_beams", 1) != 1:
-                raise ValueError(f"this model decodes greedily; task {request.task_name} asks for {settings}")
+                raise ConfigError(
+                    f"lm-eval's task {request.task_name} asks for {settings}, and our models answer it greedily: set "
+                    "do_sample to false and num_beams to 1 in its generation_kwargs, or with --gen_kwargs"
+                )
             key = (settings.get("max_gen_toks", _NEW_TOKENS), stop_token(self.text, _stops(settings)))
             alike.setdefault(key, []).append(number)
         for (new_tokens, stop), numbers in alike.items():

@@ -12,6 +12,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 from transformers import GPT2LMHeadModel
 
+from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.run import Settings, evaluate
 from pretrain.evaluate.tasks.arithmetic import document
@@ -133,5 +134,5 @@ def test_answers_reach_every_data_rank_in_the_order_of_requests(
 
 def test_sampling_is_refused(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
     request = Instance("generate_until", {}, ("a", {"do_sample": True}), 0, metadata=("t", 0, 1))
-    with pytest.raises(ValueError, match="decodes greedily"):
+    with pytest.raises(ConfigError, match=r"task t asks for .* set do_sample to false"):
         HarnessModel(engine, tokenizer, LENGTH).generate_until([request])
