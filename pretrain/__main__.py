@@ -41,6 +41,7 @@ from data_pipeline.errors import DataError
 from pretrain.errors import ConfigError, RunError
 from pretrain.process.agreement import ERROR, STATUS, NotMetError
 from pretrain.process.memory import ran_out
+from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
 
 _MODULES = {
@@ -91,6 +92,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, DataError, RunError) as error:
         return _refuse(error, alone=verb in _ALONE)
     except Exception as error:
+        lost = lost_peers(error)
+        if lost is not None:
+            return _refuse(lost, alone=True)
         said = ran_out(error) or _of_file(error)
         if said is None:
             raise
@@ -128,7 +132,7 @@ def _refuse(error: Exception, alone: bool) -> int:
                 alone = True
             except (ConfigError, RunError) as verdict:
                 error, status = verdict, verdict.exit_status
-    if global_rank() == 0 or alone or isinstance(error, NotMetError):
+    if global_rank() == 0 or alone or isinstance(error, (NotMetError, LostPeersError)):
         _print(error)
     return status
 

@@ -5,12 +5,14 @@ The held-out loss and the first export come from the installed console script; o
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import installed, write_config
+from tests.end_to_end.conftest import environment, installed, write_config
 from tests.helpers import command
 from tests.helpers.ranks import run_ranks
 
@@ -82,6 +84,15 @@ def test_scoring_a_run_passes_over_damage_and_changes_nothing(run: Path, tmp_pat
     assert "Traceback" not in named.stderr
 
 
+def _passages(text: Path, directory: Path) -> Path:
+    """LAMBADA's file, made of `text`."""
+    passages = [p.replace("\n", " ").split() for p in text.read_text().split("\n\n")]
+    passages = [" ".join(words[:24]) for words in passages if len(words) >= 24][:40]
+    file = directory / "lambada_test.jsonl"
+    file.write_text("".join(json.dumps({"text": p}) + "\n" for p in passages))
+    return file
+
+
 def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     """(our results, lm-eval's) on LAMBADA's form and on arithmetic, from one engine on tensor 2, as lm-eval's registry
     makes it."""
@@ -115,14 +126,12 @@ def test_lm_eval_drives_the_sharded_engine_to_the_same_scores(
     from pretrain.evaluate.tasks.arithmetic import document
     from tests.unit.evaluate.test_harness import ARITHMETIC, LAMBADA
 
-    passages = [p.replace("\n", " ").split() for p in text.read_text().split("\n\n")]
-    passages = [" ".join(words[:24]) for words in passages if len(words) >= 24][:40]
-    (tmp_path / "lambada_test.jsonl").write_text("".join(json.dumps({"text": p}) + "\n" for p in passages))
+    file = _passages(text, tmp_path)
     documents = [document("arithmetic_1dc", index, 0) for index in range(40)]
     (tmp_path / "single_digit_three_ops.jsonl").write_text(
         "".join(json.dumps({"context": d.context, "completion": d.target}) + "\n" for d in documents)
     )
-    (tmp_path / "lambada.yaml").write_text(LAMBADA.format(file=tmp_path / "lambada_test.jsonl"))
+    (tmp_path / "lambada.yaml").write_text(LAMBADA.format(file=file))
     (tmp_path / "arithmetic.yaml").write_text(
         ARITHMETIC.format(
             name="arithmetic_1dc",
@@ -138,3 +147,37 @@ def test_lm_eval_drives_the_sharded_engine_to_the_same_scores(
     assert lambada["accuracy"] == pytest.approx(theirs["lambada_openai"]["acc,none"], abs=1e-4)
     arithmetic = ours["arithmetic_1dc"]["0"]
     assert arithmetic["accuracy"] == pytest.approx(theirs["arithmetic_1dc"]["acc,none"], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_lm_eval_s_command_scores_a_run_as_ours_does(run: Path, text: Path, tmp_path: Path) -> None:
+    """On a task of the user's own, as typed in a shell that reaches no network."""
+    from tests.unit.evaluate.test_harness import LAMBADA
+
+    task = LAMBADA.replace("lambada_openai", "passages").format(file=_passages(text, tmp_path))
+    (tmp_path / "passages.yaml").write_text(task)
+
+    def lm_eval(tasks: str) -> subprocess.CompletedProcess[str]:
+        typed = ("--model", "pretrain", "--model_args", f"checkpoint={run}", "--tasks", tasks, "--batch_size", "8")
+        places = ("--include_path", tmp_path, "--output_path", tmp_path)
+        return subprocess.run(
+            [sys.executable, "-m", "pretrain", "lm-eval", *typed, *places],
+            env={**environment(), "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")},
+            capture_output=True,
+            text=True,
+        )
+
+    unknown = lm_eval("passage")
+    assert unknown.returncode == 2
+    assert "pretrain: lm-eval: Tasks not found: passage: " in unknown.stderr
+    assert "Traceback" not in unknown.stderr
+    done = lm_eval("passages")
+    assert done.returncode == 0, done.stderr
+    assert "|perplexity|" in done.stdout.replace(" ", "")
+    (results,) = tmp_path.rglob("results_*.json")
+    theirs = json.loads(results.read_text())["results"]["passages"]
+    ours = command.run("eval", run, "--tasks", "lambada_openai", "--data", tmp_path, "--out", tmp_path / "report")
+    assert ours.returncode == 0, ours.stderr
+    lambada = json.loads((tmp_path / "report" / "report.json").read_text())["results"]["lambada_openai"]["0"]
+    assert lambada["perplexity"] == pytest.approx(theirs["perplexity,none"], rel=1e-4)
+    assert lambada["accuracy"] == pytest.approx(theirs["acc,none"], abs=1e-4)
