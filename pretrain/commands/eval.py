@@ -2,8 +2,10 @@
 [--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`"""
 
 import argparse
+import shlex
 from pathlib import Path
 
+from pretrain.commands import eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
 from pretrain.commands.decoding import HOW, add_decoding, decoding
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
@@ -14,7 +16,9 @@ _PAPER = "paper"
 
 
 def main(argv: list[str]) -> int:
-    """Scores a checkpoint, or all of a run, and writes the report."""
+    """Scores a checkpoint, or all of a run, and writes the report; `eval report` is about reports that are written."""
+    if argv[:1] == ["report"]:
+        return eval_report.main(argv[1:])
     unblock()
     options = _parser().parse(argv)
     how = _how(options)
@@ -33,7 +37,17 @@ def main(argv: list[str]) -> int:
     from pretrain.commands.scoring import Asked, report
 
     shots = None if options.shots == _PAPER else options.shots
-    asked = Asked(options.tasks, shots, options.limit, options.seed, options.draws, how, options.data, options.out)
+    asked = Asked(
+        options.tasks,
+        shots,
+        options.limit,
+        options.seed,
+        options.draws,
+        how,
+        options.data,
+        options.out,
+        shlex.join(["pretrain", "eval", *argv]),
+    )
     alike = {f"--{name}": str(getattr(asked, name)) for name in ("tasks", "shots", "limit", "seed", "draws", "how")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
     report(config, candidates[::-1] if options.all_checkpoints else [checkpoint], asked)

@@ -25,7 +25,10 @@ from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.in_training import in_training
 from pretrain.evaluate.outcomes import FILE, Outcomes, digest
 from pretrain.evaluate.overlap import overlap
-from pretrain.evaluate.report import Facts, held_out_note, write
+from pretrain.evaluate.progress import EvaluationProgress
+from pretrain.evaluate.report.combine import combine
+from pretrain.evaluate.report.facts import Facts, decoding_words
+from pretrain.evaluate.report.write import held_out_note, write
 from pretrain.evaluate.run import Settings, evaluate
 from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.table import scores, table
@@ -45,6 +48,8 @@ class Asked:
     how: Decoding | None
     data_dir: Path | None
     out: Path
+    command: str
+    """what was typed"""
 
 
 def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
@@ -70,22 +75,27 @@ def _report_one(config: RunConfig, engine: Engine, checkpoint: Path, asked: Aske
         None if windows else recipe_of(config, tokenizer), asked.how, _identity(config, checkpoint),
     )  # fmt: skip
     scorer = make_scorer(config, engine, tokenizer)
-    evaluation = evaluate(
-        engine, scorer, dataset, asked.tasks, settings, print if engine.is_reporter else lambda line: None,
-        Outcomes(out / FILE) if engine.is_reporter else None,
-    )  # fmt: skip
+    outcomes = Outcomes(out / FILE) if engine.is_reporter else None
+    with EvaluationProgress(engine.is_reporter) as progress:
+        evaluation = evaluate(engine, scorer, dataset, asked.tasks, settings, progress, outcomes)
     if not engine.is_reporter:
         return
     record = Record.read(checkpoint / RECORD)
     facts = Facts(
         name=config.run.name,
         checkpoint=checkpoint.name,
+        identity=settings.identity,
         step=record.step,
         tokens=record.tokens,
         parameters=num_parameters(config.model),
         layout=str(engine.layout),
+        scorer=scorer.name,
         seed=asked.seed,
+        shots=asked.shots,
+        draws=asked.draws,
         limit=asked.limit,
+        decoding=decoding_words(asked.how),
+        command=asked.command,
         versions=versions(),
         unigram_entropy=unigram_entropy(dataset) if dataset is not None and continues else None,
     )
@@ -95,7 +105,8 @@ def _report_one(config: RunConfig, engine: Engine, checkpoint: Path, asked: Aske
     same_data = config.data.resolved_sources == trained.data.resolved_sources
     before = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None
     write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown), before)
-    print(f"\n{table(evaluation.results, held_out_note(evaluation, facts, before))}\n")
+    note = held_out_note(evaluation, facts, before)
+    print(f"\n{table(evaluation.results, note, facts.parameters, evaluation.problems)}\n")
     files = [out / "report.html", out / "report.json"]
     keep_report(
         trained, files, f"reports/{out.name}", scores(evaluation.results), record.step,

@@ -65,15 +65,17 @@ class Scored:
     """by document; of those that could not be asked, too"""
     result: dict[str, Any]
     samples: list[dict[str, Any]]
-    right: Sequence[bool]
+    right: Sequence[bool | None]
+    """None: it could not be asked"""
     problems: Sequence[Problem]
 
 
 def score_draw(
     engine: Engine, scorer: Scorer, draw: Draw, seed: int, how: Decoding | None, identity: str, outcomes: Outcomes,
-    progress: Callable[[str], None],
+    progress: Callable[[str, int, int], None],
 ) -> Scored:  # fmt: skip
-    """Asks the model about every document that `outcomes` don't tell of. Collective over all ranks."""
+    """Asks the model about every document that `outcomes` don't tell of. `progress` gets what is asked, and how many of
+    how many documents are done. Collective over all ranks."""
     task, documents = draw.task, draw.documents
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
     of = digest(identity, scorer.name, seed, repr(how), about, [_plain(d) for d in (*documents, *draw.examples())])
@@ -85,7 +87,7 @@ def score_draw(
     step = _AT_A_TIME * engine.data_world
     for first in range(0, len(todo), step):
         label = f"{task.name}, {draw.shots} shots" + (f", draw {draw.number + 1}" if draw.number else "")
-        progress(f"{label}: {draw.count - len(todo) + first:,} of {draw.count:,}")
+        progress(label, draw.count - len(todo) + first, draw.count)
         part = todo[first : first + step]
         numbers[part] = asking.ask(part)
         if engine.is_reporter:
@@ -104,7 +106,7 @@ def score_draw(
     for measure in measures:
         of_measure = [told[index].outcomes[measure.name] for index in asked]
         result |= measure.result(of_measure, [documents[index] for index in asked])
-    right = [bool(one.outcomes) and _right(one.outcomes, task.metric) for one in told]
+    right = [_right(one.outcomes, task.metric) if one.outcomes else None for one in told]
     problems = [
         Problem(documents[index].where or f"document {index}", f"its answer is longer than the model's {scorer.length}")
         for index, one in enumerate(told)
@@ -163,7 +165,7 @@ class _Asking:
         shown = self._draw.shown(index, self._seed)[: int(numbers[0])]
         return Told(index, document.where, shown, bool(numbers[1]), outcomes)
 
-    def samples(self, told: Sequence[Told], right: Sequence[bool]) -> list[dict[str, Any]]:
+    def samples(self, told: Sequence[Told], right: Sequence[bool | None]) -> list[dict[str, Any]]:
         """The first documents that were answered rightly, and the first that were not."""
         asked = [index for index, one in enumerate(told) if one.outcomes]
         wrong = [index for index in asked if not right[index]][:_SAMPLES]
@@ -171,12 +173,16 @@ class _Asking:
         found = []
         for index in chosen:
             prompt, document = self.prompt(index), self._draw.documents[index]
+            contexts = [ask.context for ask in prompt.asks]
             found.append(
                 {
                     "document": index,
                     "where": document.where,
                     "prompt": prompt.text,
+                    "question": prompt.asks[0].context,
                     "choices": [ask.target.strip() for ask in prompt.asks] if document.choices else None,
+                    "contexts": contexts if len(set(contexts)) > 1 else None,
+                    "correct": list(document.right),
                     "target": document.target.strip(),
                     "references": list(document.references),
                     "right": right[index],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from data_pipeline.overlap.contamination import SearchedSet
 from data_pipeline.overlap.overlap import example_hashes
 from pretrain.evaluate.measures.base import fraction
+from pretrain.evaluate.measures.names import TOGETHER_NAMES
 from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import TaskDocument
 
@@ -31,7 +32,9 @@ def overlap(
       `examples`, `short` (too few words to be looked for: unknown), `dirty`, `dirty_fraction`, and
       `removed`, what was then taken out of the training text (`overlap_report` in data_pipeline);
     - `shots`: by number of shots, the `metric`; under `all`, `clean` and `dirty` its `documents`, count, mean (null of
-      none) and standard error; and `clean_minus_all`. Empty where all documents are unknown.
+      none) and standard error; and `clean_minus_all`. Empty where all documents are unknown, and of texts without right
+      answers. The metric is the task's; of one that is no share of documents, that of answers that are right. Documents
+      that could not be asked are in none of them.
     """
     tasks = {}
     for task, documents in evaluation.documents.items():
@@ -47,8 +50,9 @@ def overlap(
             "unknown": int((~dirty & ~clean).sum()),
             "sets": [facts for facts, _, _ in matched if facts is not None],
             "shots": {
-                shots: _compared(evaluation.results[task][shots]["metric"], np.array(right), clean, dirty)
+                shots: _compared(metric, right, clean, dirty)
                 for shots, right in (evaluation.right[task].items() if known else ())
+                if (metric := _of_right(evaluation.results[task][shots]["metric"])) is not None
             },
         }
     return {"unknown": unknown, "tasks": tasks}
@@ -74,12 +78,23 @@ def _matched(
     return {"dataset": dataset, **counts, "removed": best.removed}, known, np.isin(hashes, best.dirty_hashes)
 
 
+def _of_right(metric: str) -> str | None:
+    """The metric that is the share of right answers, of a task with this one; None: it has no right answers."""
+    if metric in TOGETHER_NAMES:
+        return "accuracy_sum"
+    if metric in ("exact_match", "f1", "bleu"):
+        return "exact_match"
+    return None if metric.endswith("perplexity") else metric
+
+
 def _compared(
-    metric: str, right: NDArray[np.bool_], clean: NDArray[np.bool_], dirty: NDArray[np.bool_]
+    metric: str, answers: Sequence[bool | None], clean: NDArray[np.bool_], dirty: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    parts = {"all": right, "clean": right[clean], "dirty": right[dirty]}
+    asked = np.array([one is not None for one in answers])
+    right = np.array([bool(one) for one in answers])
+    parts = {"all": right[asked], "clean": right[asked & clean], "dirty": right[asked & dirty]}
     values = {name: {"documents": len(hits), **_fraction(metric, hits)} for name, hits in parts.items()}
-    difference = values["clean"][metric] - values["all"][metric] if clean.any() else None
+    difference = values["clean"][metric] - values["all"][metric] if values["clean"]["documents"] else None
     return {"metric": metric, **values, "clean_minus_all": difference}
 
 

@@ -42,8 +42,9 @@ class Evaluation:
     """task -> number of shots -> a few documents: prompt, target, and what the model made of them"""
     documents: dict[str, Sequence[TaskDocument]]
     """task -> the documents that were scored"""
-    right: dict[str, dict[str, Sequence[bool]]]
-    """task -> number of shots -> whether each document was answered rightly, by the task's metric"""
+    right: dict[str, dict[str, Sequence[bool | None]]]
+    """task -> number of shots -> whether each document was answered rightly, by the task's metric; None: it could not
+    be asked"""
     problems: dict[str, Sequence[Problem]]
     """task -> documents that could not be scored"""
 
@@ -102,12 +103,13 @@ def evaluate(
     dataset: Dataset | None,
     tasks: Sequence[str],
     settings: Settings,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     outcomes: Outcomes | None = None,
     read_before: Work | None = None,
 ) -> Evaluation:
     """Scores `tasks` (names, or files that declare one) at every number of shots. Collective over all ranks. The
-    reporting rank keeps `outcomes`, and what they hold already is not asked again. `read_before`: what `read` found.
+    reporting rank keeps `outcomes`, and what they hold already is not asked again. `progress` gets what is asked, and
+    how many documents of how many are done (0 of 0: not known). `read_before`: what `read` found.
 
     Raises ConfigError for an unknown task, a missing file, text too short for the shots, or what a model of this kind
     cannot do; RunError when the model's scores are not numbers.
@@ -117,12 +119,12 @@ def evaluate(
     chosen, loaded, shots, pools = work.tasks, work.documents, work.shots, work.pools
     results: Results = {}
     samples: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    right: dict[str, dict[str, Sequence[bool]]] = {}
+    right: dict[str, dict[str, Sequence[bool | None]]] = {}
     problems: dict[str, Sequence[Problem]] = {}
     kept: list[Scored] = []
     for name in tasks:
         if name == HELD_OUT:
-            progress(name)
+            progress(name, 0, 0)
             results[name] = {"0": _held_out(engine, scorer, dataset, settings)}
             continue
         task, documents = chosen[name], loaded[name].documents

@@ -1,50 +1,90 @@
-"""What was scored, as lines for a terminal: the figures of the report's tables, with their counts and errors."""
+"""What was scored, as lines for a terminal: the figures of the report's tables."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pretrain.evaluate.report import METRICS, figure, with_error
+from pretrain.evaluate.report import gpt3
+from pretrain.evaluate.report.metrics import (
+    chance_text,
+    figure,
+    metric_named,
+    metrics_of,
+    score_text,
+    spread_text,
+)
+from pretrain.evaluate.report.sections import cut_prompts
 from pretrain.evaluate.run import Results
+from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 
-_HEADS = ("task", "shots", "documents", "right", "score", "perplexity")
 _WIDTH = 100
+_LEAST = 12  # characters that are left of a name
+_LEFT = ("task", "metric")
 _KEPT = ("loss", "token_count", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """of held-out text, by a tracker"""
+_COUNTS = ("documents", "not_asked", "malformed", "truncated", "chance")
+"""of tasks, likewise, besides metrics"""
 
 
-def table(results: Results, explanation: str | None) -> str:
-    """A row for each task and number of shots; below, the held-out text, and how its loss goes with training's."""
-    lines = list(_lines([_HEADS, *_rows(results)])) if any(name != HELD_OUT for name in results) else []
+def table(
+    results: Results, explanation: str | None, parameters: int, problems: Mapping[str, Sequence[Problem]] | None = None
+) -> str:
+    """A row for each task and number of shots, beside GPT-3 of the size that is nearest to `parameters`; then what was
+    not scored; below, the held-out text, and how its loss goes with training's."""
+    lines = list(_lines(list(_rows(results, parameters)))) if any(name != HELD_OUT for name in results) else []
+    notes = [f"cut to fit the model: {', '.join(cut)}"] if (cut := cut_prompts(results)) else []
+    notes += [
+        f"not scored: {len(some):,} of {task}, first {some[0].where}: {some[0].what}"
+        for task, some in (problems or {}).items()
+        if some
+    ]
+    for note in notes:
+        lines += textwrap.wrap(note, _WIDTH, break_on_hyphens=False)
     if HELD_OUT in results:
         lines += [*([""] if lines else []), _held_out(results[HELD_OUT]["0"])]
         lines += textwrap.wrap(explanation or "", _WIDTH)
     return "\n".join(lines)
 
 
-def _rows(results: Results) -> Iterator[tuple[str, ...]]:
+def _rows(results: Results, parameters: int) -> Iterator[dict[str, str]]:
+    """By heading; a heading whose cells are all empty is left out by `_lines`."""
+    size = gpt3.nearest(parameters)
     for task, by_shots in results.items():
         if task == HELD_OUT:
             continue
         for number, (shots, result) in enumerate(by_shots.items()):
             metric = result["metric"]
-            error = result.get("perplexity_stderr")
-            yield (
-                task if not number else "",
-                shots,
-                f"{result['documents']:,}",
-                f"{result.get(f'{metric}_count', ''):,}" if f"{metric}_count" in result else "",
-                f"{with_error(result, metric)} {METRICS.get(metric, metric)}",
-                figure(result.get("perplexity")) + (f" ± {figure(error)}" if error is not None else ""),
-            )
+            yield {
+                "task": task if not number else "",
+                "shots": shots,
+                "documents": f"{result['documents']:,}",
+                "score": score_text(result, metric),
+                "draws": f"± {spread}" if (spread := spread_text(result, metric)) else "",
+                "metric": metric_named(metric).short if not number else "",
+                "chance": chance_text(result, metric) if not number else "",
+                gpt3.size_text(size): gpt3.cell(task, metric, int(shots), size),
+            }
 
 
-def _lines(rows: list[tuple[str, ...]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        first, *others = zip(row, widths, strict=True)
-        yield "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)])
+def _lines(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    heads = [head for head in rows[0] if any(row[head] for row in rows)]
+    cells = [heads, *([row[head] for head in heads] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for head in _LEFT:  # a name is cut where the line is longer than the terminal
+        place = heads.index(head)
+        over = sum(widths) + 2 * (len(widths) - 1) - _WIDTH
+        widths[place] = min(widths[place], max(_LEAST, widths[place] - over))
+    for row in cells:
+        shown = [
+            _cut(text, width).ljust(width) if head in _LEFT else text.rjust(width)
+            for head, text, width in zip(heads, row, widths, strict=True)
+        ]
+        yield "  ".join(shown).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _held_out(found: dict[str, Any]) -> str:
@@ -55,12 +95,16 @@ def _held_out(found: dict[str, Any]) -> str:
 
 
 def scores(results: Results) -> dict[str, float]:
-    """What a tracker keeps of them: `eval/TASK/N-shot/METRIC` (`eval/heldout/METRIC`), with errors and the documents
-    that were scored."""
+    """What a tracker keeps of them: `eval/TASK/N-shot/METRIC` (`eval/heldout/METRIC`), with errors, spreads between
+    draws, and the numbers of documents."""
     found: dict[str, float] = {}
     for task, by_shots in results.items():
         for shots, result in by_shots.items():
             prefix = f"eval/{task}" if task == HELD_OUT else f"eval/{task}/{shots}-shot"
-            kept = _KEPT if task == HELD_OUT else ("documents", *(n for m in METRICS for n in (m, f"{m}_stderr")))
+            kept = _KEPT if task == HELD_OUT else (*_COUNTS, *_of_metrics(result))
             found |= {f"{prefix}/{name}": float(result[name]) for name in kept if result.get(name) is not None}
     return found
+
+
+def _of_metrics(result: Mapping[str, Any]) -> list[str]:
+    return [f"{metric}{part}" for metric in metrics_of(result) for part in ("", "_stderr", "_spread")]

@@ -85,7 +85,7 @@ class Progress:
             where = "host" if metrics.device_peak_bytes is None else "GPU"
             yield _Part(f"{size(peak_bytes)} {where}", size(peak_bytes), 2, "quiet")
         if self._speed:
-            left = _duration(max(0, self._end_tokens - metrics.tokens) / self._speed)
+            left = duration(max(0, self._end_tokens - metrics.tokens) / self._speed)
             yield _Part(f"{left} left", f"{left.replace(' min', 'm').replace(' s', 's').replace(' ', '')} left", 7)
 
     def _fitted(self, metrics: StepMetrics) -> str:
@@ -111,7 +111,7 @@ def _short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """As `42 s`, `3 min 05 s`, `7 h 12 min`, `3 d 04 h`."""
     whole = round(seconds)
     for unit, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):

@@ -63,10 +63,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
-        "writing",
-        "train eval verify compare export import_ translate generate lm_eval keys",
+        "decoding writing",
+        "train eval_report verify compare export import_ translate generate lm_eval keys",
         "data_build data_inspect data_ledger data_trace",
-        "data",
+        "data eval",
     ),
     "launch": ("demo_text", "corpora demo"),
 }

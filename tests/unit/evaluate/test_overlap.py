@@ -17,12 +17,13 @@ from data_pipeline.overlap.examples import EvaluationSet
 from data_pipeline.overlap.overlap import example_hashes
 from pretrain.engine.base import Scores
 from pretrain.evaluate.overlap import overlap
-from pretrain.evaluate.report import write
+from pretrain.evaluate.report.write import write
 from pretrain.evaluate.run import Evaluation, Settings, evaluate
+from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.tasks.base import Sources
-from pretrain.evaluate.tasks.registry import TASKS
+from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, Silent, ToyTokenizer
-from tests.unit.evaluate.test_report import FACTS, Page
+from tests.unit.evaluate.report.pages import FACTS, Page, many
 
 DIRTY = (3, 7)
 """The passages of `data_dir` on Ann and Eve, and on Ben and Eve."""
@@ -33,6 +34,7 @@ class KnowsAnn(FakeEngine):
 
     def __init__(self) -> None:
         super().__init__(model=None)  # type: ignore[arg-type]
+        self.decodes = False
 
     def score(self, batch: Rows) -> Scores:
         about_ann = (batch.tokens[:, :3] == list(b"Ann")).all(axis=1)
@@ -58,10 +60,15 @@ def _build(folder: Path, planted: list[str], against: list[dict[str, Any]]) -> D
     return Dataset(folder / "set")
 
 
+def _scored(settings: Settings) -> Evaluation:
+    engine = KnowsAnn()
+    return evaluate(engine, CausalScorer(engine, ToyTokenizer(), LENGTH), None, ["lambada_openai"], settings)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def evaluation(data_dir: Path) -> Evaluation:
-    settings = Settings(shots=(0,), sequence_length=LENGTH, data_dir=data_dir)
-    return evaluate(KnowsAnn(), ToyTokenizer(), None, ["lambada_openai"], settings)  # type: ignore[arg-type]
+    settings = Settings(shots=(0,), data_dir=data_dir)
+    return _scored(settings)
 
 
 @pytest.fixture
@@ -171,9 +178,13 @@ def test_a_task_that_no_set_holds_is_not_known(
 def test_examples_too_short_to_be_looked_for_are_not_known(
     data_dir: Path, tmp_path: Path, least: int, unknown: int
 ) -> None:
-    documents = TASKS["reversed_words"].load(Sources(data_dir, None, ToyTokenizer(), 0))  # type: ignore[arg-type]
+    documents = task_named("reversed_words").load(Sources(data_dir, None, ToyTokenizer(), 0)).documents  # type: ignore[arg-type]
     scored = Evaluation(
-        {"reversed_words": {"0": {}}}, {}, {"reversed_words": documents}, {"reversed_words": {"0": [1] * 6}}
+        {"reversed_words": {"0": {"metric": "exact_match"}}},
+        {},
+        {"reversed_words": documents},
+        {"reversed_words": {"0": [True] * 6}},
+        {},
     )
     files = str(data_dir / "**" / "reversed_words*")
     dataset = _build(tmp_path / "a", [], [{"files": files, "least_words": least}])
@@ -182,15 +193,54 @@ def test_examples_too_short_to_be_looked_for_are_not_known(
 
 
 def test_of_a_limit_only_what_was_scored_counts(data_dir: Path, lambada: Dataset) -> None:
-    settings = Settings(shots=(0, 1), sequence_length=LENGTH, data_dir=data_dir, limit=5)
-    few = evaluate(KnowsAnn(), ToyTokenizer(), None, ["lambada_openai"], settings)  # type: ignore[arg-type]
+    settings = Settings(shots=(0, 1), data_dir=data_dir, limit=5)
+    few = _scored(settings)
     found = overlap(few, {"a": searched_sets(lambada)})["tasks"]["lambada_openai"]
     assert [found[name] for name in ("documents", "dirty", "clean")] == [5, 1, 4]
     assert list(found["shots"]) == ["0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [
+        ("hellaswag", "accuracy_per_token"),
+        ("cb", "accuracy_sum"),
+        ("coqa", "exact_match"),
+        ("wmt14_en_fr", "exact_match"),
+    ],
+)
+def test_parts_of_a_task_are_compared_by_a_share_of_right_answers(task: str, metric: str) -> None:
+    """Its own metric where that is one."""
+    evaluation = many(only=[task])
+    documents = evaluation.documents[task]
+    hashes = example_hashes([document.context + document.target for document in documents])
+    known = SearchedSet("all", 13, len(hashes), 0, 0, {}, hashes, hashes[:0])
+    found = overlap(evaluation, {"a": [known]})["tasks"][task]["shots"]["0"]
+    right = evaluation.right[task]["0"]
+    assert (found["metric"], found["all"][metric], found["clean_minus_all"]) == (metric, sum(right) / len(right), 0)
+
+
+def test_a_text_without_a_right_answer_is_counted_but_not_compared() -> None:
+    evaluation = many(only=["ptb"])
+    hashes = example_hashes([document.context + document.target for document in evaluation.documents["ptb"]])
+    known = SearchedSet("all", 13, 1, 0, 1, {}, hashes, hashes)
+    found = overlap(evaluation, {"a": [known]})["tasks"]["ptb"]
+    assert (found["dirty"], found["shots"]) == (1, {})
+
+
+def test_documents_that_could_not_be_asked_are_in_no_share() -> None:
+    evaluation = many(only=["coqa"])
+    evaluation.right["coqa"]["0"] = [None] * 15 + [True, True, True, True, False]
+    documents = evaluation.documents["coqa"]
+    hashes = example_hashes([document.context + document.target for document in documents])
+    known = SearchedSet("all", 13, len(hashes), 0, 0, {}, hashes, hashes[:0])
+    found = overlap(evaluation, {"a": [known]})["tasks"]["coqa"]["shots"]["0"]
+    assert (found["all"]["documents"], found["all"]["exact_match"]) == (5, 0.8)
+    assert (found["clean"]["documents"], found["dirty"]["documents"]) == (5, 0)
+
+
 def test_examples_are_numbered_by_the_lines_that_are_not_blank(tmp_path: Path) -> None:
-    texts = ["one\u2028line separator", "two\x85next line", "three"]
+    texts = ["one\u2028line separator", "two\x85next line", "and three"]
     lines = "\n\n \n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts)
     path = tmp_path / "lambada_test.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + lines.encode())
@@ -211,6 +261,6 @@ def test_tasks_of_published_files_have_their_examples_in_order(
 
 
 def _hashes(task: str, folder: Path) -> list[int]:
-    documents = TASKS[task].load(Sources(folder, None, ToyTokenizer(), 0))  # type: ignore[arg-type]
+    documents = task_named(task).load(Sources(folder, None, ToyTokenizer(), 0)).documents  # type: ignore[arg-type]
     hashes: list[int] = example_hashes([document.context + document.target for document in documents]).tolist()
     return hashes

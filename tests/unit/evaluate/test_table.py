@@ -9,17 +9,23 @@ import pytest
 from data_pipeline.dataset.dataset import Dataset
 from pretrain.evaluate.in_training import InTraining, explanation, in_training
 from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.table import scores, table
+from pretrain.evaluate.tasks.jsonl import Problem
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
+from tests.unit.evaluate.report.pages import many
 
 RESULTS: dict[str, Any] = {
     "last_word": {
         "0": {
-            "documents": 2000, "accuracy_count": 1234, "accuracy": 0.617, "accuracy_stderr": 0.0109,
+            "documents": 2000, "metric": "accuracy",
+            "accuracy_count": 1234, "accuracy": 0.617, "accuracy_stderr": 0.0109,
+            "truncated": 3, "mean_shots": 0.0,
             "perplexity": 12.345, "perplexity_stderr": 0.5,
         },
         "8": {
-            "documents": 1, "accuracy_count": 1, "accuracy": 1.0, "accuracy_stderr": None,
+            "documents": 1, "metric": "accuracy", "accuracy_count": 1, "accuracy": 1.0, "accuracy_stderr": None,
+            "truncated": 0, "mean_shots": 8.0,
             "perplexity": None, "perplexity_stderr": None,
         },
     },
@@ -31,11 +37,14 @@ RESULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_table_has_tasks_by_shots_with_counts_and_errors() -> None:
-    assert table(RESULTS, "Why it differs.").splitlines() == [
-        "task       shots  documents  right                  score   perplexity",
-        "last_word      0      2,000  1,234  61.7 ± 1.1 % accuracy  12.35 ± 0.5",
-        "               8          1      1       100.0 % accuracy             ",
+def test_the_table_has_tasks_by_shots_with_errors_and_metrics_in_words() -> None:
+    problems = {"last_word": [Problem("words.jsonl:7", "it is not JSON"), Problem("words.jsonl:9", "it is empty")]}
+    assert table(RESULTS, "Why it differs.", 125_000_000, problems).splitlines() == [
+        "task       shots  documents         score  metric",
+        "last_word      0      2,000  61.7 ± 1.1 %  accuracy of target",
+        "               8          1       100.0 %",
+        "cut to fit the model: last_word 0-shot 3 of 2,000",
+        "not scored: 2 of last_word, first words.jsonl:7: it is not JSON",
         "",
         "held-out loss 3.5741 nats per token over 46,814 tokens (perplexity 35.66 per token, 7.5 per byte)",
         "Why it differs.",
@@ -43,10 +52,27 @@ def test_the_table_has_tasks_by_shots_with_counts_and_errors() -> None:
 
 
 def test_every_task_has_its_row(engine: FakeEngine, dataset: Dataset, data_dir: Path) -> None:
-    settings = Settings(shots=(0, 1), sequence_length=LENGTH, limit=2, data_dir=data_dir)
-    found = evaluate(engine, dataset.tokenizer(), dataset, ["heldout", "last_word", "reversed_words"], settings)
-    lines = table(found.results, None).splitlines()
+    settings = Settings(shots=(0, 1), limit=2, data_dir=data_dir)
+    scorer = CausalScorer(engine, dataset.tokenizer(), LENGTH)
+    found = evaluate(engine, scorer, dataset, ["heldout", "last_word", "reversed_words"], settings)
+    lines = table(found.results, None, 1).splitlines()
     assert [line.split()[0] for line in lines[1:] if line] == ["last_word", "1", "reversed_words", "1", "held-out"]
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_every_kind_of_task_stands_in_100_columns_with_chance_draws_and_gpt_3(draws: int) -> None:
+    results = many(draws=draws).results
+    results["a_task_of_a_very_long_name_that_its_user_has_declared"] = results["hellaswag"]
+    lines = table(results, None, 350_000_000).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert ("draws" in lines[0]) == (draws == 3)
+    rows = {line.split()[0]: line for line in lines if line}
+    assert "accuracy per token" in rows["hellaswag"]
+    assert "25.0 %" in rows["hellaswag"]
+    assert "accuracy unconditional" in rows["arc_easy"]
+    assert rows["arithmetic_2da"].endswith("0.65"), "GPT-3 Medium, zero-shot, from the paper's table"
+    assert "GPT-3 350M" in lines[0]
+    assert any(row.startswith("a_task_of_a_") and row.endswith("…") for row in rows)
 
 
 def test_a_tracker_gets_each_score_by_task_and_shots() -> None:
@@ -54,8 +80,22 @@ def test_a_tracker_gets_each_score_by_task_and_shots() -> None:
     assert found["eval/last_word/0-shot/accuracy"] == 0.617
     assert found["eval/last_word/0-shot/accuracy_stderr"] == 0.0109
     assert found["eval/last_word/8-shot/documents"] == 1.0
+    assert found["eval/last_word/0-shot/perplexity_stderr"] == 0.5
+    assert found["eval/last_word/0-shot/truncated"] == 3.0
     assert found["eval/heldout/loss"] == 3.5741
     assert "eval/heldout/word_perplexity" not in found, "what isn't known is no number"
+
+
+def test_a_tracker_gets_the_metrics_of_every_kind_of_task_and_their_spread() -> None:
+    results = many(draws=2).results
+    found = scores(results)
+    for task, metric in (("hellaswag/20", "accuracy_per_token"), ("cb/32", "macro_f1"), ("wmt14_en_fr/64", "bleu")):
+        name, k = task.split("/")
+        for part in ("", "_stderr", "_spread"):
+            assert found[f"eval/{name}/{k}-shot/{metric}{part}"] == results[name][k][f"{metric}{part}"]
+    assert found["eval/hellaswag/0-shot/chance"] == 0.25
+    assert found["eval/ptb/0-shot/word_perplexity"] == results["ptb"]["0"]["word_perplexity"]
+    assert all(isinstance(value, float) for value in found.values())
 
 
 @pytest.mark.parametrize(

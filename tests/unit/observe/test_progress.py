@@ -8,7 +8,7 @@ from typing import TextIO
 import pytest
 
 from pretrain.observe.metrics import StepMetrics
-from pretrain.observe.progress import Progress, _duration
+from pretrain.observe.progress import Progress, duration
 
 STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
 
@@ -208,4 +208,4 @@ def test_the_time_left_follows_the_tokens_left_and_recent_speed() -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert _duration(seconds) == text
+    assert duration(seconds) == text

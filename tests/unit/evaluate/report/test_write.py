@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,19 @@ import pytest
 from data_pipeline.dataset.dataset import Dataset
 from docs.make.browser import CHROMIUM, measured
 from pretrain.evaluate.in_training import InTraining
-from pretrain.evaluate.report import Facts, _curve, write
+from pretrain.evaluate.report.write import _curve, write
 from pretrain.evaluate.run import Evaluation, Settings, evaluate
+from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.tasks.jsonl import Problem
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
-
-FACTS = Facts("toy", "checkpoints/step-00000020", 20, 40960, 130_000, "tensor 2", 0, 5, {"torch": "2.13.0"}, 7.0)
+from tests.unit.evaluate.report.pages import FACTS, Page, many
 
 
 @pytest.fixture
 def evaluation(engine: FakeEngine, dataset: Dataset, data_dir: Path) -> Evaluation:
-    settings = Settings(shots=(0, 1, 4), sequence_length=LENGTH, limit=5, data_dir=data_dir)
+    settings = Settings(shots=(0, 1, 4), limit=5, data_dir=data_dir)
     tasks = ["heldout", "last_word", "lambada_openai", "reversed_words"]
-    return evaluate(engine, dataset.tokenizer(), dataset, tasks, settings)
+    return evaluate(engine, CausalScorer(engine, dataset.tokenizer(), LENGTH), dataset, tasks, settings)
 
 
 @pytest.fixture
@@ -39,22 +39,6 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Page(HTMLParser):
-    """Collects text, tags and addresses."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.text, self.tags, self.addresses = "", [], []
-        self.feed(html)
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action", "data")]
-
-
 def test_equal_scores_give_equal_results(evaluation: Evaluation, run_dir: Path, tmp_path: Path) -> None:
     write(tmp_path / "a", evaluation, FACTS, run_dir)
     write(tmp_path / "b", evaluation, replace(FACTS, name="other", layout="data 2", versions={}))
@@ -63,6 +47,9 @@ def test_equal_scores_give_equal_results(evaluation: Evaluation, run_dir: Path, 
     assert one["facts"]["name"] == "toy"
     assert one["facts"]["versions"] == {"torch": "2.13.0"}
     assert one["facts"]["date"].startswith("20")
+    assert one["facts"]["documents"] == other["facts"]["documents"]
+    assert one["samples"] == evaluation.samples
+    assert one["problems"] == {}
 
 
 def test_the_page_needs_nothing_from_outside(evaluation: Evaluation, run_dir: Path, tmp_path: Path) -> None:
@@ -86,13 +73,14 @@ def test_the_page_shows_results_curve_and_published_numbers(
     accuracy = evaluation.results["lambada_openai"]["4"]
     assert f"{100 * accuracy['accuracy']:.1f} ± {100 * accuracy['accuracy_stderr']:.1f} %" in text
     assert f"{evaluation.results['heldout']['0']['loss']:.4f}" in text
-    assert "GPT-3 as published" in text
-    assert "Small (125M)" in text
-    assert "76.2 · 72.5 · 86.4 %" in text
+    assert "GPT-3 125M" in text
+    for few in ("42.7", "76.2", "22 (K=15)", "86.4 (K=15)"):
+        assert few in text
     for label in ("training", "held-out text", "token frequencies alone", "tokens trained on", "shots", "last_word"):
         assert label in text
     for sample in evaluation.samples["reversed_words"]["4"]:
-        assert sample["prompt"].strip() in text
+        assert sample["prompt"].removesuffix(sample["question"]).strip() in text
+        assert sample["question"].strip() in text
     assert "{{" not in text
 
 
@@ -108,11 +96,66 @@ def test_page_and_record_say_what_training_found(evaluation: Evaluation, tmp_pat
 
 
 def test_what_a_model_says_cannot_become_markup(evaluation: Evaluation, tmp_path: Path) -> None:
-    sample = {"prompt": "<script>", "target": "<b>", "probability": 0.5, "greedy": False, "answer": "<img src=x>"}
-    write(tmp_path, replace(evaluation, samples={"reversed_words": {"0": [sample]}}), FACTS)
+    sample = evaluation.samples["reversed_words"]["0"][0]
+    said = sample["outcomes"] | {"text": {"answer": "<img src=x>", "tokens": [], "right": False, "f1": 0.0}}
+    hostile = sample | {"prompt": "<script>", "question": "<script>", "target": "<b>", "outcomes": said}
+    problems = {"reversed_words": [Problem("<b>.jsonl:1", "<script>")]}
+    samples = {"reversed_words": {"0": [hostile]}}
+    write(tmp_path, replace(evaluation, samples=samples, problems=problems), replace(FACTS, name="<script>"))
     page = Page((tmp_path / "report.html").read_text())
     assert not {"script", "img"} & set(page.tags)
     assert "<img src=x>" in page.text
+    assert "<b>.jsonl:1" in page.text
+
+
+def test_half_a_character_of_a_document_is_written(evaluation: Evaluation, tmp_path: Path) -> None:
+    write(tmp_path, replace(evaluation, problems={"last_word": [Problem("a:1", "it has \ud800")]}), FACTS)
+    record = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert record["problems"] == {"last_word": [{"where": "a:1", "what": "it has \ud800"}]}
+    assert "it has" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_every_line_names_how_its_score_is_made_and_its_chance(tmp_path: Path) -> None:
+    evaluation = many(draws=2)
+    write(tmp_path, evaluation, replace(FACTS, draws=2))
+    text = Page((tmp_path / "report.html").read_text()).words
+    for line in (
+        "hellaswag accuracy, choices compared per token 60 documents · chance 25.0 %",
+        "arc_easy accuracy, choices compared by how much the question raises their probability 60 documents",
+        "winograd accuracy, choices compared by log probability as it is 60 documents · chance 50.0 %",
+        "cb F1, mean of the classes 60 documents",
+        "coqa F1 of the words of the text made 20 documents",
+        "wmt14_en_fr BLEU of the texts made 8 documents",
+        "ptb perplexity per word 1 document",
+    ):
+        assert line in text
+    few = evaluation.results["hellaswag"]["20"]
+    score = f"{100 * few['accuracy_per_token']:.1f} ± {100 * few['accuracy_per_token_stderr']:.1f} %"
+    assert f"20 {score} ± {100 * few['accuracy_per_token_spread']:.1f} %" in text
+    assert "the standard deviation between 2 choices of the examples shown" in text
+
+
+def test_what_was_cut_or_not_scored_is_counted_and_located(tmp_path: Path) -> None:
+    evaluation = many()
+    bad = [Problem(f"hellaswag.jsonl:{line}", "it has no 'label'") for line in range(1, 9)]
+    write(tmp_path, replace(evaluation, problems=evaluation.problems | {"hellaswag": bad}), FACTS)
+    text = Page((tmp_path / "report.html").read_text()).words
+    assert "arithmetic_2da 50-shot 12 of 80 (48.5 examples shown on average)" in text
+    assert "Not scored: 8 of hellaswag" in text
+    assert "hellaswag.jsonl:5 it has no 'label'" in text
+    assert "hellaswag.jsonl:6" not in text
+    assert "and 3 more, in report.json" in text
+    assert len(json.loads((tmp_path / "report.json").read_text())["problems"]["hellaswag"]) == 8
+
+
+def test_the_page_says_what_it_takes_to_do_it_again(tmp_path: Path) -> None:
+    write(tmp_path, many(), FACTS)
+    text = Page((tmp_path / "report.html").read_text()).words
+    record = json.loads((tmp_path / "report.json").read_text())
+    for said in (FACTS.command, FACTS.identity, FACTS.scorer, FACTS.decoding, FACTS.layout, "seed 0, 1 draw", "2.13.0"):
+        assert said in text
+    for task, digest in record["facts"]["documents"].items():
+        assert f"{task} {digest}" in text
 
 
 def test_the_curve_has_each_step_once_and_no_torn_or_bad_lines(run_dir: Path) -> None:
@@ -128,8 +171,9 @@ def test_a_checkpoint_without_a_run_has_no_curve(evaluation: Evaluation, tmp_pat
 
 @pytest.mark.parametrize("task", ["heldout", "arithmetic_2da", "last_word"])
 def test_one_task_alone_makes_a_report(engine: FakeEngine, dataset: Dataset, tmp_path: Path, task: str) -> None:
-    settings = Settings(shots=(0,), sequence_length=LENGTH, limit=1)
-    write(tmp_path, evaluate(engine, dataset.tokenizer(), dataset, [task], settings), FACTS)
+    settings = Settings(shots=(0,), limit=1)
+    scorer = CausalScorer(engine, dataset.tokenizer(), LENGTH)
+    write(tmp_path, evaluate(engine, scorer, dataset, [task], settings), FACTS)
     assert Page((tmp_path / "report.html").read_text()).text.count("toy") >= 1
 
 
@@ -137,23 +181,21 @@ LAYOUT = """JSON.stringify({
     hidden: page.documentElement.scrollWidth - page.documentElement.clientWidth,
     charts: [...page.querySelectorAll("svg")]
         .map(chart => chart.getBoundingClientRect().width / chart.viewBox.baseVal.width).filter(scale => scale > 0),
-    scrolling: [...page.querySelectorAll(".wide")].filter(box => box.scrollWidth > box.clientWidth)
+    scrolling: [...page.querySelectorAll(".wide:not(details *)")].filter(box => box.scrollWidth > box.clientWidth)
         .map(box => box.offsetHeight - box.clientHeight),
-    tables: page.querySelectorAll("table").length,
 })"""
 A_POINT = 96 / 72  # pixels
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
-@pytest.mark.parametrize(("width", "scrolling"), [(390, 2), (1280, 0)])
+@pytest.mark.parametrize(("width", "scrolling"), [(390, 1), (1280, 0)])
 def test_in_a_browser_only_tables_are_wider_than_the_screen_and_charts_are_not_shrunk(
-    evaluation: Evaluation, run_dir: Path, tmp_path: Path, width: int, scrolling: int
+    run_dir: Path, tmp_path: Path, width: int, scrolling: int
 ) -> None:
-    write(tmp_path / "out", evaluation, FACTS, run_dir)
+    write(tmp_path / "out", many(draws=2), FACTS, run_dir)
     layout = json.loads(measured((tmp_path / "out" / "report.html").read_text(), width, LAYOUT))
     assert layout["hidden"] == 0
-    assert len(layout["charts"]) == 1 + 3, "one of the two curves, and every panel"
-    assert layout["charts"] == pytest.approx([A_POINT] * 4, rel=0.02)
-    assert layout["tables"] == 2
-    assert len(layout["scrolling"]) == scrolling
+    assert len(layout["charts"]) == 1 + 7, "one of the two curves, and every panel"
+    assert layout["charts"] == pytest.approx([A_POINT] * 8, rel=0.02)
+    assert len(layout["scrolling"]) == scrolling, "held-out text, where the screen is a phone's"
     assert all(bar >= 8 for bar in layout["scrolling"]), "a bar shows that a table scrolls"

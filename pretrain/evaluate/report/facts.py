@@ -1,0 +1,53 @@
+"""What was evaluated, and how: everything that it takes to do it again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pretrain.evaluate.decoding.base import Beam, Decoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Of one checkpoint."""
+
+    name: str
+    """of the run"""
+    checkpoint: str
+    identity: str
+    """digest of the weights, and of the precision that they were asked in"""
+    step: int
+    tokens: int
+    """trained on"""
+    parameters: int
+    layout: str
+    """of the evaluation"""
+    scorer: str
+    """what a score is, by the kind of model"""
+    seed: int
+    """of the choice of shots, and of generated documents"""
+    shots: Sequence[int] | None
+    """asked for; None: 0, 1 and the K of the paper's few-shot setting"""
+    draws: int
+    """choices of shots for each document"""
+    limit: int | None
+    """documents per task"""
+    decoding: str
+    """how answers in text were made"""
+    command: str
+    """what was typed"""
+    versions: dict[str, str]
+    """of the libraries"""
+    unigram_entropy: float | None
+    """of the held-out tokens, nats per token (see heldout.py)"""
+
+
+def decoding_words(how: Decoding | None) -> str:
+    """How texts are made, as a report says it."""
+    if how is None:
+        return "as GPT-3's paper: greedy, or where it says so a beam of 4 with length penalty 0.6"
+    if isinstance(how, Beam):
+        return f"a beam of {how.width} with length penalty {how.penalty:g}"
+    if how.temperature == 0:
+        return "greedy"
+    among = [f"{name} {value:g}" for name, value in (("top-k", how.top_k), ("top-p", how.top_p)) if value is not None]
+    return ", ".join([f"drawn at temperature {how.temperature:g}", *among, f"seed {how.seed}"])

@@ -1,0 +1,109 @@
+"""What metrics are called, and how their values are written."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_ERROR = "_stderr"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How people read one."""
+
+    words: str
+    """what it is, with the way that choices are compared"""
+    short: str
+    """for a terminal, 23 characters at most"""
+    kind: Literal["share", "points", "plain"]
+    """written in per cent; times 100; as it is"""
+
+    @property
+    def times(self) -> int:
+        """What a value is multiplied by."""
+        return 1 if self.kind == "plain" else 100
+
+    @property
+    def unit(self) -> str:
+        """After a value."""
+        return " %" if self.kind == "share" else ""
+
+
+def _compared(by: str) -> str:
+    return f"accuracy, choices compared {by}"
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric("accuracy, every token of the target most probable", "accuracy of target", "share"),
+    "accuracy_sum": Metric(_compared("by log probability as it is"), "accuracy by sum", "share"),
+    "accuracy_per_token": Metric(_compared("per token"), "accuracy per token", "share"),
+    "accuracy_per_character": Metric(_compared("per character"), "accuracy per character", "share"),
+    "accuracy_per_byte": Metric(_compared("per byte"), "accuracy per byte", "share"),
+    "accuracy_unconditional": Metric(
+        _compared("by how much the question raises their probability"), "accuracy unconditional", "share"
+    ),
+    "exact_match": Metric("exact match of the text made", "exact match", "share"),
+    "f1": Metric("F1 of the words of the text made", "F1 of words", "points"),
+    "bleu": Metric("BLEU of the texts made", "BLEU", "points"),
+    "macro_f1": Metric("F1, mean of the classes", "macro F1", "points"),
+    "group_f1": Metric("F1 of the answers that are true", "F1 of answers", "points"),
+    "group_all": Metric("questions with every answer judged rightly", "all answers right", "share"),
+    "perplexity": Metric("perplexity of the target", "perplexity of target", "plain"),
+    "token_perplexity": Metric("perplexity per token", "perplexity per token", "plain"),
+    "word_perplexity": Metric("perplexity per word", "perplexity per word", "plain"),
+    "byte_perplexity": Metric("perplexity per byte", "perplexity per byte", "plain"),
+    "loss": Metric("loss, nats per token", "loss per token", "plain"),
+    "bits_per_byte": Metric("bits per byte", "bits per byte", "plain"),
+}
+"""by their names in results"""
+
+
+def metric_named(name: str) -> Metric:
+    """One that isn't known, such as another version's, is called by its name."""
+    return METRICS.get(name) or Metric(name.replace("_", " "), name.replace("_", " "), "plain")
+
+
+def metrics_of(result: Mapping[str, Any]) -> list[str]:
+    """All metrics of a task's result, the main one first."""
+    names = [name.removesuffix(_ERROR) for name in result if name.endswith(_ERROR)]
+    return sorted(names, key=lambda name: name != result["metric"])
+
+
+def score_text(result: Mapping[str, Any] | None, name: str) -> str:
+    """A value with one standard error; nothing for what isn't known."""
+    if result is None or result.get(name) is None:
+        return ""
+    metric, error = metric_named(name), result.get(f"{name}{_ERROR}")
+    if metric.kind == "plain":
+        return figure(result[name]) + (f" ± {figure(error, 2)}" if error is not None else "")
+    value = f"{metric.times * result[name]:.1f}"
+    return value + (f" ± {metric.times * error:.1f}" if error is not None else "") + metric.unit
+
+
+def spread_text(result: Mapping[str, Any] | None, name: str) -> str:
+    """The standard deviation between draws of shots; nothing where there is one draw."""
+    spread = None if result is None else result.get(f"{name}_spread")
+    if spread is None:
+        return ""
+    metric = metric_named(name)
+    return figure(spread, 2) if metric.kind == "plain" else f"{metric.times * spread:.1f}{metric.unit}"
+
+
+def chance_text(result: Mapping[str, Any], name: str) -> str:
+    """Accuracy of choosing blindly; nothing where that isn't known, or for other metrics."""
+    return f"{100 * result['chance']:.1f} %" if "chance" in result and name.startswith("accuracy") else ""
+
+
+def figure(number: float | None, digits: int = 4) -> str:
+    """Significant digits; nothing for what isn't known."""
+    if number is None:
+        return ""
+    return f"{number:.2e}" if number >= 1e6 else f"{number:,.0f}" if number >= 1000 else f"{number:.{digits}g}"
+
+
+def compact(number: float) -> str:
+    """12345678 -> 12.3M"""
+    for unit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{suffix}"
+    return f"{number:,.0f}"

@@ -1,0 +1,140 @@
+"""Results -> what the page says of each task."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pretrain.evaluate.report import gpt3
+from pretrain.evaluate.report.metrics import (
+    chance_text,
+    metric_named,
+    metrics_of,
+    score_text,
+    spread_text,
+)
+from pretrain.evaluate.report.panels import by_shots
+from pretrain.evaluate.report.samples import Sample, shown
+from pretrain.evaluate.run import Evaluation, Results
+from pretrain.evaluate.tasks.registry import HELD_OUT
+
+_PROBLEMS = 5  # of each task, on the page
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A share as a bar, in per cent of its length."""
+
+    score: float
+    chance: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task at one number of shots."""
+
+    shots: int
+    score: str
+    spread: str
+    bar: Bar | None
+    gpt3: Sequence[str]
+    """by size"""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One task."""
+
+    task: str
+    metric: str
+    """in words"""
+    documents: int
+    draws: int
+    chance: str
+    rows: Sequence[Row]
+    others: Sequence[tuple[str, Sequence[str]]]
+    """metrics besides the main one, with their values by number of shots"""
+    counts: Sequence[tuple[str, Sequence[str]]]
+    """numbers of documents, likewise"""
+    problems: Sequence[Mapping[str, str]]
+    """the first ones"""
+    num_problems: int
+    sample_shots: int
+    samples: Sequence[Sample]
+    panel: str | None
+    """SVG, where there are several numbers of shots"""
+
+
+def sections(evaluation: Evaluation, sizes: Sequence[str]) -> Iterator[Section]:
+    """A section for each task; `sizes` of GPT-3 stand beside it."""
+    for task, by_k in evaluation.results.items():
+        if task != HELD_OUT:
+            yield _section(evaluation, task, by_k, sizes)
+
+
+def _section(evaluation: Evaluation, task: str, by_k: Mapping[str, dict[str, Any]], sizes: Sequence[str]) -> Section:
+    first = next(iter(by_k.values()))
+    name = first["metric"]
+    samples = evaluation.samples.get(task, {})
+    most = max((int(k) for k, some in samples.items() if some), default=0)
+    problems = evaluation.problems.get(task, ())
+    return Section(
+        task=task,
+        metric=metric_named(name).words,
+        documents=first["documents"],
+        draws=max(result.get("draws", 1) for result in by_k.values()),
+        chance=chance_text(first, name),
+        rows=[_row(task, int(k), result, sizes) for k, result in by_k.items()],
+        others=[
+            (metric_named(other).words, [score_text(result, other) for result in by_k.values()])
+            for other in metrics_of(first)[1:]
+        ],
+        counts=list(_counts(by_k)),
+        problems=[{"where": problem.where, "what": problem.what} for problem in problems[:_PROBLEMS]],
+        num_problems=len(problems),
+        sample_shots=most,
+        samples=[shown(sample, name) for sample in samples.get(str(most), ())],
+        panel=_panel(task, name, by_k, sizes[0]) if len(by_k) > 1 else None,
+    )
+
+
+def _row(task: str, k: int, result: Mapping[str, Any], sizes: Sequence[str]) -> Row:
+    name = result["metric"]
+    bar = None
+    if metric_named(name).kind != "plain" and result[name] is not None:
+        bar = Bar(100 * result[name], 100 * result["chance"] if chance_text(result, name) else None)
+    cells = [gpt3.cell(task, name, k, size) for size in sizes]
+    return Row(k, score_text(result, name), spread_text(result, name), bar, cells)
+
+
+def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    for name, words in (
+        ("documents", "documents scored"),
+        ("truncated", "of these, prompts cut to fit the model"),
+        ("mean_shots", "examples shown, on average"),
+        ("not_asked", "documents whose answer does not fit the model"),
+        ("malformed", "lines that are no document"),
+    ):
+        yield (
+            words,
+            [f"{result[name]:,.4g}" if name == "mean_shots" else f"{result[name]:,}" for result in by_k.values()],
+        )
+
+
+def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) -> str:
+    scores = {int(k): (result[name], result.get(f"{name}_stderr")) for k, result in by_k.items()}
+    chance = next(iter(by_k.values()))["chance"] if chance_text(next(iter(by_k.values())), name) else None
+    exact = {0, 1, gpt3.few_shots(task, name)}  # elsewhere its number of examples is another one
+    published = {k: value for k in scores if k in exact and (value := gpt3.score_at(task, name, k, size)) is not None}
+    return by_shots(task, metric_named(name), scores, chance, gpt3.size_text(size), published)
+
+
+def cut_prompts(results: Results) -> list[str]:
+    """Of each task and number of shots, what did not fit; empty where all did."""
+    return [
+        f"{task} {k}-shot {result['truncated']:,} of {result['documents']:,}"
+        + (f" ({result['mean_shots']:.1f} examples shown on average)" if int(k) else "")
+        for task, by_k in results.items()
+        if task != HELD_OUT
+        for k, result in by_k.items()
+        if result["truncated"]
+    ]

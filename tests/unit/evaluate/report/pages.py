@@ -1,0 +1,174 @@
+"""What tests of reports share: facts, a page's text, and an evaluation of every kind of task, made up by the real
+measures from numbers that no model said."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+
+from pretrain.evaluate.draws import together
+from pretrain.evaluate.measures.base import ForTask, Measure
+from pretrain.evaluate.measures.registry import MEASURES
+from pretrain.evaluate.report.facts import Facts
+from pretrain.evaluate.run import Evaluation
+from pretrain.evaluate.tasks.base import Choice, Task, TaskDocument
+from pretrain.evaluate.tasks.jsonl import Problem
+from tests.unit.evaluate.fakes import LENGTH, ToyTokenizer
+
+FACTS = Facts(
+    name="toy", checkpoint="step-00000020", identity="0123456789abcdef", step=20, tokens=40960, parameters=130_000,
+    layout="tensor 2", scorer="log probability of the target's tokens after the context", seed=0, shots=(0, 1, 4),
+    draws=1, limit=5, decoding="greedy", command="pretrain eval runs/toy --tasks last_word --out reports/toy",
+    versions={"torch": "2.13.0"}, unigram_entropy=7.0,
+)  # fmt: skip
+_HELD_OUT = {
+    "loss_sum": 167_000.0, "token_count": 46_814, "words": None, "text_bytes": 83_000, "loss": 3.5741,
+    "perplexity": 35.66, "word_perplexity": None, "byte_perplexity": 7.5, "bits_per_byte": 2.91,
+}  # fmt: skip
+_QUESTION = "Baking bread: The baker kneads the dough on a table that is white with flour. Then she"
+_ENDINGS = (
+    " puts it into a bowl and lets it rise under a cloth.", " rides it down the hill and waves at the people below.",
+    " reads its last page aloud to a class of children.", " paints it blue, and hangs it beside the other window.",
+)  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Collects text, tags and addresses."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.pieces, self.tags, self.addresses = [], [], []
+        self.feed(html)
+
+    def handle_data(self, data: str) -> None:
+        self.pieces.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href", "action", "data")]
+
+    @property
+    def text(self) -> str:
+        """As it stands there."""
+        return "".join(self.pieces)
+
+    @property
+    def words(self) -> str:
+        """The text, with single spaces, one at least at each tag."""
+        return " ".join(" ".join(self.pieces).split())
+
+
+class _Asker:
+    """As much of a scorer as measures that ask nothing know."""
+
+    tokenizer, length = ToyTokenizer(), LENGTH
+
+
+def many(skill: float = 0.5, draws: int = 1, only: Sequence[str] | None = None) -> Evaluation:
+    """Held-out text, and tasks of every kind (or `only` these) at several numbers of shots; a model of more `skill`, 0
+    to 1, answers more of them rightly."""
+    whole = _every(skill, draws)
+    kept = [task for task in whole.results if only is None or task in ("heldout", *only)]
+    parts = [{task: part[task] for task in kept if task in part} for part in vars(whole).values()]
+    return Evaluation(*parts)
+
+
+def _every(skill: float, draws: int) -> Evaluation:
+    evaluation = Evaluation({"heldout": {"0": dict(_HELD_OUT)}}, {}, {}, {}, {})
+    few = {"hellaswag": (0, 1, 20), "arc_easy": (0, 1, 50), "winograd": (0, 1, 7), "cb": (0, 1, 32)}
+    for number, (task, shots) in enumerate(few.items()):
+        metric = {"winograd": "accuracy_sum", "cb": "macro_f1", "arc_easy": "accuracy_unconditional"}.get(task)
+        made = Task(
+            task, lambda sources: None, judged=("choice",), metric=metric or "accuracy_per_token",  # type: ignore[arg-type, return-value]
+            bare="Answer:" if task == "arc_easy" else None, also=("macro_f1",) if task == "cb" else (),
+        )  # fmt: skip
+        _add(evaluation, made, [_choices(task, n) for n in range(60)], shots, skill, number, draws)
+    arithmetic = Task("arithmetic_2da", lambda sources: None, judged=("target", "text"), metric="exact_match")  # type: ignore[arg-type, return-value]
+    sums = [TaskDocument(f"Q: What is {n} plus 48?\nA:", f" {n + 48}", where=f"sums.jsonl:{n}") for n in range(10, 90)]
+    _add(evaluation, arithmetic, sums, (0, 1, 50), skill, 7, draws)
+    coqa = replace(arithmetic, name="coqa", judged=("text",), metric="f1", normalise="answer")
+    asked = [TaskDocument("Q: Who?\nA:", " Ann", references=("Ann", "Ann of old")) for _ in range(20)]
+    _add(evaluation, coqa, asked, (0, 1, 5), skill, 8, draws)
+    translation = replace(arithmetic, name="wmt14_en_fr", judged=("text",), metric="bleu")
+    sentences = [TaskDocument("The cat sat on the mat. =", " Le chat dort sur le tapis.") for _ in range(8)]
+    _add(evaluation, translation, sentences, (0, 1, 64), skill, 9, draws)
+    text = Task("ptb", lambda sources: None, judged=("perplexity",), metric="word_perplexity")  # type: ignore[arg-type, return-value]
+    _add(evaluation, text, [TaskDocument("", "no it was n't black monday " * 400)], (0,), skill, 10, 1)
+    evaluation.problems["hellaswag"] = [
+        Problem(f"hellaswag_validation.jsonl:{line}", "it has no 'label', only ind, ctx_a, ctx_b") for line in (17, 99)
+    ]
+    evaluation.results["arithmetic_2da"]["50"] |= {"truncated": 12, "mean_shots": 48.5}
+    return evaluation
+
+
+def _choices(task: str, number: int) -> TaskDocument:
+    where = f"{task}.jsonl:{number + 1}"
+    if task == "winograd":
+        begin = "The trophy did not fit into the suitcase, because the "
+        choices = tuple(Choice(begin + name, " is too big.") for name in ("trophy", "suitcase"))
+        return TaskDocument(begin, " is too big.", choices, (0,), where=where)
+    choices = tuple(Choice(_QUESTION, text) for text in _ENDINGS)
+    return TaskDocument(_QUESTION, _ENDINGS[number % 4], choices, (number % 4,), where=where)
+
+
+def _add(
+    evaluation: Evaluation, task: Task, documents: Sequence[TaskDocument], shots: Sequence[int], skill: float,
+    seed: int, draws: int,
+) -> None:  # fmt: skip
+    measures: list[Measure] = [MEASURES[judged](ForTask(task, documents, None), _Asker()) for judged in task.judged]  # type: ignore[arg-type]
+    evaluation.results[task.name], evaluation.samples[task.name], evaluation.right[task.name] = {}, {}, {}
+    evaluation.documents[task.name], evaluation.problems[task.name] = documents, []
+    for place, k in enumerate(shots):
+        results = []
+        for draw in range(draws if k else 1):
+            random = np.random.default_rng([seed, k, draw])
+            right = random.random(len(documents)) < skill * (0.6 + 0.2 * place)
+            outcomes = [_outcomes(measures, one, hit, random) for one, hit in zip(documents, right, strict=True)]
+            found: dict[str, Any] = {"documents": len(documents), "not_asked": 0, "truncated": 0}
+            found |= {"mean_shots": float(k), "metric": task.metric}
+            for measure in measures:
+                found |= measure.result([one[measure.name] for one in outcomes], documents)
+            results.append(found)
+        evaluation.results[task.name][str(k)] = together(results, len(evaluation.problems[task.name]))
+        evaluation.right[task.name][str(k)] = right.tolist()
+        chosen = [*np.flatnonzero(right)[:2], *np.flatnonzero(~right)[:2]]
+        evaluation.samples[task.name][str(k)] = [_sample(documents[n], k, bool(right[n]), outcomes[n]) for n in chosen]
+
+
+def _outcomes(
+    measures: Sequence[Measure], document: TaskDocument, hit: bool, random: np.random.Generator
+) -> dict[str, Any]:  # fmt: skip
+    found = {}
+    for measure in measures:
+        if measure.name == "choice":
+            totals = -20 - 10 * random.random(len(document.choices))
+            totals[document.right[0] if hit else (document.right[0] + 1) % len(totals)] = -8.25
+            numbers = [(total, 11.0, -25.0) for total in totals]
+        elif measure.name == "text":
+            words = document.target.strip() if hit else document.target.strip()[::-1]
+            ids = ToyTokenizer().encode(words)[: measure.width]
+            numbers = [(*map(float, ids), *[-1.0] * (measure.width - len(ids)))]
+        else:
+            numbers = [(-1.0 - random.random(), float(hit))] if measure.name == "target" else [(-9500.0, 2400.0)]
+        found[measure.name] = measure.outcome(np.array(numbers).reshape(-1), document)
+    return found
+
+
+def _sample(document: TaskDocument, k: int, right: bool, outcomes: dict[str, Any]) -> dict[str, Any]:
+    contexts = [choice.context for choice in document.choices]
+    question = contexts[0] if contexts else document.context
+    return {
+        "document": 0,
+        "where": document.where,
+        "prompt": "".join(f"{question}{document.target}\n\n" for _ in range(k)) + question,
+        "question": question,
+        "choices": [choice.target.strip() for choice in document.choices] or None,
+        "contexts": contexts if len(set(contexts)) > 1 else None,
+        "correct": list(document.right),
+        "target": document.target.strip(),
+        "references": list(document.references),
+        "right": right,
+        "outcomes": outcomes,
+    }

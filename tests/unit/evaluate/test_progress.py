@@ -1,0 +1,53 @@
+"""What an evaluation says of how far it is."""
+
+import io
+
+from pretrain.evaluate.progress import EvaluationProgress
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _said(stream: io.StringIO, *calls: tuple[float, str, int, int]) -> str:
+    """What is written when these come, each at its time in seconds."""
+    now = [0.0]
+    with EvaluationProgress(stream=stream, clock=lambda: now[0]) as progress:
+        for seconds, what, done, total in calls:
+            now[0] = seconds
+            progress(what, done, total)
+    return stream.getvalue()
+
+
+def test_a_log_gets_a_line_for_each_task_and_shots_and_one_a_minute() -> None:
+    calls = [(second, "piqa, 8 shots", 10 * second, 10_042) for second in range(0, 130, 10)]
+    lines = _said(io.StringIO(), *calls, (131, "piqa, 16 shots", 0, 10_042), (132, "heldout", 0, 0)).splitlines()
+    assert lines == [
+        "piqa, 8 shots: 0 of 10,042",
+        "piqa, 8 shots: 600 of 10,042, 15 min 44 s left",
+        "piqa, 8 shots: 1,200 of 10,042, 14 min 44 s left",
+        "piqa, 16 shots: 0 of 10,042",
+        "heldout",
+    ]
+
+
+def test_the_time_left_is_that_of_documents_asked_now() -> None:
+    """Those that were known from an interrupted evaluation took no time."""
+    said = _said(_Terminal(), (5, "cb, 0 shots", 900, 1000), (15, "cb, 0 shots", 950, 1000))
+    assert "950 of 1,000, 10 s left" in said
+
+
+def test_a_terminal_has_one_line_that_is_ended() -> None:
+    said = _said(_Terminal(), (0, "a, 0 shots", 0, 9), (1, "a, 0 shots", 4, 9), (2, "b, 0 shots", 0, 9))
+    assert said.count("\n") == 1
+    assert said.endswith("\n")
+    assert said.count("\r") >= 3
+    assert "b, 0 shots: 0 of 9" in said
+
+
+def test_ranks_that_do_not_report_say_nothing() -> None:
+    stream = io.StringIO()
+    with EvaluationProgress(False, stream) as progress:
+        progress("a, 0 shots", 0, 9)
+    assert stream.getvalue() == ""
