@@ -1,5 +1,5 @@
 """`pretrain eval CHECKPOINT_OR_RUN --tasks a,b --shots 0,1,8 --out DIR [--limit N] [--data DIR] [--nproc N]
-[key=value ...]`"""
+[key=value ...]`, and `pretrain eval fetch`: see `eval_fetch.py`"""
 
 from pathlib import Path
 
@@ -9,8 +9,12 @@ from pretrain.process.signals import unblock
 
 
 def main(argv: list[str]) -> int:
-    """Scores a checkpoint and writes the report."""
+    """Scores a checkpoint and writes the report; `fetch` as the first word gets benchmark files instead."""
     unblock()
+    if argv[:1] == ["fetch"]:
+        from pretrain.commands import eval_fetch
+
+        return eval_fetch.main(argv[1:])
     from pretrain.evaluate.tasks.registry import NAMES, check_names
 
     parser = Parser(
