@@ -9,6 +9,7 @@ Pretrains language models: the same run on any layout of ranks, and after any st
   train CONFIG            train, or go on with a run
   eval RUN                score a checkpoint: a few-shot report
   eval fetch              get the files of benchmarks for it
+  eval report DIR DIR     several of these reports as one
   lm-eval                 EleutherAI's lm-eval, with our models in its registry
   verify CONFIG           the same steps on every layout, compared
   compare RUN RUN         whether two runs are the same run
