@@ -19,6 +19,7 @@ Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal aft
 def commands_page() -> str:
     """A section for each verb, in Markdown."""
     verbs = [["data", part] for part in _DATA_VERBS] + [[verb] for verb in _MODULES if verb != "data"]
+    verbs.insert(verbs.index(["eval"]) + 1, ["eval", "fetch"])
     sections = [f"## {' '.join(verb)}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs]
     return "\n".join([_INTRODUCTION, *sections])
 
