@@ -88,7 +88,8 @@ class _Reader:
         try:
             found = [self._document(fields, where) for fields in self._parts({**line, "earlier": [*earlier]})]
         except BAD_FIELDS as error:
-            raise BadDocument(f"{type(error).__name__}: {error}") from None
+            said = isinstance(error, TemplateError | ValueError | TypeError)
+            raise BadDocument(str(error) if said else f"{type(error).__name__}: {error}") from None
         if about is not None and found:
             earlier.append(line)
         return found
@@ -110,7 +111,7 @@ class _Reader:
         return absent if make is None else make(fields)
 
     def _document(self, fields: Fields, where: str) -> TaskDocument:
-        said, group = self._said, self._value("group", fields)
+        said, group = self._said, self._value("group", fields, "")
         if said.choices is not None:
             return self._with_choices(fields, group, where)
         context = self._value("context", fields)

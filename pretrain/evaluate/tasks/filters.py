@@ -5,15 +5,23 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jinja2 import Undefined
+
+
+def _there(value: Any) -> Any:
+    if isinstance(value, Undefined):
+        str(value)  # raises, and says which field is missing
+    return value
+
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
+    if not isinstance(_there(value), str):
         raise ValueError(f"{value!r:.60} is not text but {type(value).__name__}")
     return value
 
 
 def _list(value: Any) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
+    if not isinstance(_there(value), list | tuple):
         raise ValueError(f"{value!r:.60} is not a list but {type(value).__name__}")
     return value
 
@@ -22,7 +30,7 @@ def number(value: Any) -> int:
     """A whole number, or the digits of one."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,9}\s*", value):
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(_there(value), int):
         raise ValueError(f"{value!r:.60} is not a whole number")
     return value
 

@@ -35,7 +35,7 @@ class TaskFile(Section):
     target: str | None = Field(None, description="template: the answer; of choices, `it` is one")
     right: str | None = Field(None, description="expression: number, or numbers, from 0, of the choices that are right")
     references: str | None = Field(None, description="expression of a list: answers in text, any of which is right")
-    group: str = Field("", description="template: documents with the same in it are judged together")
+    group: str | None = Field(None, description="template: documents with the same in it are judged together")
     delimiter: str = Field(" ", description="between context and answer")
     instruction: str = Field("", description="before the first example, or the question")
     separator: str = Field("\n\n", description="between examples")

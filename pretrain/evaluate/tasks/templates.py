@@ -54,3 +54,4 @@ class _Environment(SandboxedEnvironment):
 
 _ENVIRONMENT = _Environment(undefined=StrictUndefined, finalize=_text, keep_trailing_newline=True)
 _ENVIRONMENT.filters = FILTERS
+_ENVIRONMENT.globals = {"range": _ENVIRONMENT.globals["range"]}  # every rendering copies them
