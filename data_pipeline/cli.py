@@ -1,10 +1,8 @@
-"""`pretrain data build CONFIG [key=value ...]` and `pretrain data inspect ADDRESS`."""
+"""What `pretrain data build` and `pretrain data inspect` do and print, once what was typed has been read."""
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,60 +11,35 @@ from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.interrupt import ends_at_a_signal
 from data_pipeline.common.scratch import scratch_of
-from data_pipeline.config import expand_user
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.mix import MIX, Mix
 from data_pipeline.overlap.contamination import searched_sets
 
-Load = Callable[[type[BuildConfig], str, list[str]], BuildConfig]
 _SAMPLE_CHARACTERS = 400
 
 
-def main(argv: list[str], load: Load) -> int:
-    """Run the command in `argv`; `load(schema, path, overrides)` reads a config. Returns the exit status.
+def build_and_show(config: BuildConfig) -> None:
+    """Builds the dataset, unless it is there already, and shows what is in it. A signal ends the process, with a
+    sentence. Raises DataError for what the user has to mend."""
+    kept = f"what is done is kept in {scratch_of(config.output)}, and the same command goes on from there"
+    with ends_at_a_signal(f"pretrain: stopped; {kept}"):
+        built = build(config)
+    if not built:
+        print(f"{config.output} is already built from this input with these settings.")
+    for title, dataset in _datasets(config.output):
+        print(f"{title}{_counts(dataset)}{_steps(dataset)}")
 
-    Raises DataError for what the user has to mend.
-    """
-    parser = argparse.ArgumentParser(
-        prog="pretrain data",
-        description="Make and look at datasets.",
-        epilog="Of runs: pretrain data ledger RUN, pretrain data trace RUN --step N.",
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    build_parser = verbs.add_parser(
-        "build",
-        help="text -> tokenized, sharded dataset",
-        description="Cleans, tokenizes and shards text. The same command goes on with a build that was stopped.",
-        epilog="For example: pretrain data build data/text input=book.txt output=datasets/book. "
-        "`pretrain keys --build` lists what a config can say.",
-    )
-    build_parser.add_argument("config", help="YAML file, or the name of one that comes with pretrain: data/text")
-    build_parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="such as input=book.txt output=data/book"
-    )
-    inspect_parser = verbs.add_parser("inspect", help="verify a dataset's checksums, show its counts and some text")
-    inspect_parser.add_argument(
-        "address", type=expand_user, help="directory, or what fsspec reads, such as s3://bucket/dataset"
-    )
-    arguments = parser.parse_args(argv)
-    if arguments.verb == "build":
-        config = load(BuildConfig, arguments.config, arguments.overrides)
-        kept = f"what is done is kept in {scratch_of(config.output)}, and the same command goes on from there"
-        with ends_at_a_signal(f"pretrain: stopped; {kept}"):
-            built = build(config)
-        if not built:
-            print(f"{config.output} is already built from this input with these settings.")
-        for title, dataset in _datasets(config.output):
-            print(f"{title}{_counts(dataset)}{_steps(dataset)}")
-    else:
-        for title, dataset in _datasets(arguments.address):
-            dataset.verify()
-            print(f"{title}{_counts(dataset)}{_steps(dataset)}")
-            print("checksums   all good")
-            for split in SPLITS:
-                print(f"\n--- {split}, first document ---\n{_first_text(dataset, split)}")
-    return 0
+
+def inspect(address: str) -> None:
+    """Verifies the dataset in a directory, or at an address that fsspec reads, and shows what is in it. Raises
+    DataError where it is damaged."""
+    for title, dataset in _datasets(address):
+        dataset.verify()
+        print(f"{title}{_counts(dataset)}{_steps(dataset)}")
+        print("checksums   all good")
+        for split in SPLITS:
+            print(f"\n--- {split}, first document ---\n{_first_text(dataset, split)}")
 
 
 def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:

@@ -8,6 +8,7 @@ Pretrains language models: the same run on any layout of ranks, and after any st
   data trace RUN          the documents of a step's batch
   train CONFIG            train, or go on with a run
   eval RUN                score a checkpoint: a few-shot report
+  eval fetch              get the files of benchmarks for it
   eval report DIR DIR     several of these reports as one
   lm-eval                 EleutherAI's lm-eval, with our models in its registry
   verify CONFIG           the same steps on every layout, compared
@@ -42,6 +43,7 @@ from data_pipeline.errors import DataError
 from pretrain.errors import ConfigError, RunError
 from pretrain.process.agreement import ERROR, STATUS, NotMetError
 from pretrain.process.memory import ran_out
+from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
 
 _MODULES = {
@@ -92,6 +94,9 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigError, DataError, RunError) as error:
         return _refuse(error, alone=verb in _ALONE)
     except Exception as error:
+        lost = lost_peers(error)
+        if lost is not None:
+            return _refuse(lost, alone=True)
         said = ran_out(error) or _of_file(error)
         if said is None:
             raise
@@ -129,7 +134,7 @@ def _refuse(error: Exception, alone: bool) -> int:
                 alone = True
             except (ConfigError, RunError) as verdict:
                 error, status = verdict, verdict.exit_status
-    if global_rank() == 0 or alone or isinstance(error, NotMetError):
+    if global_rank() == 0 or alone or isinstance(error, (NotMetError, LostPeersError)):
         _print(error)
     return status
 

@@ -163,8 +163,8 @@ def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
     parameters = rows * model.hidden * (1 if model.tied_head else 2)
     return (
         f"model.vocabulary={model.real_vocabulary} is more than the {needed:,} ids of the data's tokenizer and the "
-        f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) stand for nothing; for a model of this "
-        f"data set model.vocabulary={needed}, or null to follow the data",
+        f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) stand for nothing: set "
+        f"model.vocabulary={needed}, or null to follow the data, unless it is to learn from other data later",
     )
 
 

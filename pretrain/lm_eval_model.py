@@ -10,6 +10,7 @@ command after that.
 import os
 import sys
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from lm_eval.__main__ import cli_evaluate
@@ -21,6 +22,8 @@ from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
+
+_SETTINGS = "lm_eval.config.evaluate_config"  # which tells users of their mistakes as it raises errors
 
 
 @register_model("pretrain")
@@ -53,6 +56,13 @@ class CheckpointModel(HarnessModel):
 
 
 def run_command(argv: list[str]) -> None:
-    """lm-eval's own, which reads the process's arguments, and leaves with a status where it can't."""
+    """lm-eval's own, which reads the process's arguments, and leaves with a status where it can't. Raises ConfigError
+    for what its settings refuse, such as a task that there is not."""
     sys.argv = ["lm-eval", *argv]
-    cli_evaluate()
+    try:
+        cli_evaluate()
+    except (ValueError, FileNotFoundError) as error:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        if frame.f_globals["__name__"] != _SETTINGS:
+            raise
+        raise ConfigError(f"lm-eval: {error}: `pretrain lm-eval run --help` shows what it takes") from None

@@ -1,6 +1,8 @@
 """The only training loop. It knows an engine, a stream of batches and a log; nothing of ranks or layouts."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,7 +12,7 @@ import numpy as np
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
 from pretrain.build import Training, starting_weights, versions
-from pretrain.checkpoint import change, store
+from pretrain.checkpoint import change, directory, store
 from pretrain.checkpoint.collective import file_group, on_leader
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
@@ -29,6 +31,7 @@ from pretrain.plan.layout import plan_layout
 from pretrain.plan.ramp import batch_sequences, tokens_of
 from pretrain.plan.run_length import Segment, segment_after, segments
 from pretrain.plan.schedule import learning_rate
+from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
 
 DONE, STOPPED = 0, 75
@@ -67,14 +70,15 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
     log.changed(step)
     stopping, save_seconds = False, 0.0
-    with Saver(
+    saver = Saver(
         checkpoints,
         config.checkpoint.keep,
         config.checkpoint.in_flight,
         config.health.timeout_s,
         saved=lambda saved: log.event("saved", **vars(saved)),
         warn=log.warn,
-    ) as saver:
+    )
+    with _told_of_lost_peers(lambda: step, checkpoints), saver:
         saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
             started = time.perf_counter()
@@ -113,6 +117,21 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         return STOPPED
     log.finished(step, tokens)
     return DONE
+
+
+@contextmanager
+def _told_of_lost_peers(step: Callable[[], int], checkpoints: Path) -> Iterator[None]:
+    """Inside, an error which means that other ranks are gone becomes one that says at which step, and from where to go
+    on."""
+    try:
+        yield
+    except Exception as error:
+        kept = [path.name.removeprefix("step-") for path in directory.complete(checkpoints)]
+        then = f"the same command goes on from step {int(kept[-1]):,}" if kept else "the same command begins again"
+        lost = lost_peers(error, f" at step {step():,}", then)
+        if lost is None:
+            raise
+        raise lost from error
 
 
 def _agree(engine: Engine, stopping: bool) -> tuple[bool, Peak]:

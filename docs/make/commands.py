@@ -7,7 +7,7 @@ import os
 from pretrain.__main__ import _MODULES, main
 
 _DATA_VERBS = ("build", "inspect", "ledger", "trace")
-_EVAL_VERBS = ("report",)
+_EVAL_VERBS = ("fetch", "report")
 _INTRODUCTION = """# Commands
 
 What `pretrain VERB --help` prints; this page is made from the code. `key=value` may stand anywhere between options, and

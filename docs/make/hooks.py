@@ -5,10 +5,12 @@ from mkdocs.structure.files import File, Files
 
 from docs.make.commands import commands_page
 from docs.make.keys import build_page, keys_page
+from docs.make.tasks import tasks_page
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages, which are in no folder."""
-    for name, content in (("keys", keys_page()), ("data-keys", build_page()), ("commands", commands_page())):
+    pages = {"keys": keys_page(), "data-keys": build_page(), "commands": commands_page(), "tasks": tasks_page()}
+    for name, content in pages.items():
         files.append(File.generated(config, f"{name}.md", content=content))
     return files

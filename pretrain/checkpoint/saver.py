@@ -182,6 +182,7 @@ class Saver:
                     self._error = error
                 except Exception as error:  # a rank that is gone: the others can't be asked any more
                     self._error = RunError(f"saving {final} failed: {error}")
+                    self._error.__cause__ = error
             self._buffers.put(job.buffer)
 
     def _write(self, job: _Job, final: Path) -> None:

@@ -39,10 +39,10 @@ class Parser(argparse.ArgumentParser):
             settings.setdefault("metavar", _METAVARS[settings["type"]] if named else names[0].upper())
         return super().add_argument(*names, **settings)
 
-    def add_config(self, help: str) -> None:
-        """`config` and, after it, `overrides`."""
+    def add_config(self, help: str, overrides: str = "data.path=datasets/book", keys: str = "pretrain keys") -> None:
+        """`config` and, after it, `overrides`: an example of them, and the command that lists their keys."""
         self.add_argument("config", metavar="CONFIG", help=f"{help}; or the name of one that comes with pretrain")
-        self.add_overrides("such as data.path=datasets/book")
+        self.add_overrides(f"such as {overrides}", keys)
 
     def add_checkpoint(self) -> None:
         """`checkpoint`: a path."""
@@ -53,10 +53,10 @@ class Parser(argparse.ArgumentParser):
             help="a run (its newest valid checkpoint), or a checkpoint",
         )
 
-    def add_overrides(self, help: str) -> None:
+    def add_overrides(self, help: str, keys: str = "pretrain keys") -> None:
         """`overrides`: any number of dotted keys with their values."""
         self.add_argument(
-            "overrides", nargs="*", default=[], metavar="key=value", help=f"{help}; `pretrain keys` lists what there is"
+            "overrides", nargs="*", default=[], metavar="key=value", help=f"{help}; `{keys}` lists what there is"
         )
 
     def add_nproc(self, help: str) -> None:

@@ -1,18 +1,37 @@
 """`pretrain data build|inspect|ledger|trace`"""
 
+from pretrain.commands.arguments import Parser
+
 
 def main(argv: list[str]) -> int:
-    """What is about runs is here; what is about datasets alone, `data_pipeline` does."""
-    match argv[:1]:
-        case ["ledger"]:
+    """Of datasets: build and inspect. Of what runs read of them: ledger and trace."""
+    parser = Parser(
+        "data",
+        "Makes datasets and looks at them, and at what a run reads of them.",
+        (
+            "build data/text input=book.txt output=datasets/book",
+            "inspect datasets/book",
+            "ledger runs/book",
+            "trace runs/book --step 17 --text",
+        ),
+    )
+    verbs = ("build", "inspect", "ledger", "trace")
+    parser.add_argument("verb", choices=verbs, help="`pretrain data VERB --help` shows what it takes")
+    verb, rest = parser.parse(argv[:1]).verb, argv[1:]
+    match verb:
+        case "build":
+            from pretrain.commands import data_build
+
+            return data_build.main(rest)
+        case "inspect":
+            from pretrain.commands import data_inspect
+
+            return data_inspect.main(rest)
+        case "ledger":
             from pretrain.commands import data_ledger
 
-            return data_ledger.main(argv[1:])
-        case ["trace"]:
+            return data_ledger.main(rest)
+        case _:
             from pretrain.commands import data_trace
 
-            return data_trace.main(argv[1:])
-    from data_pipeline import cli
-    from pretrain.config.load import load
-
-    return cli.main(argv, load)
+            return data_trace.main(rest)

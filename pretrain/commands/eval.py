@@ -1,11 +1,12 @@
 """`pretrain eval CHECKPOINT_OR_RUN --tasks a,b --shots 0,1,8 --out DIR [--limit N] [--draws N] [--data DIR]
-[--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`"""
+[--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`; `pretrain eval fetch`, see `eval_fetch.py`;
+`pretrain eval report`, see `eval_report.py`"""
 
 import argparse
 import shlex
 from pathlib import Path
 
-from pretrain.commands import eval_report
+from pretrain.commands import eval_fetch, eval_report
 from pretrain.commands.arguments import Parser, check_directory, count, names, numbers
 from pretrain.commands.decoding import HOW, add_decoding, decoding
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
@@ -16,9 +17,12 @@ _PAPER = "paper"
 
 
 def main(argv: list[str]) -> int:
-    """Scores a checkpoint, or all of a run, and writes the report; `eval report` is about reports that are written."""
+    """Scores a checkpoint, or all of a run, and writes the report; `fetch` gets benchmark files, and `report` makes one
+    of several that are written."""
     if argv[:1] == ["report"]:
         return eval_report.main(argv[1:])
+    if argv[:1] == ["fetch"]:
+        return eval_fetch.main(argv[1:])
     unblock()
     options = _parser().parse(argv)
     how = _how(options)

@@ -4,6 +4,7 @@ with RunLog(config, layout, engine.is_reporter) as log: ...
 """
 
 import math
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -300,7 +301,8 @@ class _Reports:
     def close(self, error: BaseException | None) -> None:
         self._progress.close()
         if error is not None:
-            self.event("failed", reason=f"{type(error).__name__}: {error}")
+            trace = "".join(traceback.format_exception(error))
+            self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=trace)
         impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
         if self._tracker is not None and not impatient:
             self._tracker.close("failed" if error is not None else self._ended)

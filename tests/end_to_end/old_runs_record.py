@@ -31,7 +31,7 @@ _SMALL = (
     *("evaluate={every_steps: 0, sequences: 8}", "checkpoint={every_steps: 0, keep: 1}"),
 )
 _CHANGES = {
-    "gpt": ("model.layers=2", "model.attention.pattern=[dense]", "schedule.warmup_tokens=512"),
+    "gpt": ("model.layers=2", "model.attention.window=8", "schedule.warmup_tokens=512"),
     "t5": (
         *("model.layers=1", "model.encoder_layers=1", "model.target_length=10", "objective.sentinels=10"),
         *("schedule.warmup_steps=4", "parallel={tensor: 2}"),
@@ -45,6 +45,11 @@ def main() -> None:
     folder = FOLDER / parser.parse_args().version
     if folder.exists():
         parser.error(f"{folder} is there already, and is to stay as that version made it")
+    record(folder)
+
+
+def record(folder: Path) -> None:
+    """Makes `folder`. Changes the working directory."""
     with tempfile.TemporaryDirectory() as scratch:
         os.chdir(scratch)
         _build_dataset()
@@ -54,6 +59,11 @@ def main() -> None:
         continued = {name: _go_on(name) for name in RANKS}
     expected = {"machine": machine(), "runs": continued}
     (folder / "continued.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def config(name: str) -> list[str]:
+    """Of a run: a file, and what is changed in it."""
+    return [str(CONFIGS / "debug" / f"{name}.yaml"), f"run.dir={name}", *_SMALL, *_CHANGES[name]]
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -78,9 +88,7 @@ def _build_dataset() -> None:
 
 
 def _train_and_stop(name: str) -> None:
-    config = CONFIGS / "debug" / f"{name}.yaml"
-    more = (f"run.dir={name}", *_SMALL, *_CHANGES[name], "--nproc", RANKS[name])
-    process = command.Command("train", config, *more)
+    process = command.Command("train", *config(name), "--nproc", RANKS[name])
     while process.poll() is None and len(metrics(Path(name))) < 4:
         time.sleep(0.001)
     process.send_signal(signal.SIGTERM)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.old_runs_record import FOLDER, RANKS, heldout_loss, metrics
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from tests.end_to_end.old_runs_record import FOLDER, RANKS, config, heldout_loss, metrics, record
 from tests.helpers import command
 from tests.helpers.machine import machine
 
@@ -91,3 +93,21 @@ def test_its_ledger_is_what_was_planned_and_read(old: OldRun) -> None:
     assert ledger["realised"][0]["samples"] == lines[-1]["samples"]
     planned = (json.loads(line) for line in (old.directory / "events.jsonl").read_text().splitlines())
     assert ledger["planned"] == next(event["sources"] for event in planned if event["event"] == "planned")
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_what_the_next_version_records_is_a_config(name: str) -> None:
+    path, *overrides = config(name)
+    load(RunConfig, path, overrides)
+
+
+@pytest.mark.slow
+def test_the_next_version_can_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # and back again
+    record(tmp_path / "next")
+    recorded = json.loads((tmp_path / "next" / "continued.json").read_text())
+    assert recorded["machine"] == machine()
+    for name in RANKS:
+        stopped_at = len(metrics(tmp_path / "next" / name))
+        assert 4 <= stopped_at < 12
+        assert recorded["runs"][name]["step"] == list(range(stopped_at + 1, 13))

@@ -6,6 +6,7 @@ launcher and a stop at once (`python -m pretrain`), and torchrun. Other commands
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -141,6 +142,16 @@ def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Pat
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[1]), signal.SIGKILL)
     assert process.wait(60) == 1
+    step = metrics(run)[-1]["step"]
+    survivor, launcher = sorted(process.stderr.splitlines())
+    assert launcher == "pretrain: rank 1 was ended by SIGKILL, as Linux does where memory runs out"
+    assert re.fullmatch(
+        rf"pretrain: rank 0 lost its peers at step ({step}|{step + 1}): .*; the same command goes on from step (8|16)",
+        survivor,
+    )
+    failed = json.loads((run / "events.jsonl").read_text().splitlines()[-1])
+    assert failed["event"] == "failed"
+    assert "Traceback" in failed["traceback"]
     assert command.run("train", config, *TENSOR_2).returncode == 0
     assert_same_run(run, uninterrupted, tolerance=0)
 

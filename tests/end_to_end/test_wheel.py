@@ -50,6 +50,15 @@ def test_every_config_file_is_in_the_wheel_and_found_by_name(installed: Path, tm
 
 
 @pytest.mark.slow
+def test_every_task_file_is_in_the_wheel_and_found_by_name(installed: Path, tmp_path: Path) -> None:
+    shipped = {path.name for path in (ROOT / "pretrain" / "evaluate" / "tasks" / "files").iterdir()}
+    assert len(shipped) > 30
+    assert {path.name for path in (installed / "pretrain" / "evaluate" / "tasks" / "files").iterdir()} == shipped
+    code = "from pretrain.evaluate.tasks.registry import task_named; print(task_named('hellaswag').title)"
+    assert run(installed, tmp_path, "-c", code).stdout.strip() == "HellaSwag"
+
+
+@pytest.mark.slow
 def test_a_command_reads_a_packaged_config_with_what_it_extends(installed: Path, tmp_path: Path) -> None:
     done = run(installed, tmp_path, "-m", "pretrain", "train", "gpt3/125m")
     assert (done.returncode, done.stderr.startswith("pretrain: no data: set data.path")) == (2, True), done.stderr

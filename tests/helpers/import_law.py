@@ -64,7 +64,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
         "decoding writing",
-        "train eval_report verify compare export import_ translate generate data_ledger data_trace lm_eval keys",
+        "train eval_fetch eval_report verify compare export import_ translate generate lm_eval keys",
+        "data_build data_inspect data_ledger data_trace",
         "data eval",
     ),
     "launch": ("demo_text", "corpora demo"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from megatron.core.transformer import utils as megatron_utils
 
 from data_pipeline.batch import Rows
 from pretrain.engine.megatron.engine import MegatronEngine
@@ -229,3 +230,23 @@ def test_what_an_encoder_takes_for_most_probable_is_the_largest_of_its_logits() 
     for found in run_ranks(2, _filled, [TENSOR, PIPELINE]):
         for tokens in found:
             np.testing.assert_array_equal(tokens, expected)
+
+
+def _splits_sequences() -> tuple[int, int, int]:
+    """How many modules split sequences over tensor ranks before, while and after text is made, where megatron-core
+    remembers something of another model at the same address."""
+    engine = _engine("gpt", TENSOR)
+    megatron_utils._sequence_parallel_attr_cache = {id(chunk): {} for chunk in engine.bare}
+
+    def count() -> int:
+        return sum(getattr(m, "sequence_parallel", False) is True for chunk in engine.bare for m in chunk.modules())
+
+    before = count()
+    with engine._runner.without_sequence_parallel():
+        inside = count()
+    return before, inside, count()
+
+
+def test_text_is_made_without_splitting_sequences_also_by_the_second_engine_of_a_process() -> None:
+    for before, inside, after in run_ranks(2, _splits_sequences):
+        assert inside == 0 < before == after

@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = sorted(path.stem for path in (ROOT / "tests" / "benchmarks").glob("*.py") if path.stem != "__init__")
-OTHERS = ("datatrove", "litdata", "streaming")
+OTHERS = ("datatrove", "litdata", "streaming", "accelerate", "peft")
 
 
 def test_every_benchmark_can_be_imported() -> None:

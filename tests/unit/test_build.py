@@ -174,4 +174,4 @@ def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, w
     else:
         (note,) = notes
         assert words in note
-        assert "model.vocabulary=8192" in note
+        assert ": set model.vocabulary=8192, or null to follow the data," in note

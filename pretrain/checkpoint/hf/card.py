@@ -2,6 +2,7 @@
 
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
+from pretrain.plan.changes import recorded, sentence
 from pretrain.plan.parameters import num_parameters
 
 
@@ -10,6 +11,9 @@ def text(record: Record, config: RunConfig, name: str, difference: float) -> str
     model, optimizer = config.model, config.optimizer
     sources = "\n".join(f"- {source.path} (weight {source.weight:g})" for source in config.data.resolved_sources)
     versions = ", ".join(f"{package} {version}" for package, version in record.versions.items())
+    changes = "".join(f"- {change}\n" for change in _changes(record, config))
+    if changes:
+        changes = f"\nBatch, optimizer and schedule are as they were at the start of the run, which\n\n{changes}"
     return f"""---
 library_name: transformers
 tags: [{model.family}, pretrain]
@@ -32,10 +36,16 @@ A {model.family} model of {num_parameters(model, padded=False):,} parameters, ex
 | seed | {config.run.seed} |
 | layout of the last step | {record.layout} |
 | largest logit difference from transformers | {difference:.1e} (fp32, made-up input) |
-
+{changes}
 Data:
 
 {sources or "- none: the weights were imported"}
 
 Versions: {versions}.
 """
+
+
+def _changes(record: Record, config: RunConfig) -> list[str]:
+    """Sentences, of the changes of settings that steps of the checkpoint were made with."""
+    every = config.run.changes
+    return [sentence(recorded(config, number)) for number in range(len(every)) if every[number].step < record.step]

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer.utils import set_model_to_sequence_parallel
 from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
@@ -17,6 +16,9 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.network import Network
 from pretrain.plan.layout import Layout
 from pretrain.random import dropout
+
+_SPLITS_SEQUENCES = ("sequence_parallel", "scatter_to_sequence_parallel", "reduce_scatter_embeddings")
+"""attributes of megatron-core's modules"""
 
 Forward = Callable[[nn.Module, MicroBatch], Any]
 Loss = Callable[[MicroBatch, Any], tuple[Tensor, Tensor, Any]]
@@ -66,9 +68,14 @@ class Runner:
             self._set_sequence_parallel(True)
 
     def _set_sequence_parallel(self, value: bool) -> None:
+        """megatron-core's own function for it remembers modules by `id(model)`, which may have been that of a model of
+        another engine of this process: then ranks disagree, and hang."""
         for chunk in self.bare if self._layout.sequence else ():
-            set_model_to_sequence_parallel(chunk, value)
             get_model_config(chunk).sequence_parallel = value
+            for module in chunk.modules():
+                for name in _SPLITS_SEQUENCES:
+                    if hasattr(module, name):
+                        setattr(module, name, value)
 
     def _run(
         self,

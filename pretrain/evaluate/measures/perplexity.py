@@ -18,7 +18,8 @@ from pretrain.evaluate.tasks.base import TaskDocument
 
 
 class PerplexityMeasure:
-    """See `base.Measure`. Results: perplexity by token, word (of white space) and byte."""
+    """See `base.Measure`. Results: perplexity by token, word (of white space) and byte. Where a document has a
+    reference, that is the text before it was made readable, and words and bytes are counted in it."""
 
     name, width, answer_tokens = "perplexity", 2, 0
 
@@ -47,14 +48,18 @@ class PerplexityMeasure:
         total = math.fsum(outcome["log_probability"] for outcome in outcomes)
         counts = {
             "token": sum(outcome["tokens"] for outcome in outcomes),
-            "word": sum(len(document.target.split()) for document in documents),
-            "byte": sum(len(document.target.encode()) for document in documents),
+            "word": sum(len(_counted(document).split()) for document in documents),
+            "byte": sum(len(_counted(document).encode()) for document in documents),
         }
         found: dict[str, Any] = {"log_probability_sum": total, "window": self._length, "window_context": self._context}
         for unit, count in counts.items():
             found |= {f"{unit}_count": count, f"{unit}_perplexity": exp(-total / max(1, count))}
             found[f"{unit}_perplexity_stderr"] = None
         return found
+
+
+def _counted(document: TaskDocument) -> str:
+    return document.references[0] if document.references else document.target
 
 
 def windows(ids: Sequence[int], first: int, length: int, context: int) -> Iterator[Pair]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from data_pipeline.order.order import permute, round_keys
 from pretrain.evaluate.tasks.base import Loaded, Sources, Task, TaskDocument
-from pretrain.evaluate.tasks.openai import openai_file
+from pretrain.evaluate.tasks.openai import SOURCE, openai_file
 
 _DOCUMENTS = 2000
 _SIGNS = "+-*"
@@ -65,7 +65,11 @@ def _load(task: str, file: str, sources: Sources) -> Loaded:
 
 
 def _task(name: str, file: str) -> Task:
-    return Task(name, partial(_load, name, file), judged=("target", "text"), metric="exact_match", paper_shots=50)
+    title = f"{_TWO_OPERANDS[name][0]}-digit {_TWO_OPERANDS[name][1]}" if name in _TWO_OPERANDS else "Three operations"
+    return Task(
+        name, partial(_load, name, file), judged=("target", "text"), metric="exact_match", paper_shots=50,
+        title=title, source=f"{SOURCE}; or generated",
+    )  # fmt: skip
 
 
 TASKS = [

@@ -1,7 +1,7 @@
 """What a task is: where its documents come from, how they become prompts, and how answers are judged."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +86,17 @@ class Sources:
 
 
 @dataclass(frozen=True)
+class Fetched:
+    """Where a file comes from: a split of a dataset of the Hugging Face hub."""
+
+    file: str
+    dataset: str
+    config: str | None
+    """which of its parts; `*`: all, one after the other; None: it has but one"""
+    split: str
+
+
+@dataclass(frozen=True)
 class Task:
     """A set of documents, each with a right answer."""
 
@@ -117,8 +128,8 @@ class Task:
     title: str = ""
     source: str = ""
     """paper, and where its data is from"""
-    fetch: dict[str, str] = field(default_factory=dict)
-    """where `eval fetch` gets its files: see `fetch.py`"""
+    fetch: tuple[Fetched, ...] = ()
+    """its files, where they can be had from a hub"""
 
     def format(self, shots: int) -> Format:
         """How a prompt with so many solved examples is put together."""

@@ -1,78 +1,30 @@
-"""Tasks that a file declares: which fields of a line make the prompt, what is chosen from, what is right.
-
-`context`, `target` and entries of a list of `choices` are Jinja templates of the line's fields; `right`, `references`,
-`contexts`, `keep` and a `choices` that is no list are Jinja expressions. They run in Jinja's sandbox: a task file is
-data. docs/add-a-task.md has examples; the files of this folder are all that there is of most tasks.
-"""
+"""Tasks that a file declares: its lines become documents by templates and expressions. See `task_file.py`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError
-from jinja2.sandbox import SandboxedEnvironment
-from pydantic import Field, model_validator
+from jinja2 import TemplateError
 
 from pretrain.config.load import load
-from pretrain.config.section import Section
-from pretrain.evaluate.measures.names import NORMALISATIONS, TOGETHER_NAMES
-from pretrain.evaluate.tasks.base import Choice, Format, Judged, Loaded, Sources, Task, TaskDocument
-from pretrain.evaluate.tasks.filters import FILTERS
+from pretrain.errors import ConfigError
+from pretrain.evaluate.tasks.base import Choice, Format, Loaded, Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import BadDocument, documents
-from pretrain.evaluate.tasks.unfold import UNFOLD
+from pretrain.evaluate.tasks.task_file import TaskFile
+from pretrain.evaluate.tasks.templates import BAD_FIELDS, Fields, expression, template
 
-
-class TaskFile(Section):
-    """What a file may say."""
-
-    name: str = Field(description="what --tasks calls it")
-    title: str = Field(description="what the report calls it")
-    source: str = Field(description="the paper, and where its data is from")
-    file: str = Field(description="JSON lines of the questions")
-    shots_file: str | None = Field(None, description="JSON lines that examples are drawn from; absent: the questions'")
-    fetch: dict[str, str] = Field({}, description="where `eval fetch` gets them")
-    unfold: str | None = Field(None, description="what makes several documents of a line")
-    keep: str = Field("true", description="expression: whether a line is a document of the task")
-    judged: Judged = Field(description="choice, text, target or perplexity")
-    context: str = Field("", description="template: what comes before the answer")
-    contexts: str | None = Field(None, description="expression: a context for each choice, instead")
-    target: str | None = Field(None, description="template: the answer, with the space before it")
-    choices: str | list[str] | None = Field(None, description="expression of a list, or templates, of answers")
-    right: str | None = Field(None, description="expression: number, or numbers, of the choices that are right")
-    references: str | None = Field(None, description="expression of a list: answers in text, any of which is right")
-    group: str = Field("", description="template: documents with the same are judged together")
-    delimiter: str = Field(" ", description="between a context and a choice or reference")
-    instruction: str = Field("", description="before the examples")
-    separator: str = Field("\n\n", description="between examples")
-    metric: str = Field(description="what the report shows first")
-    paper_shots: int | None = Field(None, ge=0, description="K of GPT-3's few-shot setting")
-    bare: str | None = Field(None, description="context for a choice's probability without the question")
-    stops: list[str] = Field(["\n"], description="where an answer in text ends")
-    beam: bool = Field(False, description="GPT-3 searched with a beam")
-    longest: int | None = Field(None, gt=0, description="tokens of an answer in text")
-    normalise: str = Field("strip", description="what of an answer in text counts")
-    also: list[str] = Field([], description="further metrics")
-
-    @model_validator(mode="after")
-    def _whole(self) -> "TaskFile":
-        needs = {"choice": ("choices", "right"), "text": ("references",), "target": ("target",)}
-        for key in needs.get(self.judged, ("target",)):
-            if getattr(self, key) is None:
-                raise ValueError(f"a task judged by {self.judged} needs `{key}`")
-        for name, known in ((self.normalise, NORMALISATIONS), *((name, TOGETHER_NAMES) for name in self.also)):
-            if name not in known:
-                raise ValueError(f"'{name}' is none of {', '.join(known)}")
-        if self.unfold is not None and self.unfold not in UNFOLD:
-            raise ValueError(f"unfold: '{self.unfold}' is none of {', '.join(UNFOLD)}")
-        return self
+_MOST = 10_000  # documents of a line
+_EXPRESSIONS = ("keep", "each", "choices", "right", "references")
+_TEMPLATES = ("context", "target", "group", "zero_shot", "few_shot")
 
 
 def declared(path: Path) -> Task:
     """The task of a file. Raises ConfigError for one that declares none."""
     said = load(TaskFile, path)
-    reader = _Reader(said)
-    form = Format(said.instruction, separator=said.separator)
+    made = _compiled(said, path)
+    reader = _Reader(said, made)
     shots_file = said.shots_file
     return Task(
         name=said.name,
@@ -80,8 +32,8 @@ def declared(path: Path) -> Task:
         load_shots=partial(reader.read, shots_file, "shows examples from") if shots_file is not None else None,
         judged=(said.judged,),
         metric=said.metric,
-        zero_shot=form,
-        few_shot=form,
+        zero_shot=Format(said.instruction, _changed(made["zero_shot"]), said.separator),
+        few_shot=Format(said.instruction, _changed(made["few_shot"]), said.separator),
         paper_shots=said.paper_shots,
         bare=said.bare,
         stops=tuple(said.stops),
@@ -91,75 +43,107 @@ def declared(path: Path) -> Task:
         also=tuple(said.also),
         title=said.title,
         source=said.source,
-        fetch=said.fetch,
+        fetch=said.fetched(),
     )
+
+
+def _compiled(said: TaskFile, path: Path) -> dict[str, Callable[[Fields], Any] | None]:
+    """Its templates and expressions, by key. Raises ConfigError for one that Jinja can't read."""
+    made: dict[str, Callable[[Fields], Any] | None] = {}
+    for keys, make in ((_EXPRESSIONS, expression), (_TEMPLATES, template)):
+        for key in keys:
+            text = getattr(said, key)
+            try:
+                made[key] = None if text is None else make(text)
+            except TemplateError as error:
+                raise ConfigError(f"{path}: {key}: {error.message}") from None
+    return made
+
+
+def _changed(template: Callable[[Fields], str] | None) -> Callable[[TaskDocument], TaskDocument]:
+    """Puts a template in the place of a document's context."""
+    if template is None:
+        return lambda document: document
+    return lambda document: replace(document, context=template({"context": document.context}))
 
 
 class _Reader:
     """Lines -> documents."""
 
-    def __init__(self, said: TaskFile) -> None:
-        self._said = said
-        environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-        environment.filters |= FILTERS
-        self._context, self._group = environment.from_string(said.context), environment.from_string(said.group)
-        self._target = environment.from_string(said.target) if said.target is not None else None
-        self._keep, self._contexts, self._right, self._references = (
-            None if text is None else _expression(environment, text)
-            for text in (said.keep, said.contexts, said.right, said.references)
-        )
-        self._choices: Callable[..., Any] | None = None
-        if isinstance(said.choices, str):
-            self._choices = _expression(environment, said.choices)
-        elif said.choices is not None:
-            templates = [environment.from_string(text) for text in said.choices]
-            self._choices = lambda **fields: [template.render(**fields) for template in templates]
+    def __init__(self, said: TaskFile, made: dict[str, Callable[[Fields], Any] | None]) -> None:
+        self._said, self._made = said, made
 
     def read(self, file: str, why: str, sources: Sources) -> Loaded:
-        return Loaded(*documents(sources.find(self._said.name, file, why), self._documents))
+        earlier: list[dict[str, Any]] = []  # lines about the same as the one that is read
+        found, problems = documents(sources.find(self._said.name, file, why), partial(self._documents, earlier))
+        if self._said.joined is not None:
+            text = self._said.joined.join(document.target for document in found)
+            found = [replace(found[0], target=text)]
+        return Loaded(found, problems)
 
-    def _documents(self, line: dict[str, Any], where: str) -> list[TaskDocument]:
+    def _documents(self, earlier: list[dict[str, Any]], line: dict[str, Any], where: str) -> list[TaskDocument]:
+        about = self._said.earlier
+        if about is not None and earlier and earlier[-1][about] != line.get(about):
+            earlier.clear()
         try:
-            parts = UNFOLD[self._said.unfold](line) if self._said.unfold is not None else [line]
-            return [self._document(fields, where) for fields in parts if self._keep is None or self._keep(**fields)]
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
-            raise BadDocument(f"{type(error).__name__}: {error}") from None
+            found = [self._document(fields, where) for fields in self._parts({**line, "earlier": [*earlier]})]
+        except BAD_FIELDS as error:
+            said = isinstance(error, TemplateError | ValueError | TypeError)
+            raise BadDocument(str(error) if said else f"{type(error).__name__}: {error}") from None
+        if about is not None and found:
+            earlier.append(line)
+        return found
 
-    def _document(self, fields: dict[str, Any], where: str) -> TaskDocument:
-        context, group = self._context.render(**fields), self._group.render(**fields)
-        if self._choices is not None:
-            return self._with_choices(fields, context, group, where)
-        references = self._texts(self._references(**fields)) if self._references is not None else []
-        if self._references is not None and not references:
+    def _parts(self, line: dict[str, Any]) -> list[Fields]:
+        """The fields of each document of a line."""
+        keep = self._value("keep", line, True)
+        if not isinstance(keep, bool):
+            raise BadDocument(f"whether to keep it is {keep!r:.60}, neither true nor false")
+        if self._said.each is None:
+            return [line] * keep
+        count = self._value("each", line)
+        if not isinstance(count, int) or not 0 < count <= _MOST:
+            raise BadDocument(f"it holds {count!r:.60} documents")
+        return [{**line, "number": number} for number in range(count * keep)]
+
+    def _value(self, key: str, fields: Fields, absent: Any = None) -> Any:
+        make = self._made[key]
+        return absent if make is None else make(fields)
+
+    def _document(self, fields: Fields, where: str) -> TaskDocument:
+        said, group = self._said, self._value("group", fields, "")
+        if said.choices is not None:
+            return self._with_choices(fields, group, where)
+        context = self._value("context", fields)
+        references = _texts(self._value("references", fields, []))
+        if said.references is not None and not references:
             raise BadDocument("it has no answer")
-        target = self._target.render(**fields) if self._target is not None else self._said.delimiter + references[0]
-        return TaskDocument(context, target, references=tuple(references), group=group, where=where)
+        target = references[0] if said.target is None else self._value("target", fields)
+        if not target.strip():
+            raise BadDocument("its answer is empty")
+        delimiter = said.delimiter if said.judged != "perplexity" else ""
+        return TaskDocument(context, delimiter + target, references=tuple(references), group=group, where=where)
 
-    def _with_choices(self, fields: dict[str, Any], context: str, group: str, where: str) -> TaskDocument:
-        assert self._choices is not None
-        assert self._right is not None
-        texts = self._texts(self._choices(**fields))
-        contexts = self._texts(self._contexts(**fields)) if self._contexts is not None else [context] * len(texts)
-        found = self._right(**fields)
-        right = tuple(
-            int(number) for number in (found if isinstance(found, Sequence) and not isinstance(found, str) else [found])
-        )
-        if len(texts) < 2 or len(contexts) != len(texts):
-            raise BadDocument(f"it has {len(texts)} choices and {len(contexts)} contexts for them")
-        if not right or not all(0 <= number < len(texts) for number in right):
-            raise BadDocument(f"the right one of its {len(texts)} choices is said to be {found!r}")
-        choices = [Choice(c, self._said.delimiter + text) for c, text in zip(contexts, texts, strict=True)]
+    def _with_choices(self, fields: Fields, group: str, where: str) -> TaskDocument:
+        values = self._value("choices", fields)
+        if not isinstance(values, Sequence) or isinstance(values, str) or len(values) < 2:
+            raise BadDocument(f"{values!r:.60} are not choices")
+        choices = tuple(self._choice({**fields, "it": value}) for value in values)
+        found = self._value("right", fields)
+        right = tuple(found if isinstance(found, list | tuple) else [found])
+        if not right or not all(type(number) is int and 0 <= number < len(choices) for number in right):
+            raise BadDocument(f"the right one of its {len(choices)} choices is said to be {found!r:.60}")
         first = choices[right[0]]
-        return TaskDocument(first.context, first.target, tuple(choices), right, group=group, where=where)
+        return TaskDocument(first.context, first.target, choices, right, group=group, where=where)
 
-    @staticmethod
-    def _texts(values: Any) -> list[str]:
-        if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(v, str) for v in values):
-            raise BadDocument(f"{values!r:.60} is not a list of texts")
-        if any(not value.strip() for value in values):
-            raise BadDocument("one of its answers is empty")
-        return list(values)
+    def _choice(self, fields: Fields) -> Choice:
+        target = fields["it"] if self._said.target is None else self._value("target", fields)
+        if not isinstance(target, str) or not target.strip():
+            raise BadDocument(f"{target!r:.60} is no choice in text")
+        return Choice(self._value("context", fields), self._said.delimiter + target)
 
 
-def _expression(environment: SandboxedEnvironment, text: str) -> Callable[..., Any]:
-    return environment.compile_expression(text, undefined_to_none=False)
+def _texts(values: Any) -> list[str]:
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) and value.strip() for value in values):
+        raise BadDocument(f"{values!r:.60} is not a list of texts")
+    return list(values)

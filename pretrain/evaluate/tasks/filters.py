@@ -1,35 +1,192 @@
-"""What task files may do to a field besides Jinja's own filters."""
+"""What task files may do to a field: `field | filter(...)`. A filter given something else than it is for raises
+ValueError: there is no guess at what was meant."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-
-def without(text: str, pattern: str) -> str:
-    """All that matches the regular expression left out."""
-    return re.sub(pattern, "", text)
+from jinja2 import Undefined
 
 
-def spaces(text: str) -> str:
-    """White space of any kind and length made one space, none at the ends."""
-    return " ".join(text.split())
+def _there(value: Any) -> Any:
+    if isinstance(value, Undefined):
+        str(value)  # raises, and says which field is missing
+    return value
 
 
-def begin_of(text: str, mark: str) -> str:
-    """What stands before the first `mark`."""
-    return text.partition(mark)[0]
+def _text(value: Any) -> str:
+    if not isinstance(_there(value), str):
+        raise ValueError(f"{value!r:.60} is not text but {type(value).__name__}")
+    return value
 
 
-def end_of(text: str, mark: str) -> str:
-    """What stands after the first `mark`."""
-    return text.partition(mark)[2]
+def _list(value: Any) -> Sequence[Any]:
+    if not isinstance(_there(value), list | tuple):
+        raise ValueError(f"{value!r:.60} is not a list but {type(value).__name__}")
+    return value
+
+
+def number(value: Any) -> int:
+    """A whole number, or the digits of one."""
+    if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,9}\s*", value):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(_there(value), int):
+        raise ValueError(f"{value!r:.60} is not a whole number")
+    return value
+
+
+def position(values: Any, wanted: Any) -> int:
+    """Where in a list something stands, from 0."""
+    if wanted not in _list(values):
+        raise ValueError(f"{wanted!r:.60} is none of {values!r:.100}")
+    return _list(values).index(wanted)
+
+
+def positions(values: Any, wanted: Any) -> list[int]:
+    """Where in a list any of the things of another list stand."""
+    return [place for place, value in enumerate(_list(values)) if value in _list(wanted)]
+
+
+def before(text: Any, mark: str) -> str:
+    """What stands before the first `mark`, which has to be there."""
+    return _cut(text, mark)[0]
+
+
+def after(text: Any, mark: str) -> str:
+    """What stands after the first `mark`, which has to be there."""
+    return _cut(text, mark)[1]
+
+
+def _cut(text: Any, mark: str) -> tuple[str, str]:
+    begin, found, end = _text(text).partition(mark)
+    if not found:
+        raise ValueError(f"{text!r:.60} has no '{mark}'")
+    return begin, end
+
+
+def without(text: Any, pattern: str) -> str:
+    """All that matches a regular expression left out."""
+    return re.sub(pattern, "", _text(text))
+
+
+def filled(values: Any) -> list[str]:
+    """The texts of a list that are not empty, each once."""
+    return list(dict.fromkeys(value for value in map(_text, _list(values)) if value.strip()))
+
+
+def plain_text(text: Any) -> str:
+    """Text that is kept as words with spaces round its punctuation, as people write it."""
+    shown = _text(text)
+    for split, joined in (
+        (r" (n't|'s|'m|'re|'ve|'ll|'d)\b", r"\1"), (r" ([.,;:?!)\]])", r"\1"), (r"([(\[]) ", r"\1"),
+    ):  # fmt: skip
+        shown = re.sub(split, joined, shown)
+    return re.sub(r'" ([^"]*?) "', r'"\1"', shown)
+
+
+def wikihow(text: Any) -> str:
+    """HellaSwag's texts without the marks that WikiHow's have in them, as lm-eval does it."""
+    return re.sub(r"\[.*?\]", "", _text(text).strip().replace(" [title]", ". ")).replace("  ", " ")
+
+
+def wikitext(page: Any) -> str:
+    """WikiText's pages without the spaces and marks that its tokenization left, as lm-eval does it."""
+    text = _text(page)
+    for split, joined in _WIKITEXT:
+        text = re.sub(split, joined, text)
+    return text
+
+
+_WIKITEXT = (
+    (r"s '", "s'"), (r" @([-,.])@ ", r"\1"),
+    (" : ", ": "), (" ; ", "; "), (r" \. ", ". "), (" ! ", "! "), (r" \? ", "? "), (" , ", ", "),
+    (r"\(\s*([^\)]*?)\s*\)", r"(\1)"), (r"\[\s*([^\]]*?)\s*\]", r"[\1]"), (r"{\s*([^}]*?)\s*}", r"{\1}"),
+    (r'"\s*([^"]*?)\s*"', r'"\1"'), (r"'\s*([^']*?)\s*'", r"'\1'"),
+    ("= = = =", "===="), ("= = =", "==="), ("= =", "=="), (" ° ", "°"), (r" \n", r"\n"), (r"\n ", r"\n"),
+    (" N ", " 1 "), (" 's", "'s"),
+)  # fmt: skip
+
+
+def bold(text: Any, word: Any, said: Any) -> str:
+    """The word of that number, from 0, in asterisks; its beginning has to be `said`."""
+    words = _text(text).split()
+    place, name = number(word), _text(said)
+    if not 0 <= place < len(words) or not words[place].startswith(name):
+        raise ValueError(f"'{name}' is not word {place} of {text!r:.60}")
+    return " ".join([*words[:place], f"*{name}*{words[place][len(name) :]}", *words[place + 1 :]])
+
+
+def instead(noun: Any, pronoun: Any, text: Any, begin: Any) -> str:
+    """A noun as it stands in the place of the pronoun that is at character `begin`, as lm-eval has it for Winograd's
+    schemas: "the councilmen" within a sentence, "the man's" for "his"."""
+    name, place, possessive = _text(noun), number(begin), _text(pronoun).lower() in _POSSESSIVE
+    if not _text(text)[place:].startswith(_text(pronoun)) or not name.strip():
+        raise ValueError(f"{pronoun!r:.60} is not at character {begin!r:.60} of the text")
+    first, space, rest = (f"{name}'s" if possessive else name).partition(" ")
+    begins_a_sentence = text[place - 2 : place - 1] == "."
+    return (first.lower() if first in _LOWERED and not begins_a_sentence else first) + space + rest
+
+
+_POSSESSIVE = ("my", "his", "her", "our", "their")
+_LOWERED = ("A", "An", "The", "She", "He", "It", "They", "My", "His", "Her", "Their")
+
+
+def highlights(passage: Any) -> str:
+    """ReCoRD's news with what stands out in it, which has marks there, as points of a list."""
+    news, *points = _text(passage).strip().split("\n@highlight\n")
+    return news + ("\n\n- " + "\n- ".join(points) if points else "")
+
+
+def answers_of(answers: Any, turn: int, others: Any) -> list[str]:
+    """CoQA's answer of a turn and what others answered; those of the training split are empty and short."""
+    given = [_list(one["input_text"])[turn : turn + 1] for one in others.values()]
+    return filled([_list(answers["input_text"])[turn], *(text for texts in given for text in texts)])
+
+
+def drop_answers(answer: Any, others: Any) -> list[str]:
+    """DROP's answer and what others answered, each a number, spans of the passage or a date, as texts."""
+    given = [answer]
+    columns = [_list(others[name]) for name in ("number", "date", "spans")]
+    given += [dict(zip(("number", "date", "spans"), values, strict=True)) for values in zip(*columns, strict=True)]
+    return filled([_drop_answer(one) for one in given])
+
+
+def _drop_answer(one: Any) -> str:
+    if _text(one["number"]):
+        return _text(one["number"])
+    if _list(one["spans"]):
+        return ", ".join(map(_text, one["spans"]))
+    return " ".join(part for part in (_text(one["date"][name]) for name in ("day", "month", "year")) if part)
+
+
+def _replace(text: Any, old: str, new: Any) -> str:
+    return _text(text).replace(old, _text(new))
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "digits": lambda value: str(number(value)),
+    "position": position,
+    "positions": positions,
+    "before": before,
+    "after": after,
     "without": without,
-    "spaces": spaces,
-    "begin_of": begin_of,
-    "end_of": end_of,
-    "capitalize_first": lambda text: text[:1].upper() + text[1:],
-    "tidy": lambda texts: [spaces(without(text.replace(" [title]", ". "), r"\[.*?\]")) for text in texts],
+    "replace": _replace,
+    "trim": lambda text: _text(text).strip(),
+    "lower": lambda text: _text(text).lower(),
+    "capital": lambda text: _text(text).capitalize(),
+    "lower_first": lambda text: _text(text)[:1].lower() + text[1:],
+    "upper_first": lambda text: _text(text)[:1].upper() + text[1:],
+    "join": lambda texts, between: between.join(map(_text, _list(texts))),
+    "length": lambda values: len(_list(values)),
+    "filled": filled,
+    "plain_text": plain_text,
+    "bold": bold,
+    "instead": instead,
+    "wikihow": wikihow,
+    "wikitext": wikitext,
+    "highlights": highlights,
+    "answers_of": answers_of,
+    "drop_answers": drop_answers,
 }
+"""`capital`: the first letter large, all others small; `length`: of a list."""

@@ -60,6 +60,11 @@ def _object(line: str) -> dict[str, Any]:
         raise BadDocument(f"it is not JSON ({error})") from None
     if not isinstance(found, dict):
         raise BadDocument(f"it is not an object of fields but {type(found).__name__}")
+    if "\\ud" in line.lower():  # an escape of half a character, which no tokenizer can read without the other half
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            raise BadDocument("it holds half of a character that is written in two halves") from None
     return found
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from pretrain.errors import ConfigError
-from pretrain.evaluate.tasks.base import Format, Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Fetched, Format, Loaded, Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import BadDocument, documents, text_of
 
 _PASSAGES = 5000
@@ -39,6 +39,8 @@ def _passage(line: dict[str, Any], where: str) -> list[TaskDocument]:
     document = _split(text_of(line, "text"))
     if not document.context:
         raise BadDocument("'text' has no space, so nothing comes before its last word")
+    if not document.target.strip():
+        raise BadDocument("'text' ends in a space, not in a word")
     return [replace(document, where=where)]
 
 
@@ -83,6 +85,9 @@ TASKS = [
         partial(_lambada, "lambada_dev.jsonl", "shows examples from"),
         few_shot=_FEW_SHOT,
         paper_shots=15,
+        title="LAMBADA",
+        source="Paperno et al. 2016 (arXiv 1606.06031), as OpenAI gives it out; examples from its development split",
+        fetch=(Fetched("lambada_test.jsonl", "EleutherAI/lambada_openai", "default", "test"),),
     ),
-    Task("last_word", _held_out, few_shot=_FEW_SHOT),
+    Task("last_word", _held_out, few_shot=_FEW_SHOT, title="Last word", source="the run's held-out text"),
 ]

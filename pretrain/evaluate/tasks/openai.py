@@ -3,7 +3,9 @@
 from typing import Any
 
 from pretrain.evaluate.tasks.base import Loaded, Sources, TaskDocument
-from pretrain.evaluate.tasks.jsonl import documents, text_of
+from pretrain.evaluate.tasks.jsonl import BadDocument, documents, text_of
+
+SOURCE = "Brown et al. 2020 (arXiv 2005.14165); the files are in github.com/openai/gpt-3, data/"
 
 
 def openai_file(task: str, file: str, sources: Sources) -> Loaded:
@@ -12,4 +14,7 @@ def openai_file(task: str, file: str, sources: Sources) -> Loaded:
 
 
 def _document(line: dict[str, Any], where: str) -> list[TaskDocument]:
-    return [TaskDocument(text_of(line, "context"), text_of(line, "completion"), where=where)]
+    document = TaskDocument(text_of(line, "context"), text_of(line, "completion"), where=where)
+    if not document.target.strip():
+        raise BadDocument("its 'completion' is empty")
+    return [document]

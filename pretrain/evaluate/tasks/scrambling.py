@@ -3,7 +3,7 @@
 from functools import partial
 
 from pretrain.evaluate.tasks.base import Format, Task
-from pretrain.evaluate.tasks.openai import openai_file
+from pretrain.evaluate.tasks.openai import SOURCE, openai_file
 
 _FORMAT = Format("Please unscramble the letters into a word, and write that word:")
 _FILES = {
@@ -18,7 +18,7 @@ _FILES = {
 TASKS = [
     Task(
         name, partial(openai_file, name, file), judged=("target", "text"), metric="exact_match",
-        zero_shot=_FORMAT, few_shot=_FORMAT, paper_shots=100,
+        zero_shot=_FORMAT, few_shot=_FORMAT, paper_shots=100, title=name.replace("_", " ").capitalize(), source=SOURCE,
     )
     for name, file in _FILES.items()
 ]  # fmt: skip

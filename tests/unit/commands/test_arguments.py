@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.__main__ import main
 from pretrain.commands.arguments import Parser, count, numbers
 from pretrain.errors import ConfigError
 
@@ -72,3 +73,30 @@ def test_help_names_values_and_shows_examples(capsys: pytest.CaptureFixture[str]
     for part in ("CONFIG [key=value ...]", "--out PATH", "--shots N,N,...", "  pretrain try a.yaml --out there\n"):
         assert part in said
     assert "exit status: 0 done, 1 failed, 2 bad usage or config" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "data: the following arguments are required: verb: `pretrain data --help` shows what it takes"),
+        (["biuld"], "data: verb: invalid choice: 'biuld' (choose from 'build', 'inspect', 'ledger', 'trace')"),
+        (["build"], "data build: the following arguments are required: CONFIG: `pretrain data build --help` shows"),
+        (["build", "data/text", "--output=there"], "data build knows no --output: `pretrain data build --help` shows"),
+        (["inspect"], "data inspect: the following arguments are required: DIR_OR_ADDRESS: `pretrain data inspect"),
+        (["inspect", "a", "b"], "data inspect knows no b: `pretrain data inspect --help` shows what it takes"),
+    ],
+)
+def test_data_refuses_in_one_sentence(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", *argv]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"pretrain: {said}")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["build", "inspect", "ledger", "trace"])
+def test_data_s_help_shows_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in ([], [verb]):
+        with pytest.raises(SystemExit) as leaving:
+            main(["data", *argv, "--help"])
+        assert leaving.value.code == 0
+        assert f"\nexamples:\n  pretrain data {verb if argv else 'build'} " in capsys.readouterr().out

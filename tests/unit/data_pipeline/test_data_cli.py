@@ -13,26 +13,13 @@ import pytest
 from pydantic import ValidationError
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.cli import main
 from data_pipeline.common.progress import TaskProgress
 from data_pipeline.errors import DataError
+from pretrain.commands.data import main
 from tests.helpers.datasets import make_documents
 
 ROOT = Path(__file__).parents[3]
 TEXT_YAML = ROOT / "configs" / "data" / "text.yaml"
-
-
-def load(schema: type[BuildConfig], path: str, overrides: list[str]) -> BuildConfig:
-    """The config loader's part: a YAML file, and dotted overrides."""
-    values: dict[str, Any] = yaml_of(Path(path))
-    for override in overrides:
-        key, _, value = override.partition("=")
-        *parents, last = key.split(".")
-        place = values
-        for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
-    return schema(**values)
 
 
 def yaml_of(path: Path) -> dict[str, Any]:
@@ -42,7 +29,7 @@ def yaml_of(path: Path) -> dict[str, Any]:
 
 
 def run(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments], load)
+    return main([str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +90,6 @@ def test_inspect_refuses_a_damaged_dataset(built: Path, tmp_path: Path) -> None:
     shard.write_bytes(data)
     with pytest.raises(DataError, match=r"train-00000\.tar is damaged"):
         run("inspect", copy)
-
-
-@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["build"], ["inspect"]])
-def test_bad_usage_exits_with_2(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run(*arguments)
-    assert caught.value.code == 2
 
 
 def test_the_shipped_config_is_valid_and_states_the_defaults() -> None:

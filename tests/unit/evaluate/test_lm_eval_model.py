@@ -23,6 +23,35 @@ def test_the_command_is_lm_eval_s_with_what_was_typed(monkeypatch: pytest.Monkey
     assert typed == [["lm-eval", "--model", "pretrain", "--tasks", "a"]]
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (
+            ["--tasks", "a", "--log_samples"],
+            "lm-eval: Specify --output_path if providing --log_samples or --predict_only: `pretrain lm-eval run",
+        ),
+        (["--config", "nowhere.yaml"], "lm-eval: Config file not found: "),
+    ],
+)
+def test_what_lm_eval_refuses_is_a_sentence(
+    typed: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    assert main(["lm-eval", "--model", "pretrain", *typed]) == 2
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("pretrain: "))
+    assert line.startswith(f"pretrain: {said}")
+
+
+def test_an_error_in_scoring_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(lm_eval_model, "cli_evaluate", fails)
+    with pytest.raises(ValueError, match="a fault"):
+        main(["lm-eval", "--model", "pretrain", "--tasks", "a"])
+
+
 def test_the_command_is_refused_under_a_launcher(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_pipeline.cli import main
+from data_pipeline.cli import inspect
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS, DatasetManifest
@@ -212,14 +212,14 @@ def test_inspect_verifies_what_lies_elsewhere(
     store: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert main(["inspect", store.url], load=None) == 0  # type: ignore[arg-type]
+    inspect(store.url)
     assert "checksums   all good" in capsys.readouterr().out
     assert (tmp_path / "xdg" / "pretrain" / "datasets").is_dir()
     path = store.directory / "train-00001.tar"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"x")  # in the padding at the end, which no member covers
     with pytest.raises(DataError, match=f"{store.url}/train-00001.tar is damaged"):
-        main(["inspect", store.url], load=None)  # type: ignore[arg-type]
+        inspect(store.url)
 
 
 def test_checksums_of_members_are_those_of_the_bytes_in_the_tar(dataset: Dataset) -> None:

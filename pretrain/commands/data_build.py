@@ -1,0 +1,20 @@
+"""`pretrain data build CONFIG [key=value ...]`: text -> tokenized, sharded dataset."""
+
+from pretrain.commands.arguments import Parser
+
+
+def main(argv: list[str]) -> int:
+    """Builds a dataset and prints what is in it. Raises DataError for what the user has to mend."""
+    parser = Parser(
+        "data build",
+        "Cleans, tokenizes and shards text. The same command goes on with a build that was stopped.",
+        ("data/text input=book.txt output=datasets/book",),
+    )
+    parser.add_config("YAML file", "input=book.txt output=datasets/book", "pretrain keys --build")
+    options = parser.parse(argv)
+    from data_pipeline.build.config import BuildConfig
+    from data_pipeline.cli import build_and_show
+    from pretrain.config.load import load
+
+    build_and_show(load(BuildConfig, options.config, options.overrides))
+    return 0

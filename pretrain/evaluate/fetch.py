@@ -1,0 +1,65 @@
+"""The files of tasks, from the Hugging Face hub: what `datasets` reads there, as plain JSON lines.
+
+The fields are the dataset's own, so that the files are what anyone gets who exports it.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from data_pipeline.common.atomic import written
+from pretrain.errors import RunError
+from pretrain.evaluate.tasks.base import Fetched
+
+_EVERY = "*"
+_OFFLINE = "HF_HUB_OFFLINE"
+_HUB = "https://huggingface.co"
+_WAIT_S = 10
+
+
+def try_hub() -> None:
+    """Where the hub does not answer, has `datasets`, which must not be imported yet, look into its cache alone, instead
+    of trying again for half a minute a file."""
+    if _OFFLINE in os.environ:
+        return
+    try:
+        urlopen(os.environ.get("HF_ENDPOINT", _HUB), timeout=_WAIT_S).close()
+    except HTTPError:  # somebody answers
+        return
+    except (OSError, ValueError):
+        os.environ[_OFFLINE] = "1"
+
+
+def fetch(file: Fetched, directory: Path) -> int | None:
+    """Writes one file, whole or not at all, and returns its lines; None: it is there already. Raises RunError where the
+    dataset can't be had."""
+    path = directory / file.file
+    if any(there.is_file() for there in (path, path.with_name(f"{path.name}.gz"))):
+        return None
+    count = 0
+    try:
+        with written(path) as scratch, scratch.open("w", encoding="utf-8") as out:
+            for row in _rows(file):
+                out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+                count += 1
+            if not count:
+                raise ValueError("it holds no row")
+    except Exception as error:  # whatever the network, the hub, a dataset's files or the disk come up with
+        part = f"part {file.config}, " if file.config is not None else ""
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RunError(
+            f"{path} is not written: dataset {file.dataset} ({part}split {file.split}) cannot be had: {why:.200}"
+        ) from error
+    return count
+
+
+def _rows(file: Fetched) -> Iterator[dict[str, Any]]:
+    import datasets  # slow to import
+
+    parts = datasets.get_dataset_config_names(file.dataset) if file.config == _EVERY else [file.config]
+    for part in parts:
+        yield from datasets.load_dataset(file.dataset, part, split=file.split)

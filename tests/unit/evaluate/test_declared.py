@@ -1,0 +1,123 @@
+"""Task files of a user's own: what they can say, and the sentence where they say something wrong."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from docs.make.tasks import tasks_page
+from pretrain.errors import ConfigError
+from pretrain.evaluate.tasks.base import Sources
+from pretrain.evaluate.tasks.filters import FILTERS
+from pretrain.evaluate.tasks.registry import NAMES, task_named
+from tests.unit.evaluate.fakes import ToyTokenizer
+
+TASK = """
+name: colours
+title: Colours
+source: made up
+file: colours.jsonl
+judged: choice
+context: "{{ thing }} is"
+choices: colours
+right: right | number
+metric: accuracy_sum
+"""
+LINE = {"thing": "Grass", "colours": ["red", "green"], "right": 1, "use": True}
+
+
+def load(folder: Path, text: str, *lines: object) -> object:
+    (folder / "task.yaml").write_text(text)
+    (folder / "colours.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines or (LINE,)))
+    task_named.cache_clear()
+    task = task_named(str(folder / "task.yaml"))
+    return task.load(Sources(folder, None, ToyTokenizer(), 0))  # type: ignore[arg-type]
+
+
+def test_a_file_of_ones_own_is_a_task(tmp_path: Path) -> None:
+    loaded = load(tmp_path, TASK)
+    (document,) = loaded.documents  # type: ignore[attr-defined]
+    assert [choice.context + choice.target for choice in document.choices] == ["Grass is red", "Grass is green"]
+    assert document.right == (1,)
+    assert replace(document, right=()).target == " green"
+
+
+def test_lines_may_be_left_out(tmp_path: Path) -> None:
+    lines = [LINE, {**LINE, "use": False}, {**LINE, "use": "no"}]
+    loaded = load(tmp_path, TASK + "keep: use\n", *lines)
+    assert len(loaded.documents) == 1  # type: ignore[attr-defined]
+    (problem,) = loaded.problems  # type: ignore[attr-defined]
+    assert (problem.where, problem.what) == ("colours.jsonl:3", "whether to keep it is 'no', neither true nor false")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("context: ", "contxt: ", r"did you mean.*context"),
+        ("right: right | number\n", "", "a task judged by choice needs `right`"),
+        ("judged: choice", "judged: text", "a task judged by text needs `references`"),
+        ("judged: choice", "judged: chance", "judged"),
+        ('"{{ thing }} is"', '"{{ thing is"', "task.yaml: context: "),
+        ('"{{ thing }} is"', '"{{ thing | loud }}"', "task.yaml: context: No filter named 'loud'"),
+        ("choices: colours", "choices: colours | | x", "task.yaml: choices: "),
+        ("metric:", "also: [macro_f2]\nmetric:", "'macro_f2' is none of macro_f1"),
+        ("metric:", "normalise: lower\nmetric:", "'lower' is none of strip, answer"),
+        ("metric:", 'few_shot: "{{ context }}"\nmetric:', "not for tasks judged by choice"),
+        ("metric:", 'joined: " "\nmetric:', "`joined` is for tasks judged by perplexity, not by choice"),
+    ],
+)
+def test_a_file_that_declares_no_task_is_refused_in_a_sentence(old: str, new: str, said: str, tmp_path: Path) -> None:
+    assert old in TASK
+    with pytest.raises(ConfigError, match=said):
+        load(tmp_path, TASK.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"right": 2}, "the right one of its 2 choices is said to be 2"),
+        ({"right": "b"}, "'b' is not a whole number"),
+        ({"thing": 7}, "7 is not text but int"),
+        ({"thing": None}, "None is not text but NoneType"),
+        ({"colours": "red"}, "'red' are not choices"),
+        ({"colours": ["red"]}, r"\['red'\] are not choices"),
+        ({"colours": ["red", ""]}, "'' is no choice in text"),
+    ],
+)
+def test_a_problem_says_what_is_wrong(change: dict[str, object], said: str, tmp_path: Path) -> None:
+    loaded = load(tmp_path, TASK, LINE, {**LINE, **change})
+    assert len(loaded.documents) == 1  # type: ignore[attr-defined]
+    (problem,) = loaded.problems  # type: ignore[attr-defined]
+    assert problem.where == "colours.jsonl:2"
+    with pytest.raises(ConfigError, match=f"colours.jsonl:1: .*{said}"):
+        load(tmp_path, TASK, {**LINE, **change})
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    loaded = load(tmp_path, TASK, LINE, {"thing": "Snow", "colours": ["a", "b"]})
+    assert "'right' is undefined" in loaded.problems[0].what  # type: ignore[attr-defined]
+
+
+def test_templates_reach_nothing_but_the_fields(tmp_path: Path) -> None:
+    for reach in ("{{ thing.__class__.__mro__[1].__name__ }}", "{{ lipsum() }}", "{{ cycler }}"):
+        with pytest.raises(ConfigError, match="holds no document that can be used"):
+            load(tmp_path, TASK.replace("{{ thing }} is", reach))
+
+
+def test_the_guide_names_every_filter_for_general_use_and_the_page_every_task() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "add-a-task.md").read_text()
+    of_one_benchmark = {
+        "plain_text",
+        "bold",
+        "instead",
+        "wikihow",
+        "wikitext",
+        "highlights",
+        "answers_of",
+        "drop_answers",
+    }
+    assert {name for name in FILTERS if f"`{name}" not in guide and f", `{name}" not in guide} <= of_one_benchmark
+    page = tasks_page()
+    assert all(f"| `{name}` (" in page for name in NAMES[1:])
+    assert "| `fetch.dataset` | yes | name of the dataset |" in page
