@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
-        "writing",
+        "writing eval_fetch",
         "train eval verify compare export import_ translate generate data_ledger data_trace lm_eval keys",
         "data",
     ),
@@ -93,6 +93,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("pretrain/checkpoint/hf",),
     "mlflow": ("pretrain/observe",),
     "lm_eval": ("pretrain/evaluate/harness.py", "pretrain/lm_eval_model.py"),
+    "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),
