@@ -99,6 +99,13 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
     assert "'right' is undefined" in loaded.problems[0].what  # type: ignore[attr-defined]
 
 
+def test_letters_of_a_text_are_no_items_of_a_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'Grass' is text, which has no items"):
+        load(tmp_path, TASK.replace("{{ thing }}", "{{ thing[0] }}"))
+    with pytest.raises(ConfigError, match="'Grass' is text, which has no items"):
+        load(tmp_path, TASK.replace("choices: colours", 'choices: "[thing[0], thing[1]]"'))
+
+
 def test_templates_reach_nothing_but_the_fields(tmp_path: Path) -> None:
     for reach in ("{{ thing.__class__.__mro__[1].__name__ }}", "{{ lipsum() }}", "{{ cycler }}"):
         with pytest.raises(ConfigError, match="holds no document that can be used"):

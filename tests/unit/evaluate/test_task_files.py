@@ -141,6 +141,7 @@ def test_a_mutated_line_is_used_or_told_with_its_number_and_never_stops_the_othe
         for document in loaded.documents:
             texts = [document.context, document.target, *document.references]
             texts += [text for choice in document.choices for text in (choice.context, choice.target)]
+            assert all(text.encode() is not None for text in texts), "whole characters"
             assert not any(sign in text for text in texts for sign in ("None", "True}", "[[", "{'", "Undefined"))
             assert document.right == () or 0 <= document.right[0] < len(document.choices)
         if loaded.problems:
