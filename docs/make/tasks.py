@@ -23,9 +23,10 @@ def tasks_page() -> str:
             "# Tasks",
             "",
             "What `pretrain eval RUN --tasks A,B --data DIR` knows by name; this page is made from the tasks. `heldout`"
-            " is the perplexity of the run's own held-out text. Files are JSON lines, plain or gzipped, anywhere in DIR;"
-            " examples are drawn from the second file, or from the first where there is one only. K is that of GPT-3's"
-            " few-shot setting. `pretrain eval fetch TASK --data DIR` gets the files of a task that names a dataset.",
+            " is the perplexity of the run's own held-out text. Files are JSON lines, plain or gzipped, anywhere in"
+            " DIR; examples are drawn from the second file, or from the first where there is one only. K is that of"
+            " GPT-3's few-shot setting. `pretrain eval fetch TASK --data DIR` gets the files of a task that names a"
+            " dataset.",
             "",
             "| Task | Files | Judged by | K | Dataset |",
             "|---|---|---|---|---|",

@@ -63,10 +63,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
-        "decoding writing",
-        "train eval_fetch eval_report verify compare export import_ translate generate lm_eval keys",
+        "decoding writing eval_fetch eval_report",
+        "train eval verify compare export import_ translate generate lm_eval keys",
         "data_build data_inspect data_ledger data_trace",
-        "data eval",
+        "data",
     ),
     "launch": ("demo_text", "corpora demo"),
 }
@@ -94,6 +94,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("pretrain/checkpoint/hf",),
     "mlflow": ("pretrain/observe",),
     "lm_eval": ("pretrain/evaluate/harness.py", "pretrain/lm_eval_model.py"),
+    "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),

@@ -8,20 +8,21 @@ from typing import Any
 from jinja2 import Undefined
 
 
-def _there(value: Any) -> Any:
+def _must_be_there(value: Any) -> None:
     if isinstance(value, Undefined):
         str(value)  # raises, and says which field is missing
-    return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(_there(value), str):
+    _must_be_there(value)
+    if not isinstance(value, str):
         raise ValueError(f"{value!r:.60} is not text but {type(value).__name__}")
     return value
 
 
 def _list(value: Any) -> Sequence[Any]:
-    if not isinstance(_there(value), list | tuple):
+    _must_be_there(value)
+    if not isinstance(value, list | tuple):
         raise ValueError(f"{value!r:.60} is not a list but {type(value).__name__}")
     return value
 
@@ -30,16 +31,19 @@ def number(value: Any) -> int:
     """A whole number, or the digits of one."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,9}\s*", value):
         return int(value)
-    if isinstance(value, bool) or not isinstance(_there(value), int):
+    _must_be_there(value)
+    if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{value!r:.60} is not a whole number")
     return value
 
 
 def position(values: Any, wanted: Any) -> int:
-    """Where in a list something stands, from 0."""
-    if wanted not in _list(values):
-        raise ValueError(f"{wanted!r:.60} is none of {values!r:.100}")
-    return _list(values).index(wanted)
+    """Where in a list something stands, once, from 0."""
+    _must_be_there(wanted)
+    places = [place for place, value in enumerate(_list(values)) if type(value) is type(wanted) and value == wanted]
+    if len(places) != 1:
+        raise ValueError(f"{wanted!r:.60} stands {len(places)} times in {values!r:.100}")
+    return places[0]
 
 
 def positions(values: Any, wanted: Any) -> list[int]:
@@ -98,7 +102,7 @@ def wikitext(page: Any) -> str:
 
 
 _WIKITEXT = (
-    (r"s '", "s'"), (r" @([-,.])@ ", r"\1"),
+    (r"s '", "s'"), (" @-@ ", "-"), (" @,@ ", ","), (r" @\.@ ", "."),
     (" : ", ": "), (" ; ", "; "), (r" \. ", ". "), (" ! ", "! "), (r" \? ", "? "), (" , ", ", "),
     (r"\(\s*([^\)]*?)\s*\)", r"(\1)"), (r"\[\s*([^\]]*?)\s*\]", r"[\1]"), (r"{\s*([^}]*?)\s*}", r"{\1}"),
     (r'"\s*([^"]*?)\s*"', r'"\1"'), (r"'\s*([^']*?)\s*'", r"'\1'"),

@@ -13,9 +13,9 @@ from pretrain.evaluate.tasks.declared import declared
 HELD_OUT = "heldout"
 """Perplexity of the held-out stream: the one task that has no documents and no shots."""
 
-_FILES = {path.stem: path for path in sorted(Path(__file__).with_name("files").glob("*.yaml"))}
+FILES = {path.stem: path for path in sorted(Path(__file__).with_name("files").glob("*.yaml"))}
 _TASKS: dict[str, Task] = {task.name: task for task in (*last_word.TASKS, *arithmetic.TASKS, *scrambling.TASKS)}
-NAMES: tuple[str, ...] = (HELD_OUT, *_TASKS, *_FILES)
+NAMES: tuple[str, ...] = (HELD_OUT, *_TASKS, *FILES)
 
 
 @cache
@@ -24,8 +24,8 @@ def task_named(name: str) -> Task:
     and all names."""
     if name in _TASKS:
         return _TASKS[name]
-    if name in _FILES:
-        return declared(_FILES[name])
+    if name in FILES:
+        return declared(FILES[name])
     if name.endswith((".yaml", ".yml")):
         return declared(Path(name).expanduser())
     near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)

@@ -61,11 +61,12 @@ def ours(engine: FakeEngine, data: Path, name: str, shots: int, folder: Path, li
     told = [json.loads(line) for line in file.read_text().splitlines()]
     draw = Draw(task, loaded.documents, pool, shots, 0, limit)
     assert [one["document"] for one in told] == list(range(draw.count))
-    prompts = []
-    for number in range(draw.count):
+    prompts, asked = [], [number for number, one in enumerate(told) if one["outcomes"]]  # others: too long to ask
+    for number in asked:
         shown = [draw.examples()[index] for index in draw.shown(number, _SEED)]
         prompts.append(build_prompt(task.format(shots), shown, loaded.documents[number], scorer, 0))
-    return Ours(prompts, loaded.documents[: draw.count], [one["outcomes"]["choice"] for one in told])
+    outcomes = [told[number]["outcomes"]["choice"] for number in asked]
+    return Ours(prompts, [loaded.documents[number] for number in asked], outcomes)
 
 
 def their_task(task: Task, label: str, found: Ours, folder: Path) -> None:

@@ -99,6 +99,13 @@ def test_a_missing_field_is_named(tmp_path: Path) -> None:
     assert "'right' is undefined" in loaded.problems[0].what  # type: ignore[attr-defined]
 
 
+def test_letters_of_a_text_are_no_items_of_a_list(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'Grass' is text, which has no items"):
+        load(tmp_path, TASK.replace("{{ thing }}", "{{ thing[0] }}"))
+    with pytest.raises(ConfigError, match="'Grass' is text, which has no items"):
+        load(tmp_path, TASK.replace("choices: colours", 'choices: "[thing[0], thing[1]]"'))
+
+
 def test_templates_reach_nothing_but_the_fields(tmp_path: Path) -> None:
     for reach in ("{{ thing.__class__.__mro__[1].__name__ }}", "{{ lipsum() }}", "{{ cycler }}"):
         with pytest.raises(ConfigError, match="holds no document that can be used"):
@@ -121,3 +128,40 @@ def test_the_guide_names_every_filter_for_general_use_and_the_page_every_task() 
     page = tasks_page()
     assert all(f"| `{name}` (" in page for name in NAMES[1:])
     assert "| `fetch.dataset` | yes | name of the dataset |" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("number", [True, 1.0, "1.5", "", "x", None, [1], "9999999999"]),
+        ("length", ["abc", 3, {"a": 1}, None]),
+        ("trim", [None, 1, ["a"]]),
+        ("filled", ["abc", [1], [None]]),
+        ("wikihow", [None, []]),
+    ],
+)
+def test_a_filter_guesses_nothing(name: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match="is not"):
+            FILTERS[name](value)
+
+
+def test_the_place_of_a_value_is_that_of_one_and_of_its_type() -> None:
+    assert FILTERS["position"](["A", "B"], "B") == 1
+    for values, wanted in (([1, 2], True), (["1"], 1), (["A", "A"], "A"), ([], "A")):
+        with pytest.raises(ValueError, match=r"stands [02] times in"):
+            FILTERS["position"](values, wanted)
+    with pytest.raises(ValueError, match="'AB' is not a list"):
+        FILTERS["position"]("AB", "A")
+
+
+def test_nouns_stand_as_the_pronoun_did() -> None:
+    text = "The man lost. His dog ran to his house."
+    assert FILTERS["instead"]("The man", "his", text, text.index("his")) == "the man's"
+    assert FILTERS["instead"]("The man", "His", text, text.index("His")) == "The man's"
+    with pytest.raises(ValueError, match="'his' is not at character 3 of the text"):
+        FILTERS["instead"]("The man", "his", text, 3)
+
+
+def test_text_that_was_cut_into_words_is_put_together() -> None:
+    assert FILTERS["plain_text"]("She did n't go , and \" why \" ( it 's ) ? ") == "She didn't go, and \"why\" (it's)? "

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pretrain.evaluate.tasks.registry import _FILES, task_named
+from pretrain.evaluate.tasks.registry import FILES, task_named
 from tests.unit.evaluate.fakes import FakeEngine
 from tests.unit.evaluate.lm_eval_choices import PARTIAL, check_agreement, ours
 from tests.unit.evaluate.task_lines import LINES
 
-CHOICES = [name for name in sorted(_FILES) if task_named(name).judged == ("choice",)]
+CHOICES = [name for name in sorted(FILES) if task_named(name).judged == ("choice",)]
 VARIED = re.compile(
     r"\b(tea|stove|water|fills|eats|rang|bell|home|waited|shirt|hang|ice|sand|heat|sound|plant|ink|light|loose|table|"
     r"small|glass|broke|sang|frozen|rained|slept|porch|outside|bank|lends|won|sails|dog|bees|honey|cats|keeps|flour|"

@@ -12,12 +12,12 @@ import pytest
 from pretrain.errors import ConfigError
 from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.tasks.base import Loaded, Sources, Task
-from pretrain.evaluate.tasks.registry import _FILES, task_named
+from pretrain.evaluate.tasks.registry import FILES, task_named
 from tests.unit.evaluate.fakes import ToyTokenizer
 from tests.unit.evaluate.task_lines import LINES
 
 SOURCES = Sources(None, None, ToyTokenizer(), seed=0)  # type: ignore[arg-type]
-NAMES = sorted(_FILES)
+NAMES = sorted(FILES)
 ROUNDS = 120  # mutations of each task
 
 
@@ -141,13 +141,14 @@ def test_a_mutated_line_is_used_or_told_with_its_number_and_never_stops_the_othe
         for document in loaded.documents:
             texts = [document.context, document.target, *document.references]
             texts += [text for choice in document.choices for text in (choice.context, choice.target)]
+            assert all(text.encode() is not None for text in texts), "whole characters"
             assert not any(sign in text for text in texts for sign in ("None", "True}", "[[", "{'", "Undefined"))
             assert document.right == () or 0 <= document.right[0] < len(document.choices)
         if loaded.problems:
             refused += 1
             (problem,) = [problem for problem in loaded.problems if problem.where.endswith(f":{len(lines) + 1}")]
             assert len(problem.what) < 400
-            if "earlier" not in (_FILES[name]).read_text() and task.judged != ("perplexity",):
+            if "earlier" not in (FILES[name]).read_text() and task.judged != ("perplexity",):
                 assert len(loaded.documents) == 2 * len(whole.documents)
     assert refused > ROUNDS // 8, "what is read is checked"
 
