@@ -68,7 +68,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data_build data_inspect data_ledger data_trace",
         "data",
     ),
-    "launch": ("demo_text", "corpora demo"),
+    "launch": ("demo_text", "corpora demo arithmetic"),
 }
 
 # What others may know of a package. Parts that are not named here are its own affair.
