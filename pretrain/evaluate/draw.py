@@ -29,12 +29,17 @@ class Draw:
     """What is scored."""
 
     task: Task
-    documents: Sequence[TaskDocument]
+    loaded: Loaded
     pool: Loaded | None
     """what examples are drawn from; None: the documents themselves"""
     shots: int
     number: int
     limit: int | None
+
+    @property
+    def documents(self) -> Sequence[TaskDocument]:
+        """All of the task's."""
+        return self.loaded.documents
 
     @property
     def count(self) -> int:
@@ -78,7 +83,9 @@ def score_draw(
     how many documents are done. Collective over all ranks."""
     task, documents = draw.task, draw.documents
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
-    of = digest(identity, scorer.name, seed, repr(how), about, [_plain(d) for d in (*documents, *draw.examples())])
+    of = digest(
+        identity, scorer.name, seed, repr(how), about, [part.digest for part in (draw.loaded, draw.pool) if part]
+    )
     made = ForTask(task, documents, how)
     measures = [MEASURES[judged](made, scorer) for judged in task.judged]
     asking = _Asking(engine, scorer, draw, measures, seed)
@@ -208,8 +215,3 @@ def _right(outcomes: Mapping[str, Any], metric: str) -> bool:
         by_way = outcomes["choice"]["right"]
         return bool(by_way.get(metric.removeprefix("accuracy_"), by_way["sum"]))
     return bool(outcomes.get("target" if metric == "accuracy" else "text", {}).get("right", False))
-
-
-def _plain(document: TaskDocument) -> list[Any]:
-    choices = [(choice.context, choice.target) for choice in document.choices]
-    return [document.context, document.target, choices, document.right, document.references, document.group]

@@ -93,7 +93,7 @@ def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings
     shots = {name: _shots(task, settings) for name, task in chosen.items()}
     pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
     for name, task in chosen.items():  # which raises where there are too few to draw from
-        Draw(task, loaded[name].documents, pools[name], max(shots[name]), 0, None).shown(0, settings.seed)
+        Draw(task, loaded[name], pools[name], max(shots[name]), 0, None).shown(0, settings.seed)
     return Work(chosen, loaded, shots, pools)
 
 
@@ -127,13 +127,13 @@ def evaluate(
             progress(name, 0, 0)
             results[name] = {"0": _held_out(engine, scorer, dataset, settings)}
             continue
-        task, documents = chosen[name], loaded[name].documents
+        task = chosen[name]
         results[task.name], samples[task.name], right[task.name] = {}, {}, {}
         problems[task.name] = list(loaded[name].problems)
         for k in shots[name]:
             draws = [
                 score_draw(
-                    engine, scorer, Draw(task, documents, pools[name], k, draw, settings.limit), settings.seed,
+                    engine, scorer, Draw(task, loaded[name], pools[name], k, draw, settings.limit), settings.seed,
                     settings.how, settings.identity, outcomes, progress,
                 )
                 for draw in range(settings.draws if k else 1)

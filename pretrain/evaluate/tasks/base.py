@@ -1,7 +1,10 @@
 """What a task is: where its documents come from, how they become prompts, and how answers are judged."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -57,6 +60,16 @@ class Loaded:
 
     documents: Sequence[TaskDocument]
     problems: Sequence[Problem] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the documents say, wherever they stand."""
+        found = hashlib.sha256()
+        for one in self.documents:
+            choices = [(choice.context, choice.target) for choice in one.choices]
+            said = [one.context, one.target, choices, one.right, one.references, one.group]
+            found.update(json.dumps(said).encode())
+        return found.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
