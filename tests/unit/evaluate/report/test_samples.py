@@ -5,7 +5,6 @@ import pytest
 from pretrain.evaluate.report.samples import Sample, shown
 from tests.unit.evaluate.report.pages import many
 
-
 RIGHT = "rides it down the hill and waves at the people below."
 
 
