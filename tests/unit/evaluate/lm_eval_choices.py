@@ -59,7 +59,7 @@ def ours(engine: FakeEngine, data: Path, name: str, shots: int, folder: Path, li
     file = folder / f"{name}-{shots}-documents.jsonl"
     evaluate(engine, scorer, None, [name], settings, outcomes=Outcomes(file))
     told = [json.loads(line) for line in file.read_text().splitlines()]
-    draw = Draw(task, loaded.documents, pool, shots, 0, limit)
+    draw = Draw(task, loaded, pool, shots, 0, limit)
     assert [one["document"] for one in told] == list(range(draw.count))
     prompts, asked = [], [number for number, one in enumerate(told) if one["outcomes"]]  # others: too long to ask
     for number in asked:
