@@ -19,7 +19,6 @@ from pretrain.evaluate.decoding.base import Beam, Decoding, Request, Sampling
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Pair, answer_text, stops_at
-from pretrain.evaluate.scorers.batches import TOKENS
 from pretrain.evaluate.scorers.causal import CausalScorer
 
 _CHOICES = 16  # a document's requests follow each other: those of one context, among so many, share it
@@ -29,7 +28,7 @@ _NEW_TOKENS = 256  # lm-eval's default where a task sets none
 class HarnessModel(TemplateLM):
     """An engine and its tokenizer, as lm-eval wants them."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, sequence_length: int, tokens: int = TOKENS) -> None:
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, sequence_length: int, tokens: int | None = None) -> None:
         """`tokens`: positions that are scored at a time, on each data rank."""
         super().__init__()
         self.engine, self.text, self.length = engine, tokenizer, sequence_length

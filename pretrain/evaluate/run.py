@@ -143,7 +143,8 @@ def evaluate(
             samples[task.name][str(k)], right[task.name][str(k)] = first.samples, first.right
             if k == shots[name][0]:
                 problems[task.name] = [*loaded[name].problems, *first.problems]
-    outcomes.finish((scored.of, scored.about, scored.told) for scored in kept) if engine.is_reporter else None
+    if engine.is_reporter:
+        outcomes.finish((scored.of, scored.about, scored.told) for scored in kept)
     scored_documents = {chosen[n].name: loaded[n].documents[: settings.limit] for n in chosen}
     return Evaluation(results, samples, scored_documents, right, problems)
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from pretrain.engine.base import ScoreEngine
 from pretrain.evaluate.scorers.base import Pair
 
-TOKENS = 4096
-"""positions that are scored at a time, on each data rank"""
+_TOKENS_CPU, _TOKENS_GPU = 1024, 1 << 14  # what caches hold; what keeps a GPU busy
 _FILLER = 0  # behind the end of a row, where nobody looks
 
 
@@ -87,6 +87,11 @@ def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int
     for row, end in enumerate(ends):
         tokens[row, : len(end) - 1], labels[row, : len(end) - 1] = end[:-1], end[1:]
     return parents, tokens, labels
+
+
+def tokens_at_a_time() -> int:
+    """Positions of rows that each data rank had best score at a time."""
+    return _TOKENS_GPU if torch.cuda.is_available() else _TOKENS_CPU
 
 
 def equally_often(engine: ScoreEngine, work: list[list[Group]]) -> list[list[Group]]:

@@ -11,7 +11,7 @@ from pretrain.engine.base import Engine
 from pretrain.evaluate.decoding.base import Decoding, Request
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
-from pretrain.evaluate.scorers.batches import TOKENS, Group, batches, equally_often, groups, rectangle
+from pretrain.evaluate.scorers.batches import Group, batches, equally_often, groups, rectangle, tokens_at_a_time
 
 _LENGTH_MULTIPLE = 16  # row lengths: few shapes, and tensor and context ranks can share a sequence
 
@@ -21,9 +21,10 @@ class CausalScorer:
 
     name, generates, rolls = "log probability of the target's tokens after the context", True, True
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, length: int, tokens: int = TOKENS) -> None:
-        """`length`: positions of the model; `tokens`: of rows that are scored at a time."""
-        self.tokenizer, self.length, self._engine, self._tokens = tokenizer, length, engine, tokens
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, length: int, tokens: int | None = None) -> None:
+        """`length`: positions of the model; `tokens`: of rows that are scored at a time; None: what suits the device."""
+        self.tokenizer, self.length = tokenizer, length
+        self._engine, self._tokens = engine, tokens or tokens_at_a_time()
 
     def pair(self, context: str, target: str) -> Pair:
         """See `base.Scorer`."""

@@ -16,7 +16,7 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.scorers.base import Pair, encode_pair
-from pretrain.evaluate.scorers.batches import TOKENS
+from pretrain.evaluate.scorers.batches import tokens_at_a_time
 
 _LENGTH_MULTIPLE = 16  # of row lengths: tensor and context ranks can share a sequence
 
@@ -29,9 +29,9 @@ class PseudoScorer:
     name = "pseudo-log-likelihood: log probabilities of the target's tokens, each masked alone"
     generates, rolls = False, False
 
-    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int = TOKENS) -> None:
+    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int | None = None) -> None:
         self.tokenizer, self.length = tokenizer, config.model.sequence_length
-        self._engine, self._tokens, self._prompts = engine, tokens, Prompts(config, tokenizer)
+        self._engine, self._tokens, self._prompts = engine, tokens or tokens_at_a_time(), Prompts(config, tokenizer)
         self._around = len(self._prompts.closed([]))
 
     def pair(self, context: str, target: str) -> Pair:

@@ -18,7 +18,7 @@ from pretrain.evaluate.decoding.base import Decoding, Request, Stops
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.scorers.base import Pair, stops_at
-from pretrain.evaluate.scorers.batches import TOKENS, Group, batches, equally_often, rectangle
+from pretrain.evaluate.scorers.batches import Group, batches, equally_often, rectangle, tokens_at_a_time
 
 
 class TargetScorer:
@@ -26,13 +26,13 @@ class TargetScorer:
 
     generates, rolls = True, False
 
-    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int = TOKENS) -> None:
+    def __init__(self, config: RunConfig, engine: Engine, tokenizer: Tokenizer, tokens: int | None = None) -> None:
         if not engine.decodes:
             raise ConfigError(
                 "targets are scored with parallel.virtual=1 and parallel.context=1, which change no score"
             )
         self.tokenizer, self.length = tokenizer, config.model.sequence_length
-        self._engine, self._model, self._tokens = engine, config.model, tokens
+        self._engine, self._model, self._tokens = engine, config.model, tokens or tokens_at_a_time()
         self._prompts = Prompts(config, tokenizer)
         self._specials = self._prompts.specials
         self._gap = list(self._specials.sentinels[:1])
