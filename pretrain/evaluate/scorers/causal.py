@@ -22,7 +22,7 @@ class CausalScorer:
     name, generates, rolls = "log probability of the target's tokens after the context", True, True
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, length: int, tokens: int | None = None) -> None:
-        """`length`: positions of the model; `tokens`: of rows that are scored at a time; None: what suits the device."""
+        """`length`: positions of the model; `tokens`: of rows scored at a time; None: what suits the device."""
         self.tokenizer, self.length = tokenizer, length
         self._engine, self._tokens = engine, tokens or tokens_at_a_time()
 
