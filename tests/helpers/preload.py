@@ -22,6 +22,8 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks fo
     from pretrain.engine.zero import deepspeed_setup as joining
 
     joining.prepare()
+    import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401  # which each engine of stage 3 imports
+
     from pretrain.engine.zero import stage3, stage12  # noqa: F401
 
 gc.collect()

@@ -22,7 +22,7 @@ def _load(path: str | Path, *overrides: str) -> RunConfig:
     return load(RunConfig, path, ["run.dir=unused", *overrides])
 
 
-@pytest.mark.parametrize("world", [2, 4, 6, 8])
+@pytest.mark.parametrize("world", [6, 8, *(pytest.param(world, marks=pytest.mark.slow) for world in (2, 4))])
 @pytest.mark.parametrize("path", CONFIGS, ids=str)
 def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Path, world: int) -> None:
     config, layouts = _load(path), every_kind(world)
