@@ -2,20 +2,21 @@
 
 megatron-core asks for CUDA by name in a few places: the current device, random state, literal `device="cuda"`
 arguments, and dtype strings such as `torch.cuda.FloatTensor`. `install` answers those on the CPU, so that the same
-engine runs over gloo. It is called once, before the engine is built, and does nothing where CUDA is present.
+engine runs over gloo. It is called once, before the engine is built, and does nothing where CUDA is present. Whatever
+else is asked of CUDA is torch's own error. (DeepSpeed asks for the device that there is.)
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
-from torch.overrides import TorchFunctionMode
 
 from pretrain.errors import ConfigError
 from pretrain.process.agreement import NotMetError, agree
@@ -43,6 +44,8 @@ def install() -> torch.device:
     if _installed:
         return cpu
     import megatron.core.tensor_parallel.random as megatron_random
+    from megatron.core.optimizer import clip_grads, grad_scaler, optimizer
+    from megatron.core.pipeline_parallel import schedules
 
     generator = torch.default_generator
     torch.cuda.current_device = lambda: cpu  # type: ignore[assignment, return-value]
@@ -51,7 +54,10 @@ def install() -> torch.device:
     torch.cuda.get_rng_state = lambda device="cuda": generator.get_state()
     megatron_random._get_cuda_rng_state = lambda device="cuda", clone=False, graph_safe=False: generator.get_state()
     megatron_random._set_cuda_rng_state = lambda state, device=-1, graph_safe=False: generator.set_state(state)
-    _NoCuda().__enter__()  # type: ignore[no-untyped-call]  # for the life of the process
+    torch.Tensor.cuda = lambda tensor, *args, **kwargs: tensor  # type: ignore[method-assign]
+    torch.Tensor.type = _named_as_cudas(torch.Tensor.type)  # type: ignore[method-assign]
+    for module in (clip_grads, grad_scaler, optimizer, schedules):
+        module.torch = _torch_without_cuda()
     _installed = True
     return cpu
 
@@ -114,19 +120,26 @@ def joined(store: Store, name: str, rank: int, world: int, timeout_s: int) -> It
         dist.destroy_process_group()
 
 
-class _NoCuda(TorchFunctionMode):
-    """Turns device="cuda" into the CPU, `.cuda()` into identity, and lets `Tensor.type()` name CUDA types,
-    which megatron-core's optimizer and clipping compare with."""
+def _torch_without_cuda() -> ModuleType:
+    """torch, whose zeros and tensor are made on the CPU for those who say "cuda". It is for the modules that do: in all
+    others these are as fast as ever, and a device that is not there stays an error."""
+    module = ModuleType("torch")
+    vars(module).update(vars(torch), zeros=_on_cpu(torch.zeros), tensor=_on_cpu(torch.tensor))
+    return module
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if kwargs:
-            device = kwargs.get("device")
-            if device is not None and str(device).startswith("cuda"):
-                kwargs = {**kwargs, "device": "cpu"}
-            return func(*args, **kwargs)
-        result = func(*args)
-        if func is torch.Tensor.type and isinstance(result, str):
-            return result.replace("torch.", "torch.cuda.", 1)
-        return result
+
+def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def made(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        return make(*args, device="cpu" if device == "cuda" else device, **kwargs)
+
+    return made
+
+
+def _named_as_cudas(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`Tensor.type` that names CUDA's types, which megatron-core's optimizer and clipping compare with."""
+
+    def named(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = plain(tensor, *args, **kwargs)
+        return found.replace("torch.", "torch.cuda.", 1) if isinstance(found, str) else found
+
+    return named

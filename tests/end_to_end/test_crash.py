@@ -11,7 +11,7 @@ from tests.helpers.crash import table
 pytestmark = pytest.mark.timeout(3600)  # the campaigns notice what hangs by themselves
 
 
-@pytest.mark.parametrize("kills", [24, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(300, marks=pytest.mark.slow)])
 def test_training_killed_at_random_moments_is_the_uninterrupted_run(
     kills: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

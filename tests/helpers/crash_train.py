@@ -9,11 +9,10 @@ machine loses beyond this, data that was not synced to the disk, no killed proce
 
 import hashlib
 import re
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -98,13 +97,17 @@ def train_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
     survivor hangs, or anything ends with a status that it should not have."""
     build(directory / "uninterrupted-build")
     (directory / "config.yaml").write_text(_CONFIG)
-    with ThreadPoolExecutor() as pool:
-        uninterrupted = dict(zip(_RUNS, pool.map(partial(_uninterrupted, directory), _RUNS), strict=True))
+    uninterrupted: dict[tuple[str, bool], Path] = {}
+    making = Lock()
     expected: dict[Path, tuple[Path, bool]] = {}
 
     def case(number: int) -> list[Kill]:
         layout, dropout = _RUNS[number // 2 % len(_RUNS)] if number % 2 else (None, False)
-        place, right = directory / f"train-{number:03d}", uninterrupted[layout or "one rank", dropout]
+        run = (layout or "one rank", dropout)
+        with making:
+            if run not in uninterrupted:
+                uninterrupted[run] = _uninterrupted(directory, run)
+        place, right = directory / f"train-{number:03d}", uninterrupted[run]
         expected[place] = right, layout is not None
         return _case(place, layout, dropout, right, Random(f"{seed}/{number}"))
 

@@ -1,4 +1,5 @@
-"""What the fork server imports once: the slow libraries, the engine, and what the commands import when called."""
+"""What the fork server imports once: the slow libraries, the engine, what the commands import when called, and what every
+file of tests does."""
 
 import gc
 import os
@@ -7,16 +8,22 @@ import warnings
 warnings.filterwarnings("ignore")
 
 import megatron.core.transformer.moe.experts  # noqa: E402, F401
+import pytest  # noqa: E402, F401
 import torch._dynamo  # noqa: E402, F401
 import webdataset  # noqa: E402, F401
 
 import data_pipeline.cli  # noqa: E402, F401
+import pretrain.checkpoint.hf.export  # noqa: E402, F401
+import pretrain.evaluate.run  # noqa: E402, F401
 import pretrain.loop  # noqa: E402, F401
+import pretrain.verify.run  # noqa: E402, F401
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks for GPUs, after which one can't fork
     from pretrain.engine.zero import deepspeed_setup as joining
 
     joining.prepare()
+    import deepspeed.runtime.zero.muon.muon_optimizer  # noqa: F401  # which each engine of stage 3 imports
+
     from pretrain.engine.zero import stage3, stage12  # noqa: F401
 
 gc.collect()

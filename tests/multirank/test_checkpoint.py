@@ -21,7 +21,7 @@ from pretrain.errors import ConfigError, RunError
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
 
-HALF, STEPS = 4, 8
+HALF, STEPS = 2, 5
 WRITERS: dict[str, tuple[int, dict[str, Any]]] = {
     "one rank": (1, {}),
     "tensor 2 x pipeline 2": (4, {"tensor": 2, "pipeline": 2}),
@@ -106,7 +106,7 @@ def _writers_for(reader: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("writer", "precision"),
-    [*product(WRITERS, ["fp32"]), ("tensor 2 x pipeline 2", "bf16"), ("data 4, zero 1", "bf16")],
+    [*product(WRITERS, ["fp32"]), ("data 4, zero 1", "bf16")],
 )
 def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: Written, continued: Continued) -> None:
     _, state, curve = written(writer, precision)

@@ -73,10 +73,10 @@ def test_rows_of_any_micro_batch_size_drop_the_same(world: int, parallel: dict[s
 @pytest.mark.parametrize(
     ("world", "parallel"),
     [
-        (1, {}),
         (2, {"tensor": 2, "sequence": True}),
         (2, {"pipeline": 2, "virtual": 2}),
-        (2, {"context": 2}),
+        pytest.param(1, {}, marks=pytest.mark.slow),
+        pytest.param(2, {"context": 2}, marks=pytest.mark.slow),
         pytest.param(*LAYOUTS[ALL], marks=pytest.mark.slow),
     ],
     ids=str,

@@ -28,8 +28,19 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+ANOTHER_OF_ITS_KIND = ("gpt", "gpt-bf16", "roberta", "transformer", "bart")
+"""Cases that share a model among ranks as another does, too: on one rank they are tried with every test run."""
+
+
 @pytest.mark.parametrize(
-    ("name", "layout"), [(name, layout) for name, case in CASES.items() for layout in case.layouts]
+    ("name", "layout"),
+    [
+        pytest.param(name, layout, marks=pytest.mark.slow)
+        if name in ANOTHER_OF_ITS_KIND and layout != "one rank"
+        else (name, layout)
+        for name, case in CASES.items()
+        for layout in case.layouts
+    ],
 )
 def test_a_curve_is_the_recorded_one(name: str, layout: str, datasets: Path) -> None:
     recorded = json.loads((FOLDER / f"{name}.json").read_text())

@@ -1,6 +1,6 @@
 """Each update rule on each way to share it out: against the rule as its paper has it, on whole tensors, and one rank.
 
-Every cell trains 8 steps with gradients kept; after the 4th it saves, and the next cell, of another layout or sharding,
+Every cell trains 6 steps with gradients kept; after the 3rd it saves, and the next cell, of another layout or sharding,
 goes on from there. Some cells are tried with every test run, all of them with `make test-slow`.
 """
 
@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers.optimization import Adafactor
 
 from pretrain.checkpoint import store
 from pretrain.config.optimizer import Optimizer
@@ -22,7 +21,7 @@ from pretrain.config.run_config import RunConfig
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, save, tiny_config, train, whole, whole_state
 
-SAVED, STEPS = 4, 8
+SAVED, STEPS = 3, 6
 EMBEDDING = "embedding.word_embeddings.weight"
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -54,10 +53,10 @@ Cells = dict[str, list[str]]
 """optimizer -> layouts, those of one size side by side, in the order of their checkpoints; one rank is the first"""
 TABLE: Cells = {optimizer: list(LAYOUTS) for optimizer in OPTIMIZERS}
 SOME: Cells = {
-    "adam": ["one rank", "data 2, zero 1", "data 2, zero 2"],
+    "adam": ["one rank", "data 2, zero 2"],
     "lamb": ["one rank", "tensor 2 x data 2, zero 1", "pipeline 2 x data 2 + virtual 2, zero 2"],
-    "adafactor": ["one rank", "pipeline 2", "data 2, zero 0", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
-    "adafactor with all": ["one rank", "tensor 2 + sequence", "data 2, zero 2"],
+    "adafactor": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
+    "adafactor with all": ["one rank", "tensor 2 + sequence"],
 }
 
 
@@ -258,6 +257,8 @@ def _stepped(
 @pytest.mark.parametrize("name", ["adafactor", "adafactor with all"])
 def test_adafactor_is_that_of_transformers(name: str, some: Callable[[str], dict[str, Any]]) -> None:
     """But for weight decay, which there is multiplied by the weights' RMS, too, and not of matrices only."""
+    from transformers.optimization import Adafactor
+
     initial, gradients, _, final, *_ = some(name)["one rank"][0]
     settings = _config(name, {}).optimizer
 

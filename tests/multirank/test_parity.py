@@ -24,7 +24,7 @@ from tests.helpers.tiny import LENGTH, VOCABULARY, build_engine, rows, tiny_conf
 
 TOLERANCE = 1e-4  # of logits of size 1 to 10, fp32
 CURVE_TOLERANCE = 1e-5  # of losses, and relative of gradient norms
-STEPS = 10
+STEPS = 6
 SPECIALS = Specials(pad=0, cls=0, sep=0, mask=0, start=0, end=1, sentinels=(), vocabulary=VOCABULARY)
 DENSE = {"attention": {"pattern": ["dense"]}}
 

@@ -58,14 +58,14 @@ def test_probabilities_of_real_tokens_sum_to_one() -> None:
 
 def _generate(parallel: dict[str, Any], stop: int) -> list[list[int]]:
     engine = build_engine(tiny_config(parallel=parallel))
-    train(engine, range(12))
+    train(engine, range(6))
     return greedy(engine, PROMPTS, NEW_TOKENS, stop)
 
 
 def _texts(parallel: dict[str, Any], batches: list[list[list[int]]]) -> list[list[list[list[int]]]]:
     """By each way of decoding, the texts of each prompt, those of a batch decoded together."""
     engine = build_engine(tiny_config(parallel=parallel))
-    train(engine, range(12))
+    train(engine, range(6))
     ways = [Sampling(), Sampling(1.0, top_p=0.95, seed=3, texts=2), Beam(3, 0.6, 2)]
     return [
         [

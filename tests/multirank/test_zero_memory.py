@@ -118,7 +118,9 @@ def _gathered(name: str) -> tuple[int, int]:
     return max(seen), max(value.ds_numel for value in values)
 
 
-@pytest.mark.parametrize("name", ["dp4+zero3", "pp2dp2+zero3", "pp2dp2+vp2+zero3"])
+@pytest.mark.parametrize(
+    "name", ["pp2dp2+vp2+zero3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dp4+zero3", "pp2dp2+zero3"))]
+)
 def test_stage_3_gathers_little_at_a_time_also_at_every_depth_of_a_pipeline(name: str) -> None:
     positions = 32 * 128  # gathered beside the embedding of tokens
     for most, largest in run_ranks(4, _gathered, name):
@@ -143,7 +145,7 @@ def _left_behind(name: str) -> list[int]:
     return alive
 
 
-@pytest.mark.parametrize("name", ["dp2+zero2", "dp2+zero3"])
+@pytest.mark.parametrize("name", ["dp2+zero3", pytest.param("dp2+zero2", marks=pytest.mark.slow)])
 def test_an_engine_that_is_let_go_leaves_nothing_behind(name: str) -> None:
     """As `pretrain verify` does, job after job."""
     for first, second, third in run_ranks(2, _left_behind, name):

@@ -20,14 +20,15 @@ PIPELINE = {"pipeline": 2, "virtual": 2}
 Pair = tuple[dict[str, Any], dict[str, Any]]
 """with the option and without, on 4 ranks"""
 OPTIONS: dict[str, Pair] = {
-    **{f"optimizer offloaded, zero {z}": ({**ZERO[z], "offload_optimizer": True}, ZERO[z]) for z in ZERO},
+    "optimizer offloaded, zero 2": ({**ZERO[2], "offload_optimizer": True}, ZERO[2]),
     "all offloaded, zero 3": ({**ZERO[3], "offload_optimizer": True, "offload_parameters": True}, ZERO[3]),
-    "parameters offloaded, zero 3": ({**ZERO[3], "offload_parameters": True}, ZERO[3]),
     "second copies": ({**ZERO[3], "hpz": 2}, ZERO[3]),
     "overlap, megatron": ({**MEGATRON, "overlap": True}, MEGATRON),
     "overlap, zero 2": ({**ZERO[2], "overlap": True}, ZERO[2]),
 }
 MORE: dict[str, Pair] = {
+    **{f"optimizer offloaded, zero {z}": ({**ZERO[z], "offload_optimizer": True}, ZERO[z]) for z in (1, 3)},
+    "parameters offloaded, zero 3": ({**ZERO[3], "offload_parameters": True}, ZERO[3]),
     "all offloaded in a pipeline": (
         {**ZERO[3], **PIPELINE, "offload_optimizer": True, "offload_parameters": True},
         {**ZERO[3], **PIPELINE},
@@ -118,10 +119,10 @@ def _half(parallels: Sequence[dict[str, Any]]) -> list[Any]:
     """For each sharding: the curve, its losses of score, and the scale's course, in fp16 from a scale too high."""
     found = []
     for parallel in parallels:
-        scaling = {"start": 2.0**22, "growth_steps": 3}
+        scaling = {"start": 2.0**19, "growth_steps": 3}
         engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale=scaling))
         rate, results = engine.config.optimizer.learning_rate, []
-        for step in range(10):
+        for step in range(7):
             results.append(engine.train_step(rows(engine, step), rate, step))
         scored = engine.score(_same_rows()).log_probability
         found.append((results, scored, engine.updates, engine.loss_scale.state if engine.loss_scale else None))
@@ -143,7 +144,7 @@ def test_fp16_leaves_out_what_overflows_and_follows_fp32_alike_on_every_sharding
     assert count > 1, "the scale was too high at first"
     assert all(result.lowered_scale == result.skipped for result in expected)
     scales = [result.loss_scale for result in expected]
-    assert scales[: count + 1] == [2.0 ** (22 - step) for step in range(count + 1)]
+    assert scales[: count + 1] == [2.0 ** (19 - step) for step in range(count + 1)]
     assert scales[count + 3] == 2 * scales[count], "and grows again"
     assert updates == skipped.count(False)
     losses = [result.loss_sum / result.token_count for result in expected]
@@ -162,14 +163,14 @@ def _spoilt(parallels: Sequence[dict[str, Any]]) -> list[Any]:
     for parallel in parallels:
         engine = build_engine(tiny_config(parallel=parallel))
         rate = engine.config.optimizer.learning_rate
-        results = [engine.train_step(rows(engine, step), rate, step) for step in range(2)]
+        results = [engine.train_step(rows(engine, 0), rate, 0)]
         before = whole_state(engine)
-        spoilt = rows(engine, 2)
+        spoilt = rows(engine, 1)
         if engine.data_rank == engine.data_world - 1:
             spoilt.loss_mask[-1, -1] = np.nan
-        results.append(engine.train_step(spoilt, rate, 2))
+        results.append(engine.train_step(spoilt, rate, 1))
         after = whole_state(engine)
-        results += [engine.train_step(rows(engine, step), rate, step) for step in range(3, 5)]
+        results.append(engine.train_step(rows(engine, 2), rate, 2))
         unchanged = all(np.array_equal(before[name], after[name]) for name in before)
         meet_again()
         found.append(([result.loss_sum for result in results], [result.skipped for result in results], unchanged))
@@ -179,7 +180,7 @@ def _spoilt(parallels: Sequence[dict[str, Any]]) -> list[Any]:
 def test_a_gradient_that_is_not_finite_changes_nothing_on_any_sharding() -> None:
     (expected, *_), *_ = found = run_ranks(4, _spoilt, SHARDINGS)[0]
     for losses, skipped, unchanged in found:
-        assert skipped == [False, False, True, False, False]
+        assert skipped == [False, True, False]
         assert unchanged
         np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
@@ -191,9 +192,9 @@ def _scored_between(zero: dict[str, Any]) -> tuple[Any, Any]:
     for scores in (False, True):
         engine = build_engine(tiny_config(parallel=zero, model=model))
         curve = []
-        for step in range(5):
+        for step in range(4):
             curve += train(engine, range(step, step + 1))
-            if scores and step != 2:
+            if scores and step != 1:
                 engine.score(_same_rows())
         curves.append(curve)
         meet_again()
@@ -207,24 +208,24 @@ def test_scoring_between_steps_changes_nothing_under_stage_3() -> None:
 
 
 def _continued(parallel: dict[str, Any]) -> tuple[Any, Any]:
-    """fp16: the curve from step 6 on, and that of another engine which takes over there."""
-    scaling = {"start": 2.0**21, "growth_steps": 4}
+    """fp16: the curve from step 4 on, and that of another engine which takes over there."""
+    scaling = {"start": 2.0**18, "growth_steps": 4}
     config = tiny_config(parallel=parallel, precision="fp16", loss_scale=scaling)
     curves = []
     engine = build_engine(config)
-    train(engine, range(6))
+    train(engine, range(4))
     state = {name: [piece.value.clone() for piece in part.pieces] for name, part in engine.state().items()}
     assert engine.loss_scale is not None
     updates, scale = engine.updates, engine.loss_scale.state
-    assert updates < 6, "some steps were left out"
-    curves.append(train(engine, range(6, 12)))
+    assert 0 < updates < 4, "some steps were left out"
+    curves.append(train(engine, range(4, 8)))
     meet_again()
     other = build_engine(config)
     for name, part in other.state().items():
         for piece, value in zip(part.pieces, state[name], strict=True):
             piece.value.copy_(value)
     other.state_loaded(updates, scale)
-    curves.append(train(other, range(6, 12)))
+    curves.append(train(other, range(4, 8)))
     return curves[0], curves[1]
 
 

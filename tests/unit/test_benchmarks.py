@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = sorted(path.stem for path in (ROOT / "tests" / "benchmarks").glob("*.py") if path.stem != "__init__")
 OTHERS = ("datatrove", "litdata", "streaming", "accelerate", "peft")
@@ -24,6 +26,7 @@ for name in {BENCHMARKS}:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_step_benchmark_compares_equal_work() -> None:
     """Which it asserts itself: both sides' losses, before it times them."""
     done = subprocess.run(
