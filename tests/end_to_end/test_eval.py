@@ -1,6 +1,6 @@
 """`pretrain eval` and `pretrain export` on a run that `pretrain train` made.
 
-The held-out loss and the first export come from the installed console script; other commands are forked.
+Commands are forked.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.conftest import environment, installed, write_config
+from tests.end_to_end.conftest import environment, write_config
 from tests.helpers import command
 from tests.helpers.ranks import run_ranks
 
@@ -49,7 +49,7 @@ def test_results_are_the_same_again_and_on_other_layouts(run: Path, tmp_path: Pa
 
 
 def test_held_out_loss_is_that_of_training(run: Path, tmp_path: Path) -> None:
-    done = installed("eval", run, "--tasks", "heldout", "--limit", "8", "--out", tmp_path / "out")
+    done = command.run("eval", run, "--tasks", "heldout", "--limit", "8", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "out" / "report.json").read_text())["results"]["heldout"]["0"]["loss"]
     lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
@@ -57,7 +57,7 @@ def test_held_out_loss_is_that_of_training(run: Path, tmp_path: Path) -> None:
 
 
 def test_export_passes_its_gate_and_loads_in_transformers(run: Path, tmp_path: Path) -> None:
-    done = installed("export", run, "--to", "hf", tmp_path / "hf")
+    done = command.run("export", run, "--to", "hf", tmp_path / "hf")
     assert done.returncode == 0, done.stderr
     assert "largest logit difference" in done.stdout
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {p.name for p in (tmp_path / "hf").iterdir()}

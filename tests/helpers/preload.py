@@ -1,5 +1,5 @@
-"""What the fork server imports once: the slow libraries, the engine, what the commands import when called, and what every
-file of tests does."""
+"""What the fork server imports once: the slow libraries, the engine, what the commands import when called, and what
+every file of tests does."""
 
 import gc
 import os
@@ -13,9 +13,9 @@ import torch._dynamo  # noqa: E402, F401
 import webdataset  # noqa: E402, F401
 
 import data_pipeline.cli  # noqa: E402, F401
-import pretrain.checkpoint.hf.export  # noqa: E402, F401
-import pretrain.evaluate.run  # noqa: E402, F401
-import pretrain.loop  # noqa: E402, F401
+import pretrain.checkpoint.hf.export  # noqa: E402
+import pretrain.evaluate.run  # noqa: E402
+import pretrain.loop  # noqa: E402
 import pretrain.verify.run  # noqa: E402, F401
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks for GPUs, after which one can't fork

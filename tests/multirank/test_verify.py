@@ -148,14 +148,23 @@ def test_layouts_that_are_right_are_the_same_run(layouts: list[str], titles: lis
         assert row.verdict.largest["scores"] > 0
 
 
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
-def test_half_precision_alone_shows_it_too(precision: str, tmp_path: Path) -> None:
-    planted: list[tuple[Fault, str]] = [
-        (faults.norms_not_summed, "tp2+sp"),
-        (faults.tied_embedding_not_exchanged, "pp2"),
-        (faults.mask_lost, "pp2"),
-        (hidden_faults.scores_swapped, "cp2"),
-    ]
+AMONG_TWO: list[tuple[Fault, str]] = [(faults.norms_not_summed, "tp2+sp"), (hidden_faults.scores_swapped, "cp2")]
+BETWEEN_STAGES: list[tuple[Fault, str]] = [
+    (faults.tied_embedding_not_exchanged, "pp2"),
+    (faults.mask_lost, "pp2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("precision", "planted"),
+    [
+        ("bf16", AMONG_TWO),
+        pytest.param("bf16", BETWEEN_STAGES, marks=pytest.mark.slow),
+        pytest.param("fp16", [*AMONG_TWO, *BETWEEN_STAGES], marks=pytest.mark.slow),
+    ],
+    ids=["bf16", "bf16 between stages", "fp16"],
+)
+def test_half_precision_alone_shows_it_too(precision: str, planted: list[tuple[Fault, str]], tmp_path: Path) -> None:
     rows = table(tiny_config(precision=precision), tmp_path, [], planted)
     check_sound(rows)
     for fault, layout in planted:

@@ -20,7 +20,8 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import SampleStream, load
 from data_pipeline.order.order import permute, round_keys
 
-CASES, REAL_CASES = 120, 5
+REAL_CASES = 5
+CASES = pytest.mark.parametrize("cases", [40, pytest.param(120, marks=pytest.mark.slow)])
 Sizes = Callable[[int], int]
 Phases = list[tuple[int, list[float]]]
 
@@ -136,10 +137,13 @@ def naive(case: Case, stream: SampleStream, count: int) -> list[list[int]]:
     return found
 
 
+@CASES
 @pytest.mark.usefixtures("small_blocks")
-def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: Callable[[Case], SampleStream]) -> None:
+def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(
+    cases: int, simulated: Callable[[Case], SampleStream]
+) -> None:
     """Batch by batch, row by row, on ranks and in micro-batches of any number."""
-    for seed in range(CASES):
+    for seed in range(cases):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 1])
         whole = load(simulated(case), simulated(case).cursor(0), case.sizes, workers=0)
         for batches in interrupted(case, simulated, draw, resized=False):
@@ -149,9 +153,12 @@ def test_a_run_killed_anywhere_sees_what_the_uninterrupted_one_sees(simulated: C
             assert batches[0].cursor == expected.cursor, seed
 
 
+@CASES
 @pytest.mark.usefixtures("small_blocks")
-def test_with_other_batch_sizes_the_samples_and_their_order_stay(simulated: Callable[[Case], SampleStream]) -> None:
-    for seed in range(CASES):
+def test_with_other_batch_sizes_the_samples_and_their_order_stay(
+    cases: int, simulated: Callable[[Case], SampleStream]
+) -> None:
+    for seed in range(cases):
         case, draw = Case.draw(seed), np.random.default_rng([seed, 2])
         runs = [micro_batches(batches, draw) for batches in interrupted(case, simulated, draw, resized=True)]
         seen = np.concatenate(runs)

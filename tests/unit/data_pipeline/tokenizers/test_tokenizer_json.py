@@ -40,7 +40,7 @@ def byte_bpe() -> Tokenizer:
     return train_tokenizer(TEXTS, "byte_bpe", 500)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("kind", ["byte_bpe", pytest.param("wordpiece", marks=pytest.mark.slow)])
 def test_any_number_of_threads_trains_the_same_bytes(kind: str, tmp_path: Path) -> None:
     found = set()
     for threads in ("1", "2", "5"):
