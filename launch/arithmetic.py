@@ -4,7 +4,7 @@
 
 PROBLEMS is GPT-3's own set (two_digit_addition.jsonl of github.com/openai/gpt-3, data/); without it, 2,000 problems are
 drawn. The model trains on all others of the 10,000 problems, in GPT-3's form, each in several texts beside other ones;
-none of those it is asked is in its training text.
+none of those it is asked is in its training text. Each digit is a token.
 """
 
 import json
@@ -17,11 +17,14 @@ import sys
 import time
 from pathlib import Path
 
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
 CONFIG = "configs/debug/arithmetic.yaml"
 RUN, DATA, BENCHMARKS = Path("runs/arithmetic"), Path("datasets/arithmetic"), Path("datasets/arithmetic-problems")
 FILE = "two_digit_addition.jsonl"
 ASKED = 2000
-_TEXTS, _PROBLEMS = 12_000, 12  # texts, and problems in each
+_TEXTS, _PROBLEMS = 20_000, 12  # texts, and problems in each
+_PIECES = 300  # 256 bytes, the few words, and an end of text
 _PROBLEM = re.compile(r"What is (\d+) plus (\d+)\?")
 
 Problem = tuple[int, int]
@@ -36,9 +39,11 @@ def main(problems: str | None) -> int:
     (BENCHMARKS / FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     text = DATA.with_suffix(".jsonl")
     text.write_text("".join(f"{json.dumps({'text': document})}\n" for document in texts(set(asked))))
-    settings = [f"input={text}", f"output={DATA}", "tokenizer.type=bytes", "validation_fraction=0.01"]
+    tokenizer = DATA.with_suffix(".tokenizer.json")
+    _tokenizer().save(str(tokenizer))
+    settings = [f"input={text}", f"output={DATA}", f"tokenizer.path={tokenizer}", "validation_fraction=0.01"]
     _run(["data", "build", "configs/data/text.yaml", *settings])
-    _run(["train", CONFIG, f"data.path={DATA}", f"run.dir={RUN}", f"evaluate.data={BENCHMARKS}"])
+    _run(["train", CONFIG, f"data.path={DATA}", f"run.dir={RUN}", f"evaluate.data={BENCHMARKS}", "--nproc", "2"])
     tasks = ["--tasks", "arithmetic_2da", "--data", str(BENCHMARKS), "--all-checkpoints"]
     _run(["eval", str(RUN), *tasks, "--out", str(RUN / "reports" / "addition")])
     print(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
@@ -53,6 +58,24 @@ def texts(asked: set[Problem]) -> list[str]:
         "".join(f"\n\nQ: What is {x} plus {y}?\n\nA: {x + y}" for x, y in draw.sample(known, _PROBLEMS))
         for _ in range(_TEXTS)
     ]
+
+
+def _tokenizer() -> Tokenizer:
+    """Words with the space before them, and digits one by one."""
+    found = Tokenizer(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d| (?=\d)|[^\d ]+| [^\d ]+"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    found.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_PIECES, special_tokens=["<|endoftext|>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )  # fmt: skip
+    found.train_from_iterator(["\n\nQ: What is 98 plus 45?\n\nA: 143"] * 10, trainer)
+    return found
 
 
 def _drawn() -> list[Problem]:
