@@ -16,7 +16,7 @@ from pretrain.evaluate.outcomes import Outcomes, Told, digest
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Scorer
-from pretrain.evaluate.tasks.base import Loaded, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Choice, Loaded, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 
 _AT_A_TIME = 256  # documents of a data rank, between two additions to documents.jsonl
@@ -131,6 +131,8 @@ class _Asking:
         self._width = _HEAD + sum(measure.width for measure in measures)
 
     def prompt(self, index: int) -> Prompt:
+        if self._draw.task.judged == ("perplexity",):  # a text by itself, of any length, which is read in windows
+            return Prompt("", (Choice("", self._draw.documents[index].target),), (), 0, False)
         draw, examples = self._draw, self._draw.examples()
         shown = [examples[number] for number in draw.shown(index, self._seed)]
         form = draw.task.format(draw.shots)

@@ -44,7 +44,8 @@ class TextMeasure:
         self._normalise = NORMALISE[about.task.normalise]
         # An answer has no more tokens than bytes, whatever the model spells it with; one more for the stop after it.
         needed = max(len(text.encode()) for d in about.documents for text in _references(d)) + 1
-        self.answer_tokens = self.width = min(needed, about.task.longest or needed)
+        # At most half of the model, so that a prompt has room.
+        self.answer_tokens = self.width = min(needed, about.task.longest or needed, max(1, scorer.length // 2))
 
     def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
         """See `base.Measure`."""
