@@ -113,10 +113,19 @@ def test_held_out_text_that_makes_no_sample_is_said_before_the_first_step(text: 
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_few_shot_tasks_are_not_for_an_encoder(alone: dict[str, Path], tmp_path: Path) -> None:
+def test_an_encoder_is_asked_for_choices_and_not_for_text(alone: dict[str, Path], tmp_path: Path) -> None:
     done = command.run("eval", alone["bert"], "--tasks", "arithmetic_2da", "--out", tmp_path / "report")
     assert done.returncode == 2
-    assert "use --tasks heldout" in done.stderr
+    assert "task arithmetic_2da asks for text, which a model of this kind does not make" in done.stderr
+    lines = ({"goal": f"To {n}", "sol1": "do it", "sol2": "leave it", "label": n % 2} for n in range(6))
+    (tmp_path / "piqa_validation.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    asked = ("--tasks", "piqa,last_word", "--limit", "6", "--data", tmp_path)
+    for family in ("bert", "t5"):
+        done = command.run("eval", alone[family], *asked, "--out", tmp_path / family)
+        assert done.returncode == 0, done.stderr
+        report = json.loads((tmp_path / family / "report.json").read_text())
+        assert report["results"]["piqa"]["0"]["documents"] == report["results"]["last_word"]["0"]["documents"] == 6
+        assert ("pseudo" in report["facts"]["scorer"]) == (family == "bert")
 
 
 def test_an_encoder_fills_masks_alike_on_any_ranks_and_has_no_text_to_draw(alone: dict[str, Path]) -> None:

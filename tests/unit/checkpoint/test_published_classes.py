@@ -22,6 +22,7 @@ CLASSES = {
     "transformer/": "MarianMTModel",
     "bart/": "BartForConditionalGeneration",
     "debug/gpt": "GPTNeoForCausalLM",
+    "debug/arithmetic": "GPT2LMHeadModel",
     "debug/bert": "BertForPreTraining",
     "debug/roberta": "RobertaForMaskedLM",
     "debug/t5": "T5ForConditionalGeneration",
