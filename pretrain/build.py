@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,7 +29,7 @@ from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.live import Scores, live_tasks
+from pretrain.observe.log import TaskResults
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.statement import statement, without_data
@@ -50,7 +50,7 @@ class Training:
     recipe: Recipe
     """what is made of it"""
     tokenizer: bytes
-    tasks: Scores | None
+    tasks: Callable[[], TaskResults] | None
     """what scores the tasks of `evaluate.tasks`; None: there are none"""
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
@@ -76,7 +76,11 @@ def build_training(config: RunConfig) -> Training:
     engine = make_engine(config, layout)
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
-    tasks = live_tasks(config, engine, heldout)
+    tasks = None
+    if config.evaluate.tasks:
+        from pretrain.evaluate.live import live_tasks  # half a second, which a run without tasks need not wait
+
+        tasks = live_tasks(config, engine, heldout)
     return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, notes)
 
 

@@ -16,12 +16,10 @@ Scores = Callable[[], Results]
 """Scores the tasks. Collective."""
 
 
-def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores | None:
-    """What `evaluate.tasks` asks of `engine`; None: nothing. Everything that could fail for want of a file or of room
+def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
+    """What `evaluate.tasks` asks of `engine`. Everything that could fail for want of a file or of room
     is looked at here, before the first step: raises ConfigError."""
     asked = config.evaluate
-    if not asked.tasks:
-        return None
     if HELD_OUT in asked.tasks:
         raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")
     tasks = [task_named(name) for name in asked.tasks]

@@ -8,8 +8,8 @@ One step is forward, backward, clipping and AdamW over the same rows, from the s
 take turns (A B A B ...), so that what else the machine does meets both; each pair gives one ratio. Medians are shown.
 
 Hugging Face's side is GPT-2 as fast as plain torch runs it: sdpa attention, the fused tanh-gelu, fused AdamW, no
-cache, targets shifted beforehand, gradients set to None, and without the function mode that stands in for CUDA on our
-side. In bf16 it runs under autocast with fp32 weights, which keeps what ours keeps: fp32 weights and moments.
+cache, targets shifted beforehand, gradients set to None. In bf16 it runs under autocast with fp32 weights, which keeps
+what ours keeps: fp32 weights and moments.
 """
 
 import argparse

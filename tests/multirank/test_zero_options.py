@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
+from data_pipeline.tokenizers.byte import ByteTokenizer
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.evaluate.scorers.causal import CausalScorer
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import LENGTH, VOCABULARY, build_engine, rows, tiny_config, train, whole_state
 
@@ -205,6 +207,29 @@ def test_scoring_between_steps_changes_nothing_under_stage_3() -> None:
     """DeepSpeed learns the order of modules, which is another without dropout and without a backward pass."""
     plain, scored = run_ranks(2, _scored_between, ZERO[3])[0]
     assert scored == plain
+
+
+def _asked_between() -> tuple[Any, Any]:
+    """Curves, and between steps the scores of as many pairs as no other data rank has."""
+    curves = []
+    for asks in (False, True):
+        engine = build_engine(tiny_config(parallel=ZERO[3]))
+        scorer = CausalScorer(engine, ByteTokenizer(), LENGTH, tokens=LENGTH)
+        pairs = [([1, 2, 3, number], [5, number]) for number in range(1 + 4 * engine.data_rank)]
+        curve = []
+        for step in STEPS:
+            curve += train(engine, range(step, step + 1))
+            if asks:
+                assert (scorer.score(pairs)[:, 0] < 0).all()
+        curves.append(curve)
+        meet_again()
+    return curves[0], curves[1]
+
+
+def test_data_ranks_with_other_numbers_of_questions_ask_alike_under_stage_3() -> None:
+    """They share the weights, so that each has to compute as often as the others."""
+    for plain, asked in run_ranks(2, _asked_between):
+        assert asked == plain
 
 
 def _continued(parallel: dict[str, Any]) -> tuple[Any, Any]:

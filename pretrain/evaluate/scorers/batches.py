@@ -6,18 +6,23 @@ its context but the last token is read without asking anything, which leaves the
 small models spend most of their time, to the target's few positions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pretrain.engine.base import ScoreEngine
+from pretrain.engine.base import DecodeEngine, ScoreEngine
 from pretrain.evaluate.scorers.base import Pair
 
 _TOKENS_CPU, _TOKENS_GPU = 1024, 1 << 14  # what caches hold; what keeps a GPU busy
+_NOBODY = -1  # the number of a pair that nobody asked about
 _FILLER = 0  # behind the end of a row, where nobody looks
+
+
+Said = tuple[NDArray[np.float32], NDArray[np.bool_]]
+"""[rows, T] each: log probabilities of what comes after what each group shares, and whether it is most probable"""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,26 @@ def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int
     return parents, tokens, labels
 
 
+def follow(engine: DecodeEngine, batch: Sequence[Group]) -> Said:
+    """What each group shares is read once, then its ends."""
+    return engine.follow(engine.begin([group.begins for group in batch]), *rectangle(batch))
+
+
+def scored(pairs: int, work: Sequence[Sequence[Group]], ask: Callable[[Sequence[Group]], Said]) -> NDArray[np.float64]:
+    """[pairs, 2] of the pairs in all batches, each of which `ask` asks about: see `base.Scorer.score`. A target is the
+    last of its row."""
+    found = np.zeros((pairs, 2))
+    for batch in work:
+        rows = zip(*ask(batch), strict=True)
+        for group in batch:
+            for number, end, asked in zip(group.numbers, group.ends, group.targets, strict=True):
+                log_probability, greedy = next(rows)
+                answer = slice(len(end) - 1 - asked, len(end) - 1)
+                if number != _NOBODY:
+                    found[number] = log_probability[answer].sum(dtype=np.float64), greedy[answer].all()
+    return found
+
+
 def tokens_at_a_time() -> int:
     """Positions of rows that each data rank had best score at a time."""
     return _TOKENS_GPU if torch.cuda.is_available() else _TOKENS_CPU
@@ -99,7 +124,7 @@ def equally_often(engine: ScoreEngine, work: list[list[Group]]) -> list[list[Gro
     if not engine.shares_weights:
         return work
     most = int(engine.largest(np.array([float(len(work))]))[0])
-    return [*work, *[[Group([-1], [_FILLER], [[_FILLER, _FILLER]], [1])]] * (most - len(work))]
+    return [*work, *[[Group([_NOBODY], [_FILLER], [[_FILLER, _FILLER]], [1])]] * (most - len(work))]
 
 
 def _common(one: Sequence[int], other: Sequence[int], most: int) -> int:

@@ -1,6 +1,7 @@
 """Models that go on with a text: a target's probability is that of its tokens, each after all before it."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,17 @@ from pretrain.engine.base import Engine
 from pretrain.evaluate.decoding.base import Decoding, Request
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
-from pretrain.evaluate.scorers.batches import Group, batches, equally_often, groups, rectangle, tokens_at_a_time
+from pretrain.evaluate.scorers.batches import (
+    Group,
+    Said,
+    batches,
+    equally_often,
+    follow,
+    groups,
+    rectangle,
+    scored,
+    tokens_at_a_time,
+)
 
 _LENGTH_MULTIPLE = 16  # row lengths: few shapes, and tensor and context ranks can share a sequence
 
@@ -40,19 +51,9 @@ class CausalScorer:
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
-        scored = np.zeros((len(pairs), 2))
-        work = list(batches(groups(pairs, owners or range(len(pairs)), self.length), self.length, self._tokens))
-        for batch in equally_often(self._engine, work):
-            log_probability, greedy = self._follow(batch) if self._engine.decodes else self._whole(batch)
-            row = 0
-            for group in batch:
-                for number, end, asked in zip(group.numbers, group.ends, group.targets, strict=True):
-                    answer = slice(len(end) - 1 - asked, len(end) - 1)
-                    if number >= 0:
-                        total = log_probability[row, answer].sum(dtype=np.float64)
-                        scored[number] = total, greedy[row, answer].all()
-                    row += 1
-        return scored
+        work = batches(groups(pairs, owners or range(len(pairs)), self.length), self.length, self._tokens)
+        ask = partial(follow, self._engine) if self._engine.decodes else self._whole
+        return scored(len(pairs), equally_often(self._engine, list(work)), ask)
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
@@ -63,13 +64,8 @@ class CausalScorer:
         found = decode_mine(self._engine, requests, how, stops_at(self.tokenizer, stops))
         return [texts[0].tokens for texts in found]
 
-    def _follow(self, batch: Sequence[Group]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """[rows, T] log probabilities of what comes after what each group shares, and whether it is most probable."""
-        held = self._engine.begin([group.begins for group in batch])
-        return self._engine.follow(held, *rectangle(batch))
-
-    def _whole(self, batch: Sequence[Group]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Likewise, where the layout can't read on from what it has read: every row is read as a whole."""
+    def _whole(self, batch: Sequence[Group]) -> Said:
+        """As `follow`, where the layout can't read on from what it has read: every row is read as a whole."""
         rows = [[*group.begins, *end] for group in batch for end in group.ends]
         begins = [len(group.begins) for group in batch for _ in group.ends]
         width = min(self.length, -(-(max(map(len, rows)) - 1) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)

@@ -6,6 +6,7 @@ it says behind the gap's sentinel.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,16 @@ from pretrain.evaluate.decoding.base import Decoding, Request, Stops
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.scorers.base import Pair, stops_at
-from pretrain.evaluate.scorers.batches import Group, batches, equally_often, rectangle, tokens_at_a_time
+from pretrain.evaluate.scorers.batches import (
+    Group,
+    batches,
+    equally_often,
+    follow,
+    scored,
+    tokens_at_a_time,
+)
+
+_ANY_LENGTH = 1 << 30  # of a row: input and target each have a length of their own, or positions are relative
 
 
 class TargetScorer:
@@ -54,20 +64,8 @@ class TargetScorer:
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
-        scored = np.zeros((len(pairs), 2))
-        work = list(batches(self._groups(pairs, owners or range(len(pairs))), 1 << 30, self._tokens))
-        for batch in equally_often(self._engine, work):
-            held = self._engine.begin([group.begins for group in batch])
-            log_probability, greedy = self._engine.follow(held, *rectangle(batch))
-            row = 0
-            for group in batch:
-                for number, asked in zip(group.numbers, group.targets, strict=True):
-                    answer = slice(len(self._gap), len(self._gap) + asked)
-                    if number >= 0:
-                        total = log_probability[row, answer].sum(dtype=np.float64)
-                        scored[number] = total, greedy[row, answer].all()
-                    row += 1
-        return scored
+        work = list(batches(self._groups(pairs, owners or range(len(pairs))), _ANY_LENGTH, self._tokens))
+        return scored(len(pairs), equally_often(self._engine, work), partial(follow, self._engine))
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
