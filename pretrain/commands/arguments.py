@@ -98,6 +98,13 @@ def count(text: str) -> int:
     return int(text)
 
 
+def at_least_zero(text: str) -> int:
+    """A number."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def names(text: str) -> list[str]:
     """Separated by commas."""
     return text.split(",")

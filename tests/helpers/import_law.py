@@ -65,10 +65,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "arguments local_ranks printing scoring conversation",
         "decoding writing eval_fetch eval_report",
         "train eval verify compare export import_ translate generate lm_eval keys",
-        "data_build data_inspect data_ledger data_trace",
-        "data",
+        "data_build data_inspect data_ledger data_trace launch_slurm launch_local launch_run",
+        "data launch",
     ),
-    "launch": ("demo_text", "corpora demo arithmetic"),
+    "launch": (
+        "demo_text run_files tasks snapshot checks presence",
+        "corpora demo arithmetic attempts",
+        "policy",
+        "supervisor",
+        "here slurm",
+        "status cancel",
+    ),
+    "launch.slurm": ("site client", "script place", "queueing supervise"),
 }
 
 # What others may know of a package. Parts that are not named here are its own affair.
@@ -168,8 +176,8 @@ def _of_ours(own: str, name: str, known: dict[str, Path]) -> Iterator[str]:
         yield "there is no such module"
     if package == "data_pipeline" and target != package:
         yield "data_pipeline stands alone"
-    if package == "pretrain" and target == "launch":
-        yield "launch stands above pretrain"
+    if package == "pretrain" and target == "launch" and not _within(own, "pretrain.commands"):
+        yield "of pretrain only commands know launch"
     if package == "launch" and target == "pretrain" and not any(_within(name, part) for part in LAUNCH_KNOWS):
         yield f"launch knows {', '.join(LAUNCH_KNOWS)}"
     for parent, rows in LAYERS.items():

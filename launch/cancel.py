@@ -1,0 +1,57 @@
+"""Ending a run that was launched: asked to save first, and not started again."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from data_pipeline.common.atomic import write_whole
+from launch import presence
+from launch.slurm import client, queueing
+from pretrain.errors import ConfigError, unwritable
+
+_BETWEEN_S = 0.5
+"""two Ctrl-C: the second one does not wait"""
+MARK = "cancelled"
+"""file in a job's directory: a stop is for good"""
+_OPEN = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+
+
+def cancel(run_dir: Path, now: bool) -> list[str]:
+    """Ends all jobs of the run, those that wait at once, those that run after they have saved, unless it is to be
+    `now`; or the supervisor on this machine. Returns what was done, in sentences. Raises ConfigError where nothing of
+    it is there to end."""
+    directory = run_dir / "launch"
+    if not directory.is_dir():
+        raise ConfigError(f"{run_dir} was not started by `pretrain launch`: end its ranks with Ctrl-C or SIGTERM")
+    try:
+        write_whole(directory / MARK, b"")
+    except OSError as error:
+        raise unwritable(directory / MARK, error) from None
+    done = [sentence for job in queueing.queued(directory) if (sentence := _end_job(job, now)) is not None]
+    done += _end_here(directory, now)
+    if not done:
+        raise ConfigError(f"{run_dir}: nothing of it is queued or running, as far as can be seen from here")
+    return done
+
+
+def _end_job(job: queueing.Queued, now: bool) -> str | None:
+    state = client.job_facts(job.number).get("JobState", "")
+    if not state.startswith(_OPEN):
+        return None
+    gentle = state.startswith("RUNNING") and not now
+    refused = client.cancel(job.number, "TERM" if gentle else None)
+    if refused is not None:
+        raise ConfigError(f"job {job.number} cannot be cancelled: {refused}")
+    return f"job {job.number} ({job.name}) " + ("saves and ends" if gentle else "is cancelled")
+
+
+def _end_here(directory: Path, now: bool) -> list[str]:
+    pid = presence.here(directory)
+    if pid is None:
+        return []
+    os.kill(pid, signal.SIGINT if now else signal.SIGTERM)
+    if now:
+        time.sleep(_BETWEEN_S)
+        os.kill(pid, signal.SIGINT)
+    return [f"the supervisor here (process {pid}) " + ("is ended" if now else "has its ranks save and ends")]

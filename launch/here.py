@@ -1,0 +1,21 @@
+"""This machine as a place for attempts."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+
+class Here:
+    """No queue, and the same machine every time."""
+
+    job: str | None = None
+    nodes: str | None = None
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        return list(command)
+
+    def clear(self) -> None:
+        """Local ranks end with the process that started them."""
+
+    def go_on_later(self) -> str:
+        return f"the same command goes on: pretrain {shlex.join(sys.argv[1:])}"

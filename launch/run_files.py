@@ -1,0 +1,91 @@
+"""How far a run is, by the files in its directory: all that another process, or another machine, sees of it."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+_TAIL_BYTES = 2**18
+"""of a file that grows with the run, what is read: hundreds of lines"""
+_COMPLETE = re.compile("step-([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands."""
+
+    step: int
+    """optimizer steps recorded; 0: none"""
+    saved: int | None
+    """step of the newest complete checkpoint; None: there is none"""
+
+
+def progress(run_dir: Path) -> Progress:
+    """What is on the disk now. A directory that is not there yet is a run that has not begun."""
+    lines = metrics(run_dir)
+    return Progress(lines[-1]["step"] if lines else 0, newest_checkpoint(run_dir))
+
+
+def newest_checkpoint(run_dir: Path) -> int | None:
+    """Its step."""
+    try:
+        names = [path.name for path in (run_dir / "checkpoints").iterdir()]
+    except OSError:
+        return None
+    return max((int(found[1]) for name in names if (found := _COMPLETE.fullmatch(name))), default=None)
+
+
+def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The last steps, oldest first."""
+    return [line for line in tail(run_dir / "metrics.jsonl") if isinstance(line.get("step"), int)]
+
+
+def events(run_dir: Path, since: datetime | None = None) -> list[dict[str, Any]]:
+    """The last events, oldest first; those from `since` on."""
+    found = [line for line in tail(run_dir / "events.jsonl") if isinstance(line.get("event"), str)]
+    return [line for line in found if since is None or _time(line) >= since]
+
+
+def failure(run_dir: Path, since: datetime) -> str | None:
+    """What the run said of its end in error since then; None: it could not say anything."""
+    reasons = [event.get("reason") for event in events(run_dir, since) if event["event"] in ("failed", "hung")]
+    return next((reason for reason in reversed(reasons) if isinstance(reason, str)), None)
+
+
+def heartbeat(run_dir: Path) -> dict[str, Any] | None:
+    """What the run last said it was doing, and when (`time`: Unix seconds); None: it has said nothing."""
+    try:
+        found = json.loads((run_dir / "heartbeat.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("time"), int | float) else None
+
+
+def tail(path: Path) -> list[dict[str, Any]]:
+    """The objects on the last whole lines of a file of JSON lines; none if it is not there."""
+    return list(_objects(path))
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read()
+    except OSError:
+        return
+    lines = text.split(b"\n")[:-1]
+    for line in lines[1:] if size > _TAIL_BYTES else lines:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue  # torn by a crash
+        if isinstance(found, dict):
+            yield found
+
+
+def _time(event: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["time"])

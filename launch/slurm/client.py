@@ -1,0 +1,95 @@
+"""Slurm's own commands: what is asked of them, and what they say."""
+
+import re
+import subprocess
+from collections.abc import Sequence
+
+from pretrain.errors import ConfigError, RunError
+
+_PATIENCE_S = 60.0
+"""for a controller that is busy or being restarted"""
+_DOWN = ("down", "drain", "fail", "not_responding", "no_respond", "powering", "reboot", "maint")
+
+
+def submit(script: str, dependency: str | None = None) -> str:
+    """Hands `script`, a file, to the queue: the number of the job. One that waits for what fails is taken out of it.
+    Raises ConfigError with what Slurm says against it."""
+    after = [f"--dependency={dependency}", "--kill-on-invalid-dep=yes"] if dependency is not None else []
+    asked = ["--parsable", *after, script]
+    found = _run("sbatch", asked)
+    if found.returncode != 0:
+        raise ConfigError(f"Slurm did not take {script}: {_said(found)}")
+    return found.stdout.strip().partition(";")[0]
+
+
+def job_facts(job: str) -> dict[str, str]:
+    """What `scontrol show job` says of it, by name; empty: Slurm knows it no more. Raises RunError where the controller
+    does not answer."""
+    found = _run("scontrol", ["--oneliner", "show", "job", job])
+    if found.returncode != 0:
+        if "Invalid job id" in found.stderr:
+            return {}
+        raise RunError(f"Slurm does not answer: {_said(found)}")
+    line = (found.stdout.splitlines() or [""])[0]
+    return dict(re.findall(r"(\w+)=(\S*)", line))
+
+
+def requeue(job: str) -> str | None:
+    """Has the job end here and be queued again under its number. Returns what Slurm says against it."""
+    found = _run("scontrol", ["requeue", job])
+    return None if found.returncode == 0 else _said(found)
+
+
+def signal_steps(job: str, name: str) -> None:
+    """Sends a signal to all processes of the job but its script's."""
+    _run("scancel", ["--quiet", f"--signal={name}", job])
+
+
+def cancel(job: str, signal: str | None = None) -> str | None:
+    """Ends the job; with a `signal`, sends it to its script instead. Returns what Slurm says against it."""
+    asked = ["--batch", f"--signal={signal}"] if signal is not None else []
+    found = _run("scancel", [*asked, job])
+    return None if found.returncode == 0 else _said(found)
+
+
+def steps(job: str) -> list[str]:
+    """Names of its steps that are there, without those that Slurm adds."""
+    found = _run("squeue", ["--noheader", "--steps", f"--jobs={job}", "--format=%i"])
+    names = found.stdout.split() if found.returncode == 0 else []
+    return [name for name in names if not name.endswith((".batch", ".extern", ".interactive"))]
+
+
+def node_names(hosts: str) -> list[str]:
+    """`n[0-1],m3` one by one."""
+    found = _run("scontrol", ["show", "hostnames", hosts])
+    return found.stdout.split() if found.returncode == 0 else []
+
+
+def usable(names: Sequence[str]) -> list[str]:
+    """Those of the nodes that Slurm takes to be up."""
+    found = _run("sinfo", ["--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %T"])
+    states = dict(line.split(maxsplit=1) for line in found.stdout.splitlines() if " " in line.strip())
+    return [name for name in names if name in states and not _is_down(states[name])]
+
+
+def _is_down(state: str) -> bool:
+    return state.endswith("*") or any(word in state.lower() for word in _DOWN)
+
+
+def _run(program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Raises ConfigError where there is no Slurm, RunError where it does not answer."""
+    try:
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{program} is not installed here: submit from a login node of the cluster, or use --dry-run or "
+            "`pretrain launch local`"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise RunError(f"Slurm does not answer: {program} took more than {_PATIENCE_S:g} s") from None
+
+
+def _said(found: subprocess.CompletedProcess[str]) -> str:
+    """Slurm's last words, without the name of its program."""
+    lines = (found.stderr or found.stdout).strip().splitlines() or [f"status {found.returncode}"]
+    return re.sub(r"^\w+: (error: )?", "", lines[-1])

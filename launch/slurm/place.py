@@ -1,0 +1,56 @@
+"""The nodes of a Slurm job as a place for attempts: each is a step of the job (`srun`)."""
+
+import time
+from collections.abc import Sequence
+
+from launch.checks import most_nodes
+from launch.slurm import client
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+
+_PATIENCE_S = 60.0
+"""for processes of a step to end, and for Slurm to end a job that is queued again"""
+_CANCELLED = ("CANCELLED", "COMPLETING")
+
+
+class Allocation:
+    """The job that this process is the script of. `ranks_per_node`: of a training run, which may then go on without
+    nodes that were lost (`config`: the file of its config); None: the command takes the nodes as they are."""
+
+    def __init__(self, job: str, nodes: str, script: str, ranks_per_node: int | None, config: str | None) -> None:
+        self.job, self.nodes = job, nodes
+        self._script, self._ranks_per_node, self._config = script, ranks_per_node, config
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """`command` begins with srun, which gets the nodes that are up where some may be lost."""
+        if self._ranks_per_node is None or self._config is None or command[0] != "srun":
+            return list(command)
+        names = client.node_names(self.nodes)
+        up = client.usable(names)
+        if len(up) == len(names):
+            return list(command)
+        few = most_nodes(load(RunConfig, self._config), len(up), self._ranks_per_node)
+        return ["srun", f"--nodes={few}", f"--nodelist={','.join(up[:few])}", *_without_nodes(command[1:])]
+
+    def clear(self) -> None:
+        """Kills what is left of the step: ranks on nodes that srun lost sight of."""
+        end = time.monotonic() + _PATIENCE_S
+        while client.steps(self.job) and time.monotonic() < end:
+            client.signal_steps(self.job, "KILL")
+            time.sleep(1.0)
+
+    def go_on_later(self) -> str:
+        """Queued again under the same number; or, where that is not allowed, as a new job."""
+        state = client.job_facts(self.job).get("JobState", "")
+        if state.startswith(_CANCELLED):
+            return f"job {self.job} was cancelled: it is not queued again"
+        refused = client.requeue(self.job)
+        if refused is None:
+            time.sleep(_PATIENCE_S)  # in which Slurm ends this process
+            return f"job {self.job} is queued again"
+        after = client.submit(self._script, f"afterany:{self.job}")
+        return f"job {self.job} cannot be queued again ({refused}): job {after} goes on after it"
+
+
+def _without_nodes(options: Sequence[str]) -> list[str]:
+    return [option for option in options if not option.startswith("--nodes=")]

@@ -1,0 +1,60 @@
+"""Jobs into the queue: their scripts are written, handed over, and what Slurm made of them is recorded."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from data_pipeline.common.atomic import write_whole
+from launch.run_files import tail
+from launch.slurm import client
+from launch.slurm.script import Job, script
+from pretrain.errors import unwritable
+
+_RECORD = "jobs.jsonl"
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that Slurm has taken."""
+
+    number: str
+    name: str
+    log: str
+    """where it will be, with Slurm's % for what is not known"""
+
+
+def chain(jobs: Sequence[Job], dependency: str | None = None) -> list[Queued]:
+    """Submits jobs of which each begins once the one before it has ended well; the first waits for `dependency`, as
+    Slurm writes it. Raises RunError where a script can't be written, ConfigError with what Slurm says against one."""
+    queued: list[Queued] = []
+    for job in jobs:
+        if queued:
+            dependency = f"afterok:{queued[-1].number}"
+        write(job)
+        number = client.submit(str(job.path), dependency)
+        queued.append(Queued(number, job.name, str(job.log)))
+        _record(job, queued[-1])
+    return queued
+
+
+def write(job: Job) -> None:
+    """The script, and the folder for its log, which Slurm does not make. Raises RunError."""
+    try:
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(job.path, script(job).encode())
+    except OSError as error:
+        raise unwritable(job.path, error) from None
+
+
+def queued(directory: Path) -> list[Queued]:
+    """Those that were submitted from a job's directory, oldest first."""
+    lines = [line for line in tail(directory / _RECORD) if {"number", "name", "log"} <= line.keys()]
+    return [Queued(line["number"], line["name"], line["log"]) for line in lines]
+
+
+def _record(job: Job, queued: Queued) -> None:
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    with (job.directory / _RECORD).open("ab") as file:
+        file.write(json.dumps({"time": time, **vars(queued)}).encode() + b"\n")

@@ -1,0 +1,41 @@
+"""What the script of a job runs: `python -m launch.slurm.supervise --directory D [--run RUN] ... -- COMMAND`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from launch import tasks
+from launch.slurm.place import Allocation
+from launch.supervisor import SILENCE_S, Supervisor, say
+from pretrain.errors import ConfigError, RunError
+
+
+def main(argv: list[str]) -> int:
+    """Supervises COMMAND within the job that this process is in. Returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m launch.slurm.supervise", allow_abbrev=False)
+    parser.add_argument("--directory", type=Path, required=True, help="for attempts.jsonl")
+    parser.add_argument("--run", type=Path, help="the run's directory")
+    parser.add_argument("--restarts", type=int, required=True, help="after failures, without a new checkpoint")
+    parser.add_argument("--script", required=True, help="this job's, to submit it again")
+    parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="of an array: what COMMAND ends with")
+    parser.add_argument("--shrink-from", type=int, metavar="RANKS", help="go on without lost nodes, which had RANKS")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(argv)
+    command, run_dir = options.command, options.run
+    try:
+        if options.task is not None:
+            task = tasks.read(Path(options.task[0]), int(options.task[1]))
+            command, run_dir = [*command, *task.command], Path(task.run_dir) if task.run_dir is not None else None
+        config = str(options.directory / "config.yaml") if options.shrink_from is not None else None
+        place = Allocation(
+            os.environ["SLURM_JOB_ID"], os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
+        )
+        return Supervisor(place, options.directory, run_dir, options.restarts, SILENCE_S, say).run(command)
+    except (ConfigError, RunError) as error:
+        say(str(error))
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

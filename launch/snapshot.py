@@ -1,0 +1,53 @@
+"""What a run was launched with, kept in its directory: the config as resolved, the version of the code, and what the
+code had that no commit has."""
+
+import json
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from data_pipeline.common.atomic import write_whole
+from pretrain.config.load import dump
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import unwritable
+
+CONFIG = "config.yaml"
+_ROOT = Path(__file__).parents[1]
+
+
+def take(directory: Path, config: RunConfig) -> Path:
+    """Writes the files into `directory`, and returns that of the config. Raises RunError where they can't be
+    written."""
+    try:
+        write_whole(directory / CONFIG, dump(config).encode())
+        write_whole(directory / "code.json", json.dumps(code(), indent=1).encode() + b"\n")
+        patch = _git("diff", "HEAD", "--binary")
+        if patch:
+            write_whole(directory / "code.patch", patch)
+        else:
+            (directory / "code.patch").unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(directory, error) from None
+    return directory / CONFIG
+
+
+def code() -> dict[str, str | bool | None]:
+    """The package's version; of a checkout also the commit, and whether files differ from it."""
+    try:
+        own: str | None = version("pretrain")
+    except PackageNotFoundError:
+        own = None
+    commit = _git("rev-parse", "HEAD")
+    changed = bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else None
+    return {"version": own, "commit": commit.decode().strip() if commit else None, "changed": changed}
+
+
+def _git(*arguments: str) -> bytes | None:
+    """None: this is no checkout, or there is no git."""
+    if not (_ROOT / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(["git", "-C", str(_ROOT), *arguments], capture_output=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout if found.returncode == 0 else None

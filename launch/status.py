@@ -1,0 +1,121 @@
+"""How a run that was launched stands, in a few lines: from its files, and from Slurm where it has a job there."""
+
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch import attempts, presence, run_files
+from launch.slurm import client, queueing
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError, RunError
+from pretrain.plan.run_length import run_length
+
+_RECENT = 50
+"""steps whose median is the speed"""
+_ALIVE_S = 60.0
+"""since a heartbeat"""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands. What is not known is None."""
+
+    state: str
+    """one of waiting, running, finished, stopped, failed, cancelled, unknown; or Slurm's own word"""
+    why: str | None
+    step: int
+    steps: int | None
+    saved: int | None
+    loss: float | None
+    """of the newest step, nats per token"""
+    tokens_per_second: float | None
+    left_s: float | None
+    doing: str | None
+    heard_s: float | None
+    """seconds since the run last said that it lives"""
+    starts: int
+    failures: int
+    last: str | None
+    """what was done after the newest attempt that has ended"""
+    jobs: tuple[str, ...]
+    """numbers of those of its jobs that Slurm knows, each with its state"""
+
+
+def status(run_dir: Path) -> Status:
+    """Raises ConfigError where no run is."""
+    directory = run_dir / "launch"
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir}: no such run")
+    history, steps = attempts.read(directory), run_files.metrics(run_dir)
+    beat, found = run_files.heartbeat(run_dir), run_files.progress(run_dir)
+    heard_s = max(0.0, time.time() - beat["time"]) if beat is not None else None
+    jobs, state, why = _of_queue(directory)
+    if state is None:
+        state, why = ("running", None) if presence.here(directory) is not None else _of_files(run_dir, heard_s)
+    total = _total_steps(run_dir)
+    recent = [line["step_seconds"] for line in steps[-_RECENT:] if isinstance(line.get("step_seconds"), int | float)]
+    left = (total - found.step) * statistics.median(recent) if total is not None and recent else None
+    newest = steps[-1] if steps else {}
+    then = run_files.tail(directory / "attempts.jsonl")
+    return Status(
+        state,
+        why,
+        found.step,
+        total,
+        found.saved,
+        newest.get("loss"),
+        newest.get("tokens_per_second"),
+        left if state == "running" else None,
+        str(beat.get("doing")) if beat is not None and state == "running" else None,
+        heard_s if state == "running" else None,
+        len(history),
+        sum(attempt.ending == "failed" for attempt in history),
+        then[-1].get("then") if then else None,
+        jobs,
+    )
+
+
+def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]:
+    """Its jobs as Slurm has them, the state of the newest that is still to end, and why it is in it."""
+    named, state, why = [], None, None
+    for job in queueing.queued(directory):
+        try:
+            facts = client.job_facts(job.number)
+        except (ConfigError, RunError):  # no Slurm here: the files must do
+            return (), None, None
+        if not facts:
+            continue
+        said = facts.get("JobState", "unknown")
+        where = facts.get("NodeList", "(null)")
+        named.append(f"{job.number} ({job.name}): {said}" + (f" on {where}" if where != "(null)" else ""))
+        if said in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
+            state, why = "waiting", facts.get("Reason")
+        elif said in ("RUNNING", "COMPLETING"):
+            state, why = "running", None
+    return tuple(named), state, why
+
+
+def _of_files(run_dir: Path, heard_s: float | None) -> tuple[str, str | None]:
+    if heard_s is not None and heard_s < _ALIVE_S:
+        return "running", None
+    endings = ("finished", "stopped", "failed", "hung")
+    last = next((event for event in reversed(run_files.events(run_dir)) if event["event"] in endings), None)
+    if (run_dir / "launch" / "cancelled").exists() and (last is None or last["event"] != "finished"):
+        return "cancelled", None
+    if last is None:
+        return "unknown", "it has not begun, or was ended from outside"
+    if last["event"] == "hung":
+        return "failed", last.get("reason")
+    return last["event"], last.get("reason")
+
+
+def _total_steps(run_dir: Path) -> int | None:
+    for path in (run_dir / "config.yaml", run_dir / "launch" / "config.yaml"):
+        if path.is_file():
+            try:
+                return run_length(load(RunConfig, path))[0]
+            except ConfigError:
+                return None
+    return None

@@ -1,0 +1,168 @@
+"""Starts a job's command, and again after each failure, until it is done, stopped, or of no use to start again.
+
+It reads only exit statuses and the run's files, so the command may be ranks on this machine (`pretrain train --nproc
+N`) or on many (`srun pretrain train`); where it runs is the `Place`'s affair. Signals that ask to stop go on to the
+command once, and its own status is ours then: 75 after saving.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from launch import attempts, presence, run_files
+from launch.attempts import Attempt
+from launch.policy import Decision, decide
+from pretrain.process.signals import SIGNALS, unblock
+
+STOPPED = 75
+SILENCE_S = 1800.0
+"""without a sign of life, after which ranks are killed: longer than they themselves wait for each other"""
+_POLL_S = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+class Place(Protocol):
+    """Where attempts run."""
+
+    @property
+    def job(self) -> str | None:
+        """Its number in the queue of a cluster; None: there is none."""
+        ...
+
+    @property
+    def nodes(self) -> str | None: ...
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """`command` for the machines that are there now. Raises ConfigError where no layout suits them."""
+        ...
+
+    def clear(self) -> None:
+        """Ends what is left of an attempt on any machine."""
+        ...
+
+    def go_on_later(self) -> str:
+        """Has the whole job started again, as it was stopped before its end by someone who wants it to go on; says what
+        was done. Does not come back where that ends this process."""
+        ...
+
+
+@dataclass
+class Supervisor:
+    """Of one job. `directory` holds what it records; `run_dir` is the run's, for commands that have one."""
+
+    place: Place
+    directory: Path
+    run_dir: Path | None
+    restarts: int
+    silence_s: float
+    """without a heartbeat from a run that had given one, after which its ranks are killed"""
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._asked: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: Sequence[str]) -> int:
+        """Returns the exit status: 0 done, 1 given up, 2 wrong command or config, 75 stopped after saving."""
+        for number in SIGNALS:
+            signal.signal(number, self._receive)
+        unblock()
+        presence.write(self.directory, self.place.job)
+        history = attempts.read(self.directory)
+        while True:
+            attempt = self._attempt(command)
+            decision = self._decide([*history, attempt])
+            attempts.append(self.directory, attempt, decision.why)
+            history.append(attempt)
+            self.say(decision.why)
+            if decision.next == "over":
+                return decision.status
+            if decision.next == "stopped":
+                if (self.directory / "cancelled").exists():
+                    return STOPPED
+                self.say(self.place.go_on_later())
+                return STOPPED
+            if self._wait(decision.pause_s):
+                return STOPPED
+
+    def _decide(self, history: list[Attempt]) -> Decision:
+        decision = decide(history, self.restarts)
+        if decision.next == "again" and self._asked is not None:
+            # It was asked to stop and failed instead: what it had not saved by then is lost, and nothing else.
+            return Decision("stopped", f"asked to stop, it {decision.why.partition(';')[0]}")
+        return decision
+
+    def _attempt(self, command: Sequence[str]) -> Attempt:
+        began = datetime.now(UTC)
+        whole = self.place.command(command)
+        # In a session of its own: a terminal's Ctrl-C comes to us, and killing reaches all that it started.
+        self._process = subprocess.Popen(whole, start_new_session=True, preexec_fn=_end_with_parent)
+        if self._asked is not None:  # while it was being started
+            self._forward(self._asked)
+        silent = False
+        while (status := self._process.poll()) is None:
+            if not silent and self._is_silent(began):
+                silent = True
+                self.say(f"no sign of life for {self.silence_s:g} s: its ranks are killed")
+                self._kill()
+            time.sleep(_POLL_S)
+        self.place.clear()
+        found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Progress(0, None)
+        reason = run_files.failure(self.run_dir, began) if self.run_dir is not None and status != STOPPED else None
+        if silent and reason is None:
+            reason = f"HungError: no sign of life for {self.silence_s:g} s"
+        return Attempt(
+            began.isoformat(timespec="milliseconds"),
+            datetime.now(UTC).isoformat(timespec="milliseconds"),
+            128 - status if status < 0 else status,
+            found.step,
+            found.saved,
+            reason,
+            self.place.job,
+            self.place.nodes,
+        )
+
+    def _is_silent(self, began: datetime) -> bool:
+        """Whether the run, having said in this attempt that it lives, has said nothing for too long."""
+        beat = run_files.heartbeat(self.run_dir) if self.run_dir is not None else None
+        return beat is not None and began.timestamp() < beat["time"] < time.time() - self.silence_s
+
+    def _wait(self, pause_s: float) -> bool:
+        """Whether a signal came in the pause."""
+        end = time.monotonic() + pause_s
+        while time.monotonic() < end and self._asked is None:
+            time.sleep(_POLL_S)
+        return self._asked is not None
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._asked == signal.SIGINT:
+            self._kill()  # a second Ctrl-C does not wait
+        self._asked = number
+        self._forward(number)
+
+    def _forward(self, number: int) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _end_with_parent() -> None:
+    """Has Linux send SIGTERM when the supervisor dies: ranks that no one looks after save and stop."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def say(sentence: str) -> None:
+    """In the job's log, where it can be told from what the command prints."""
+    print(f"launch: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,55 @@
+"""Commands of a job array: a file with one on each line, checked before anything is queued."""
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from data_pipeline.common.atomic import write_whole
+from pretrain.errors import ConfigError
+
+_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of them."""
+
+    command: tuple[str, ...]
+    """after `pretrain`"""
+    run_dir: str | None
+    """of a training run"""
+
+
+def lines(path: Path) -> list[list[str]]:
+    """The words of each command; a leading `pretrain`, empty lines and comments are left out. Raises ConfigError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from None
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+        if words[:1] == ["pretrain"]:
+            words = words[1:]
+        if words:
+            found.append(words)
+    if not found or len(found) > _MOST:
+        raise ConfigError(f"{path} has {len(found):,} commands: 1 to {_MOST:,} make an array, a line each")
+    return found
+
+
+def write(path: Path, tasks: list[Task]) -> None:
+    write_whole(path, "".join(f"{json.dumps(asdict(task))}\n" for task in tasks).encode())
+
+
+def read(path: Path, number: int) -> Task:
+    """Raises ConfigError where there is none of this number."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8").splitlines()[number])
+        return Task(tuple(values["command"]), values["run_dir"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{path} has no task {number} ({error}): submit the array again") from None

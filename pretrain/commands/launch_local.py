@@ -1,0 +1,41 @@
+"""`pretrain launch local CONFIG [key=value ...] [--nproc N] [--restarts N]`"""
+
+import sys
+from pathlib import Path
+
+from launch import snapshot
+from launch.cancel import MARK
+from launch.here import Here
+from launch.supervisor import SILENCE_S, Supervisor, say
+from pretrain.commands.arguments import Parser, at_least_zero
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import resolve
+from pretrain.plan.layout import plan_layout
+from pretrain.process import local
+
+
+def main(argv: list[str]) -> int:
+    """Trains on this machine, and starts again after failures."""
+    parser = Parser(
+        "launch local",
+        "Trains on this machine, and starts again after each failure, from the newest checkpoint.",
+        ("debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",),
+    )
+    parser.add_config("YAML file")
+    parser.add_nproc("local ranks (default 1)")
+    parser.add_argument(
+        "--restarts", type=at_least_zero, default=3, metavar="N", help="without a new checkpoint between (default 3)"
+    )
+    options = parser.parse(argv)
+    config = load(RunConfig, options.config, options.overrides)
+    ranks = options.nproc or 1
+    local.check_room(ranks)
+    plan_layout(resolve(config), ranks)
+    directory = Path(config.run.dir) / "launch"
+    taken = snapshot.take(directory, config)
+    (directory / MARK).unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pretrain", "train", str(taken)]
+    if ranks > 1:
+        command += ["--nproc", str(ranks)]
+    return Supervisor(Here(), directory, Path(config.run.dir), options.restarts, SILENCE_S, say).run(command)

@@ -1,0 +1,71 @@
+"""`pretrain launch status|logs|cancel RUN`"""
+
+import json
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+from launch.cancel import cancel
+from launch.status import Status, status
+from pretrain.commands.arguments import Parser, count
+from pretrain.commands.printing import show
+from pretrain.errors import ConfigError
+from pretrain.observe.progress import duration
+
+_WHAT = {
+    "status": "Shows how a run stands: state, step, loss, time left, starts and why.",
+    "logs": "Prints the end of what the run printed.",
+    "cancel": "Ends a run, or takes it out of the queue; one that is running saves first.",
+}
+
+
+def main(verb: str, argv: list[str]) -> int:
+    """One of the three."""
+    parser = Parser(f"launch {verb}", _WHAT[verb], ("runs/book",))
+    parser.add_argument("run", type=Path, help="the run's directory (run.dir)")
+    match verb:
+        case "status":
+            parser.add_argument("--json", action="store_true", help="print JSON")
+        case "logs":
+            parser.add_argument("--lines", type=count, default=50, help="how many (default 50)")
+            parser.add_argument("--follow", action="store_true", help="and what comes, until Ctrl-C")
+        case _:
+            parser.add_argument("--now", action="store_true", help="without saving")
+    options = parser.parse(argv)
+    match verb:
+        case "status":
+            found = status(options.run)
+            show([json.dumps(asdict(found), indent=1)] if options.json else _lines(options.run, found))
+        case "logs":
+            return _print_log(options.run, options.lines, options.follow)
+        case _:
+            show(cancel(options.run, options.now))
+    return 0
+
+
+def _lines(run: Path, found: Status) -> list[str]:
+    lines = [f"{run}: {found.state}" + (f" ({found.why})" if found.why else "")]
+    facts = [f"step {found.step:,}" + (f" of {found.steps:,}" if found.steps else "")]
+    facts += [f"loss {found.loss:.4f}"] if found.loss is not None else []
+    facts += [f"{found.tokens_per_second:,.0f} tokens/s"] if found.tokens_per_second is not None else []
+    facts += [f"{duration(found.left_s)} left"] if found.left_s is not None else []
+    lines.append(f"  {', '.join(facts)}")
+    lines.append("  checkpoint: " + ("none yet" if found.saved is None else f"step {found.saved:,}"))
+    if found.heard_s is not None:
+        lines.append(f"  last heard of {duration(found.heard_s)} ago: {found.doing}")
+    if found.starts:
+        lines.append(
+            f"  starts that ended: {found.starts}, {found.failures} of them by failing; the last: {found.last}"
+        )
+    return [*lines, *(f"  job {job}" for job in found.jobs)]
+
+
+def _print_log(run: Path, lines: int, follow: bool) -> int:
+    logs = sorted((run / "launch" / "logs").glob("*.out"), key=lambda path: path.stat().st_mtime)
+    if not logs:
+        raise ConfigError(f"{run} has no log: its job has not begun, or it was not started by `pretrain launch slurm`")
+    asked = [f"--lines={lines}", *(["--follow=name"] if follow else [])]
+    try:
+        return subprocess.run(["tail", *asked, str(logs[-1])]).returncode
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,222 @@
+"""`pretrain launch slurm CONFIG [key=value ...] --nodes N ... [--dry-run]`, or `--tasks FILE` instead of CONFIG"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from launch import snapshot, tasks
+from launch.cancel import MARK
+from launch.checks import check
+from launch.slurm import queueing
+from launch.slurm.script import Job, script
+from launch.slurm.site import Site
+from pretrain.commands.arguments import Parser, at_least_zero, count
+from pretrain.commands.printing import show
+from pretrain.config.load import load, validate
+from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import resolve
+from pretrain.errors import ConfigError
+
+_SAID = [
+    *("partition", "account", "qos", "constraint", "gpus_per_node", "ranks_per_node", "cpus_per_rank"),
+    *("memory", "time", "setup", "container", "container_mounts", "python"),
+]
+"""settings of a site that options may say otherwise"""
+_JOIN = ("train", "eval", "translate", "generate")
+"""verbs that ranks on several nodes run together"""
+
+
+def main(argv: list[str]) -> int:
+    """Submits a run, with what is to be done before and after it; or many commands as an array."""
+    options = _parser().parse(argv)
+    site = _site(options)
+    if (options.config is None) == (options.tasks is None):
+        raise ConfigError("launch slurm: name a CONFIG to train, or the file of an array with --tasks FILE")
+    jobs, keep = _run(options, site, argv) if options.tasks is None else _array(options, site, argv)
+    if options.dry_run:
+        show(text for job in jobs for text in (f"# {job.path}", script(job)))
+        return 0
+    keep()
+    directory = jobs[0].directory
+    (directory / MARK).unlink(missing_ok=True)
+    for queued in queueing.chain(jobs, options.dependency):
+        show([f"job {queued.number}: {queued.name}, log {queued.log}"])
+    if options.tasks is None:
+        run = shlex.quote(str(directory.parent))
+        show([f"follow it: pretrain launch status {run}", f"           pretrain launch logs {run} --follow"])
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "launch slurm",
+        "Submits a training run to Slurm: its layout and memory are checked first, config and script are kept in "
+        "run.dir/launch. The job starts again after failures, and is queued again after its time limit or preemption.",
+        (
+            "gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
+            "gpt3/1.3b run.dir=/runs/big data.path=/data/corpus --cluster site.yaml --nodes 4 --dry-run",
+            "debug/gpt data.path=/data/book run.dir=/runs/book --nodes 1 \\\n"
+            "    --before 'data build data/text input=/data/book.txt output=/data/book' \\\n"
+            "    --after 'eval /runs/book --tasks heldout --out /runs/book/reports/first'",
+            "--tasks ladder.txt --at-once 4 --directory /runs/ladder --nodes 1 --gpus-per-node 8",
+        ),
+    )
+    parser.add_argument(
+        "config", nargs="?", help="run to train: YAML file, or the name of one that comes with pretrain"
+    )
+    parser.add_overrides("such as data.path=datasets/book")
+    parser.add_argument("--nodes", type=count, required=True, help="machines")
+    parser.add_argument("--cluster", metavar="NAME_OR_FILE", help="what the site asks of jobs: a YAML file of this")
+    for name in _SAID:
+        field = Site.model_fields[name]
+        kind = int if name.endswith(("_node", "_rank")) else str
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=field.description)
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for all ranks")
+    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch")
+    parser.add_argument("--srun", action="append", default=[], metavar="OPTION", help="one more option for srun")
+    parser.add_argument("--exclusive", action="store_true", help="no other job on the nodes")
+    parser.add_argument("--dependency", metavar="X", help="as Slurm writes it, such as afterok:17 or singleton")
+    parser.add_argument(
+        "--restarts", type=at_least_zero, default=3, metavar="N", help="without a new checkpoint between (default 3)"
+    )
+    parser.add_argument(
+        "--lost-node",
+        choices=("requeue", "shrink"),
+        default="requeue",
+        help="wait in the queue for another node, or go on with fewer (default requeue)",
+    )
+    parser.add_argument(
+        "--before", action="append", default=[], metavar="COMMAND", help="pretrain's, to end well first"
+    )
+    parser.add_argument(
+        "--after", action="append", default=[], metavar="COMMAND", help="pretrain's, once it is finished"
+    )
+    parser.add_argument("--tasks", type=Path, metavar="FILE", help="instead of CONFIG: a pretrain command on each line")
+    parser.add_argument("--at-once", type=count, default=4, help="of these, at most so many run (default 4)")
+    parser.add_argument("--directory", type=Path, help="of these, for script, logs and records")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    return parser
+
+
+def _site(options: argparse.Namespace) -> Site:
+    site = load(Site, _located(options.cluster)) if options.cluster is not None else Site()
+    tree = site.model_dump()
+    tree |= {name: value for name in _SAID if (value := getattr(options, name)) is not None}
+    for pair in options.env:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"--env {pair} is not NAME=VALUE")
+        tree["env"] = {**tree["env"], name: value}
+    tree["sbatch"], tree["srun"] = (*site.sbatch, *options.sbatch), (*site.srun, *options.srun)
+    tree["exclusive"] = site.exclusive or options.exclusive
+    return validate(Site, tree, "launch slurm")
+
+
+def _located(cluster: str) -> str:
+    return cluster if "/" in cluster or cluster.endswith(".yaml") else f"cluster/{cluster}"
+
+
+def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[Job], Callable[[], object]]:
+    """The jobs, in order, and what writes the files that they need."""
+    config = load(RunConfig, options.config, options.overrides)
+    known = config if options.before and config.model.vocabulary is None else resolve(config)
+    _check(known, site, options.nodes)
+    run_dir = Path(config.run.dir).absolute()
+    directory = run_dir / "launch"
+    made = f"pretrain launch slurm {shlex.join(argv)}"
+    train = Job(
+        name=config.run.name,
+        what=f"Trains {run_dir}. Written by: {made}",
+        directory=directory,
+        work_dir=Path.cwd(),
+        command=("train", str(directory / snapshot.CONFIG)),
+        run_dir=run_dir,
+        python=sys.executable,
+        site=site,
+        nodes=options.nodes,
+        ranks_join=True,
+        restarts=options.restarts,
+        shrinks=options.lost_node == "shrink",
+    )
+    jobs = [
+        *(_beside(train, "before", number, text) for number, text in enumerate(options.before, 1)),
+        train,
+        *(_beside(train, "after", number, text) for number, text in enumerate(options.after, 1)),
+    ]
+    return jobs, partial(snapshot.take, directory, config)
+
+
+def _check(config: RunConfig, site: Site, nodes: int) -> None:
+    check(config, nodes * site.ranks, site.gpu_memory_gib if site.gpus_per_node else None)
+
+
+def _beside(train: Job, when: str, number: int, text: str) -> Job:
+    """A command before or after the run, on one node."""
+    words = _words(text)
+    name = f"{train.name}-{when}" + (f"-{number}" if number > 1 else "")
+    site = train.site if when == "after" else train.site.model_copy(update={"gpus_per_node": 0})
+    site = site.model_copy(update={"ranks_per_node": train.site.ranks})
+    return replace(
+        train,
+        name=name,
+        what=f"pretrain {shlex.join(words)}, {when} {train.run_dir}.",
+        directory=train.directory,
+        command=tuple(words),
+        run_dir=None,
+        site=site,
+        nodes=1,
+        ranks_join=words[0] in _JOIN and "--nproc" not in words,
+        shrinks=False,
+    )
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"'{text}' is no command: {error}") from None
+    words = words[1:] if words[:1] == ["pretrain"] else words
+    if not words:
+        raise ConfigError("--before and --after take a command of pretrain, such as 'data build data/text ...'")
+    return words
+
+
+def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[Job], Callable[[], object]]:
+    """As `_run`: one job."""
+    if options.directory is None:
+        raise ConfigError("launch slurm --tasks: name a folder for script, logs and records with --directory")
+    found = []
+    for words in tasks.lines(options.tasks):
+        run_dir = None
+        if words[0] == "train":
+            overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
+            config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
+            _check(resolve(config), site, options.nodes)
+            run_dir = str(Path(config.run.dir).absolute())
+        found.append(tasks.Task(tuple(words), run_dir))
+    joins = {task.command[0] in _JOIN for task in found}
+    if len(joins) > 1:
+        raise ConfigError(
+            f"{options.tasks}: commands that ranks run together ({', '.join(_JOIN)}) and others don't mix"
+        )
+    directory = options.directory.absolute()
+    file = directory / "tasks.jsonl"
+    job = Job(
+        name=directory.name,
+        what=f"The {len(found)} commands of {options.tasks}. Written by: pretrain launch slurm {shlex.join(argv)}",
+        directory=directory,
+        work_dir=Path.cwd(),
+        command=(),
+        run_dir=None,
+        python=sys.executable,
+        site=site,
+        nodes=options.nodes,
+        ranks_join=joins.pop(),
+        restarts=options.restarts,
+        tasks=(file, len(found), options.at_once),
+    )
+    return [job], partial(tasks.write, file, found)

@@ -1,0 +1,129 @@
+"""What is asked of Slurm and made of its answers, with programs of its names that say what Slurm 22.05 says."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch.slurm import client
+from launch.slurm.place import Allocation
+from pretrain.config.load import dump
+from pretrain.errors import ConfigError
+from tests.helpers.tiny import tiny_config
+
+JOB = "JobId=17 JobName=big UserId=root(0) JobState=RUNNING Reason=None Restarts=2 NodeList=n[0-1] NumNodes=2"
+Slurm = Callable[..., Path]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """slurm(scontrol="echo a") puts a program of that name first; what each is called with is in `calls`."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    calls = tmp_path / "calls"
+
+    def make(**scripts: str) -> Path:
+        for name, text in scripts.items():
+            path = programs / name
+            path.write_text(f'#!/bin/sh\necho "{name} $*" >> {calls}\n{text}\n')
+            path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return calls
+
+    return make
+
+
+def test_submits_and_returns_the_number(slurm: Slurm) -> None:
+    calls = slurm(sbatch="echo '17;mini'")
+    assert client.submit("/a/job.sbatch", "afterok:3") == "17"
+    assert calls.read_text() == "sbatch --parsable --dependency=afterok:3 --kill-on-invalid-dep=yes /a/job.sbatch\n"
+
+
+def test_a_refusal_is_said_in_slurms_words(slurm: Slurm) -> None:
+    slurm(sbatch="echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1")
+    with pytest.raises(ConfigError, match=r"did not take /a: Batch job submission failed: Invalid partition name"):
+        client.submit("/a")
+
+
+def test_no_slurm_is_said(slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(ConfigError, match="sbatch is not installed here: submit from a login node"):
+        client.submit("/a")
+
+
+def test_a_job_that_is_forgotten_has_no_facts(slurm: Slurm) -> None:
+    slurm(scontrol="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    assert client.job_facts("17") == {}
+
+
+def test_nodes_that_are_down_are_not_used(slurm: Slurm) -> None:
+    slurm(sinfo="printf 'n0 allocated\\nn1 down*\\nn2 mixed\\nn3 allocated*\\nn4 drained\\n'")
+    assert client.usable(["n0", "n1", "n2", "n3", "n4", "n5"]) == ["n0", "n2"]
+
+
+def test_steps_are_those_of_the_command(slurm: Slurm) -> None:
+    slurm(squeue="printf '17.0\\n17.batch\\n17.extern\\n'")
+    assert client.steps("17") == ["17.0"]
+
+
+def allocation(tmp_path: Path, shrinks: bool) -> Allocation:
+    config = tmp_path / "config.yaml"
+    config.write_text(dump(tiny_config(parallel={"tensor": 2}, batch={"sequences": 8, "micro_sequences": 1})))
+    return Allocation("17", "n[0-3]", "/a/job.sbatch", 2 if shrinks else None, str(config) if shrinks else None)
+
+
+STEP = ("srun", "--nodes=4", "--ntasks-per-node=2", "python")
+
+
+def names_and(up: str) -> dict[str, str]:
+    return {"scontrol": "printf 'n0\\nn1\\nn2\\nn3\\n'", "sinfo": f"printf '{up}'"}
+
+
+def test_a_run_goes_on_without_a_lost_node_on_a_legal_layout(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(**names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 mixed\\n"))
+    found = allocation(tmp_path, shrinks=True).command(STEP)  # 6 ranks: 3 data ranks don't share 8 sequences
+    assert found == ["srun", "--nodes=2", "--nodelist=n0,n2", "--ntasks-per-node=2", "python"]
+
+
+def test_with_all_nodes_the_step_is_as_it_was(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(**names_and("n0 mixed\\nn1 mixed\\nn2 mixed\\nn3 mixed\\n"))
+    assert allocation(tmp_path, shrinks=True).command(STEP) == list(STEP)
+
+
+def test_with_no_node_it_says_so(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(**names_and("n0 down\\nn1 down*\\nn2 down\\nn3 down\\n"))
+    with pytest.raises(ConfigError, match="cannot go on with 0 nodes of 2 ranks: no node is left"):
+        allocation(tmp_path, shrinks=True).command(STEP)
+
+
+def test_a_run_that_waits_for_another_node_asks_nothing(slurm: Slurm, tmp_path: Path) -> None:
+    calls = slurm(**names_and(""))
+    assert allocation(tmp_path, shrinks=False).command(STEP) == list(STEP)
+    assert not calls.exists()
+
+
+def test_a_stopped_job_is_queued_again(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = slurm(scontrol=f"test $1 = requeue || echo '{JOB}'")
+    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).go_on_later() == "job 17 is queued again"
+    assert calls.read_text().splitlines()[-1] == "scontrol requeue 17"
+
+
+def test_where_that_is_not_allowed_a_new_job_goes_on(slurm: Slurm, tmp_path: Path) -> None:
+    refusal = "echo 'Requested operation is presently disabled for job 17' >&2; exit 1"
+    calls = slurm(scontrol=f"if test $1 = requeue; then {refusal}; fi; echo '{JOB}'", sbatch="echo 18")
+    said = allocation(tmp_path, shrinks=False).go_on_later()
+    assert said == (
+        "job 17 cannot be queued again (Requested operation is presently disabled for job 17): job 18 goes on after it"
+    )
+    assert (
+        calls.read_text().splitlines()[-1]
+        == "sbatch --parsable --dependency=afterany:17 --kill-on-invalid-dep=yes /a/job.sbatch"
+    )
+
+
+def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path) -> None:
+    calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', 'CANCELLED')}'")
+    assert "is not queued again" in allocation(tmp_path, shrinks=False).go_on_later()
+    assert "requeue" not in calls.read_text()

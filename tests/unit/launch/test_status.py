@@ -1,0 +1,136 @@
+"""How a run stands, by its files alone and with what Slurm says, and ending it."""
+
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch import attempts, presence
+from launch.attempts import Attempt
+from launch.cancel import MARK, cancel
+from launch.status import status
+from pretrain.config.load import dump
+from pretrain.errors import ConfigError
+from tests.helpers.tiny import tiny_config
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of 100 steps at step 40, without Slurm."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    found = tmp_path / "run"
+    (found / "launch").mkdir(parents=True)
+    (found / "checkpoints" / "step-00000030").mkdir(parents=True)
+    (found / "checkpoints" / "step-00000040.tmp").mkdir()
+    (found / "config.yaml").write_text(dump(tiny_config()))
+    lines = [
+        {"step": n, "loss": 5 - n / 100, "step_seconds": 2.0 if n > 1 else 90.0, "tokens_per_second": 10.0}
+        for n in range(1, 41)
+    ]
+    (found / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"step": 41, "lo')
+    return found
+
+
+def event(run: Path, name: str, **facts: Any) -> None:
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"time": "2026-01-01T00:00:00.000+00:00", "event": name, **facts}) + "\n")
+
+
+def beat(run: Path, age_s: float) -> None:
+    (run / "heartbeat.json").write_text(json.dumps({"time": time.time() - age_s, "doing": "step 41"}))
+
+
+def slurm(run: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Path:
+    """Slurm's programs, which note what they are asked."""
+    programs = run.parent / "bin"
+    programs.mkdir(exist_ok=True)
+    for name in ("scontrol", "scancel"):
+        path = programs / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {run.parent}/calls\necho "{answer}"\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    job = {"time": "", "number": "17", "name": "big", "log": "x"}
+    (run / "launch" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
+    return run.parent / "calls"
+
+
+def test_a_run_that_lives(run: Path) -> None:
+    beat(run, 3.0)
+    found = status(run)
+    assert (found.state, found.doing, found.step, found.steps, found.saved) == ("running", "step 41", 40, 100, 30)
+    assert found.loss == 4.6
+    assert found.left_s == 120.0  # 60 steps of the median 2 s
+    assert found.heard_s == pytest.approx(3.0, abs=2.0)
+
+
+def test_a_run_that_fell_silent_is_not_taken_to_be_running(run: Path) -> None:
+    beat(run, 3600.0)
+    found = status(run)
+    assert (found.state, found.left_s, found.doing) == ("unknown", None, None)
+
+
+@pytest.mark.parametrize("name", ["finished", "stopped", "failed"])
+def test_the_last_ending_counts(run: Path, name: str) -> None:
+    event(run, "stopped")
+    event(run, "resumed")
+    event(run, name, reason="why")
+    event(run, "warning", text="x")
+    assert (status(run).state, status(run).why) == (name, "why")
+
+
+def test_starts_and_what_was_done_after_the_last(run: Path) -> None:
+    attempts.append(run / "launch", Attempt("a", "b", 137, 20, 10), "failed; again")
+    attempts.append(run / "launch", Attempt("c", "d", 75, 40, 40), "stopped after saving")
+    found = status(run)
+    assert (found.starts, found.failures, found.last) == (2, 1, "stopped after saving")
+
+
+@pytest.mark.parametrize(("said", "state"), [("PENDING", "waiting"), ("RUNNING", "running")])
+def test_slurm_knows_better_than_files(run: Path, monkeypatch: pytest.MonkeyPatch, said: str, state: str) -> None:
+    event(run, "stopped")
+    slurm(run, monkeypatch, f"JobId=17 JobState={said} Reason=Resources NodeList=n0")
+    found = status(run)
+    assert found.state == state
+    assert found.jobs == (f"17 (big): {said} on n0",)
+
+
+def test_no_such_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such run"):
+        status(tmp_path / "none")
+
+
+def test_a_running_job_is_asked_to_save_and_a_waiting_one_ends(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = slurm(run, monkeypatch, "JobId=17 JobState=RUNNING")
+    assert cancel(run, now=False) == ["job 17 (big) saves and ends"]
+    assert calls.read_text().splitlines()[-1] == "scancel --batch --signal=TERM 17"
+    assert (run / "launch" / MARK).exists()
+    assert cancel(run, now=True) == ["job 17 (big) is cancelled"]
+    assert calls.read_text().splitlines()[-1] == "scancel 17"
+    slurm(run, monkeypatch, "JobId=17 JobState=PENDING")
+    assert cancel(run, now=False) == ["job 17 (big) is cancelled"]
+
+
+def test_what_has_ended_can_not_be_cancelled(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm(run, monkeypatch, "JobId=17 JobState=COMPLETED")
+    with pytest.raises(ConfigError, match="nothing of it is queued or running"):
+        cancel(run, now=False)
+
+
+def test_a_run_that_was_not_launched_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="was not started by `pretrain launch`"):
+        cancel(tmp_path, now=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_supervisor_here_is_found_only_while_it_lives(run: Path) -> None:
+    presence.write(run / "launch", None)
+    (run / "launch" / "other").mkdir()
+    found = json.loads((run / "launch" / "supervisor.json").read_text())
+    assert found["pid"] == os.getpid()
+    for change in ({"pid": 2**22 + 1}, {"host": "elsewhere"}, {"job": "17"}):
+        (run / "launch" / "supervisor.json").write_text(json.dumps({**found, **change}))
+        assert presence.here(run / "launch") is None
