@@ -6,8 +6,11 @@ import os
 
 from pretrain.__main__ import _MODULES, main
 
-_DATA_VERBS = ("build", "inspect", "ledger", "trace")
-_EVAL_VERBS = ("fetch", "report")
+_PARTS = {
+    "data": ("build", "inspect", "ledger", "trace"),
+    "eval": ("", "fetch", "report"),
+    "launch": ("slurm", "local", "status", "logs", "cancel"),
+}
 _INTRODUCTION = """# Commands
 
 What `pretrain VERB --help` prints; this page is made from the code. `key=value` may stand anywhere between options, and
@@ -19,9 +22,7 @@ Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal aft
 
 def commands_page() -> str:
     """A section for each verb, in Markdown."""
-    verbs = [["data", part] for part in _DATA_VERBS] + [[verb] for verb in _MODULES if verb != "data"]
-    place = verbs.index(["eval"]) + 1
-    verbs[place:place] = [["eval", part] for part in _EVAL_VERBS]
+    verbs = [f"{verb} {part}".split() for verb in _MODULES for part in _PARTS.get(verb, ("",))]
     sections = [f"## {' '.join(verb)}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs]
     return "\n".join([_INTRODUCTION, *sections])
 
