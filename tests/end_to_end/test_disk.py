@@ -55,7 +55,7 @@ def test_a_disk_that_is_full_for_a_while_costs_nothing(config: Path, uninterrupt
     checkpoint = sum(path.stat().st_size for path in (uninterrupted / "checkpoints" / "step-00000024").iterdir())
     with small_disk(tmp_path / "disk", round(1.5 * checkpoint)) as disk:
         run = disk / "run"
-        process = command.Command("train", config, f"run.dir={run}", "track.mlflow=true", *TENSOR_2, first=impatient)
+        process = command.Command("train", config, f"run.dir={run}", *TENSOR_2, first=impatient)
         wait_for(process, (run / "checkpoints" / "step-00000008").exists)
         ballast = fill(disk)
         wait_for(process, lambda: "step-00000016 failed" in process.stderr)
@@ -153,16 +153,17 @@ def test_a_run_whose_disk_fails_again_and_again_is_the_same_run(seed: int, confi
 
 @pytest.mark.slow
 def test_a_quota_is_a_full_disk(dataset: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    """A disk that never has room for a first checkpoint: the run ends at its limit, and goes on from nothing."""
+    """One that never has room for a first checkpoint: the run ends at its limit, and begins again once there is some."""
     with small_disk(tmp_path / "disk", 1 << 17) as disk:
         config = write_config(dataset, disk)
         process = command.Command(
             *("train", config, "train.steps=200", "schedule.decay_tokens=10000", "checkpoint.unsaved_steps=24"),
-            *TENSOR_2,
+            *("track.mlflow=true", *TENSOR_2),
             first=partial(impatient, (0.1,)),
         )
         assert process.wait(120) == 1
         assert "24 steps are lost" in sentences(process)[-1]
+        assert process.printed.count("MLflow at sqlite:") == 1, "its own trouble is said once, and ends nothing"
         assert metrics(disk / "run")[-1]["step"] == 24, "it ends at its limit"
         resize(disk, 64 << 20)
         assert command.run("train", config, *TENSOR_2).returncode == 0
