@@ -180,7 +180,7 @@ def _leave(status: int) -> None:
                 dist.barrier()
             dist.destroy_process_group()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BrokenPipeError):  # whoever reads, such as `head`, has seen enough
+        with suppress(OSError):  # whoever reads, such as `head`, has seen enough, or a log's disk is full
             stream.flush()
     os._exit(status)
 

@@ -8,15 +8,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from torch.distributed import ProcessGroup
 
 from data_pipeline.batch import Cursor
 from data_pipeline.loader import load
 from pretrain.build import Training, starting_weights, versions
 from pretrain.checkpoint import change, directory, store
-from pretrain.checkpoint.collective import file_group, on_leader
+from pretrain.checkpoint.collective import file_group, on_leader, together
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
+from pretrain.checkpoint.unsaved import Unsaved
 from pretrain.config.run_config import RunConfig
 from pretrain.data.ledger import planned, summary
 from pretrain.data.stream import check_repeats
@@ -33,6 +35,7 @@ from pretrain.plan.run_length import Segment, segment_after, segments
 from pretrain.plan.schedule import learning_rate
 from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
+from pretrain.process.urgency import Urgency
 
 DONE, STOPPED = 0, 75
 
@@ -41,7 +44,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     """Trains to the end or until asked to stop, from the newest valid checkpoint of `run.dir` if there is one.
     Returns the exit status. Collective."""
     engine, checkpoints = run.engine, Path(run.config.run.dir) / "checkpoints"
-    start, config = _start(run, log, checkpoints)
+    group = file_group(run.config.health.timeout_s)
+    start, config = _start(run, log, checkpoints, group)
     step, tokens = start.step, start.tokens
     parts = segments(config)
     _check_to_come(run, config, parts, tokens)
@@ -58,7 +62,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     if tokens >= end_tokens:
         log.finished_before(config, step, tokens)
         return DONE
-    log.begin(config, step, tokens)  # from here on the run's files change
+    together("beginning the run", lambda: log.begin(config, step, tokens), group)  # from here on its files change
     log.data(data_inputs(config.data.resolved_sources, run.stream.datasets))
     sources = planned(config, run.stream)
     log.event("planned", sources=[asdict(source) for source in sources])
@@ -75,8 +79,11 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         config.checkpoint.keep,
         config.checkpoint.in_flight,
         config.health.timeout_s,
+        before=log.before_save,
         saved=lambda saved: log.event("saved", **vars(saved)),
+        failed=lambda failure: log.alarm(failure.sentence, "save_failed", **vars(failure)),
         warn=log.warn,
+        unsaved=Unsaved(step, config.checkpoint.limit_steps),
     )
     with _told_of_lost_peers(lambda: step, checkpoints), saver:
         saver.reserve(engine.state())
@@ -88,7 +95,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             rate = learning_rate(part.config, (step, tokens), part.end)
             result = engine.train_step(batch, rate, step)
             seconds = time.perf_counter() - started
-            stopping, peak = _agree(engine, stop.requested or saver.failed)
+            asked = Urgency.STOP if stop.requested else Urgency.NONE
+            urgency, peak = _agree(engine, max(asked, saver.urgency(step), log.urgency()))
             log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(
@@ -96,20 +104,22 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                     f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
                     "rate, or set health.stop_on_nan=false to skip such steps"
                 )
-            if stopping:
-                saver.wait()  # raises on every rank if a save failed on one
-            finished = tokens >= end_tokens
+            finished, stopping = tokens >= end_tokens, urgency is Urgency.STOP
             if finished or _due(step, config.evaluate.every_steps):
                 heldout = heldout_loss(engine, run.heldout, run.recipe, config.evaluate.sequences)
                 log.heldout(step, tokens, heldout)
                 if run.tasks is not None:
                     log.tasks(step, tokens, run.tasks())
             save_seconds = 0.0
-            if finished or stopping or _due(step, config.checkpoint.every_steps):
-                started = time.perf_counter()
-                log.sync()
-                saver.save(engine.state(), _record(run, config, step, tokens, batch.cursor), run.tokenizer)
-                save_seconds = time.perf_counter() - started
+            surely = finished or urgency >= Urgency.STOP
+            if surely:
+                together("recording the run", log.check, group)
+            if surely or urgency is Urgency.SAVE or _due(step, config.checkpoint.every_steps):
+                save = saver.save_surely if surely else saver.save
+                record = _record(run, config, step, tokens, batch.cursor)
+                save_seconds = save(engine.state(), record, run.tokenizer)
+            if surely:
+                together("recording the run", log.settle, group)
             if segment_after(parts, tokens) is not part and not stopping:
                 log.changed(step)
     if tokens < end_tokens:
@@ -126,24 +136,30 @@ def _told_of_lost_peers(step: Callable[[], int], checkpoints: Path) -> Iterator[
     try:
         yield
     except Exception as error:
-        kept = [path.name.removeprefix("step-") for path in directory.complete(checkpoints)]
-        then = f"the same command goes on from step {int(kept[-1]):,}" if kept else "the same command begins again"
-        lost = lost_peers(error, f" at step {step():,}", then)
+        lost = lost_peers(error, f" at step {step():,}", _then(checkpoints))
         if lost is None:
             raise
         raise lost from error
 
 
-def _agree(engine: Engine, stopping: bool) -> tuple[bool, Peak]:
-    """Whether any rank is to stop, and the most memory that one has held: one exchange for both. Collective."""
-    stops, *peak = engine.largest(np.array([float(stopping), *memory.peak().encode()]))
-    return bool(stops), Peak.decode(np.array(peak))
+def _then(checkpoints: Path) -> str:
+    """What the next start does."""
+    try:
+        kept = [path.name.removeprefix("step-") for path in directory.complete(checkpoints)]
+    except OSError:
+        return "the same command goes on once the disk can be read"
+    return f"the same command goes on from step {int(kept[-1]):,}" if kept else "the same command begins again"
 
 
-def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[Record, RunConfig]:
+def _agree(engine: Engine, asked: Urgency) -> tuple[Urgency, Peak]:
+    """The most urgent that a rank asks for, and the most memory that one holds: one exchange for both. Collective."""
+    urgency, *peak = engine.largest(np.array([float(asked), *memory.peak().encode()]))
+    return Urgency(int(urgency)), Peak.decode(np.array(peak))
+
+
+def _start(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -> tuple[Record, RunConfig]:
     """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning: weights drawn from
     the seed, or those of another run. And the config to go on with, which has what was changed in the run's middle."""
-    group = file_group(run.config.health.timeout_s)
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
         config = change.settle(run.config, None, ()).config

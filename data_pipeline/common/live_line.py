@@ -43,6 +43,12 @@ class LiveLine:
             self._write(f"\r{text}\x1b[K\n" if self.is_live else f"{text}\n")
             self._draw()
 
+    def clear(self) -> None:
+        """Makes room for a line that someone else is about to write."""
+        with self._lock:
+            if self.is_live:
+                self._write("\r\x1b[K")
+
     def close(self) -> None:
         """Leaves the last state on the terminal and ends its line."""
         with self._lock:
@@ -60,5 +66,10 @@ class LiveLine:
             self._drawn_s = time.monotonic()
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError:
+            pass  # a log on a full disk: no reason to end what is being logged

@@ -66,8 +66,8 @@ def on_leader(action: str, work: Callable[[], T], group: dist.ProcessGroup | Non
 
 def _sentence(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no space left on the disk of {error.filename or 'the checkpoint'}: free some and start again"
+        return f"no space left on the disk of {error.filename or 'the checkpoint'}: free some"
     said = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
     if error.errno in _DENIED:
-        return f"{said}: restore access to it (owner, permissions, mount) and start again"
+        return f"{said}: restore access to it (owner, permissions, mount)"
     return said

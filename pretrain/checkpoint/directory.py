@@ -51,7 +51,7 @@ def tidy(directory: Path) -> None:
         if leftover.name.endswith(_REPLACED) and not replaced.exists():
             leftover.rename(replaced)  # ended just before the new one took its name
         else:
-            _delete(leftover)
+            discard(leftover)
 
 
 def publish(temporary: Path, final: Path) -> None:
@@ -62,7 +62,7 @@ def publish(temporary: Path, final: Path) -> None:
     old = final.with_name(final.name + _REPLACED)
     final.rename(old)
     temporary.rename(final)
-    _delete(old)
+    discard(old)
 
 
 def remove(checkpoint: Path) -> None:
@@ -75,11 +75,11 @@ def remove(checkpoint: Path) -> None:
 def set_aside(checkpoint: Path) -> Path:
     """Renames a damaged checkpoint, so that it is not counted among those to keep."""
     aside = checkpoint.with_name(f"{checkpoint.name}.damaged")
-    _delete(aside)
+    discard(aside)
     return checkpoint.rename(aside)
 
 
-def _delete(path: Path) -> None:
+def discard(path: Path) -> None:
     """Removes what is in the way, if it is there; what can't be renamed stays."""
     with suppress(OSError):
         remove(path)

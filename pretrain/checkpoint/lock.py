@@ -1,26 +1,66 @@
 """One run, one writer: a run.dir that a living run writes to is refused to a second one."""
 
+import errno
+import threading
 from pathlib import Path
+from types import TracebackType
 
 from data_pipeline.common.locks import FileLock, try_lock
 from pretrain.checkpoint.collective import gather
-from pretrain.errors import ConfigError
+from pretrain.errors import ConfigError, RunError
+
+# What passes: the same command, started again later, may find the disk well.
+_PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN}
 
 
-def claim(run_dir: Path, leader: bool) -> FileLock | None:
-    """Takes the run directory until the returned lock is released, at the latest until the process ends.
-    Collective; raises ConfigError on every rank if another run holds it."""
-    held: FileLock | None = None
-    problem = None
+class Claim:
+    """A run directory that only this process writes to, until `release` or the end of the process."""
+
+    def __init__(self, run_dir: Path, lock: FileLock) -> None:
+        self._run_dir, self._lock = run_dir, lock
+        self._renewing = threading.Lock()
+
+    def renew(self) -> None:
+        """Takes the directory again if it was deleted meanwhile. For any thread. Raises RunError if another run has it
+        by now, and OSError if that can't be found out."""
+        with self._renewing:
+            if self._lock.is_current():
+                return
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            lock = try_lock(self._run_dir / "lock")
+            if lock is None:
+                raise RunError(f"{self._run_dir} was deleted under this run, and another run writes to it by now")
+            self._lock.release()
+            self._lock = lock
+
+    def release(self) -> None:
+        """Lets others have it."""
+        self._lock.release()
+
+    def __enter__(self) -> "Claim":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+def claim(run_dir: Path, leader: bool) -> Claim | None:
+    """Takes the run directory; on the leader the result says how to let go of it. Collective; raises ConfigError on
+    every rank if another run holds it or it is no place to write to, RunError if its disk is in trouble."""
+    held: Claim | None = None
+    problem: Exception | None = None
     if leader:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            held = try_lock(run_dir / "lock")
-            if held is None:
-                problem = f"another run is writing to {run_dir}: wait for it, or use another run.dir"
+            lock = try_lock(run_dir / "lock")
+            if lock is None:
+                problem = ConfigError(f"another run is writing to {run_dir}: wait for it, or use another run.dir")
+            else:
+                held = Claim(run_dir, lock)
         except OSError as error:
-            problem = f"{run_dir} cannot be written ({error.strerror}): choose another run.dir"
+            kind = RunError if error.errno in _PASSING else ConfigError
+            problem = kind(f"{run_dir} cannot be written ({error.strerror}): choose another run.dir")
     found = next((p for p in gather(problem) if p is not None), None)
     if found is not None:
-        raise ConfigError(found)
+        raise found
     return held

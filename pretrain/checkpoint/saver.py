@@ -1,38 +1,38 @@
-"""Writing checkpoints while training goes on.
+"""Saving while training goes on.
 
 with Saver(directory, keep, in_flight) as saver: ... saver.save(engine.state(), record, tokenizer) ...
 
 `save` copies this rank's part to host memory and returns; one thread per rank writes the copies, in order, over a
-process group of its own. `step-NNNNNNNN.tmp/` gets its real name once every file has been written, synced and read back
-on every rank, so a checkpoint is valid or is not there. Older ones are removed only after that.
+process group of its own. A save that fails leaves the checkpoints before it as they are, and training goes on: see
+`unsaved.py` for when it is tried again.
 """
 
-import errno
 import queue
-import shutil
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_pipeline.common.atomic import sync
 from pretrain.checkpoint import directory as directories
-from pretrain.checkpoint import files
-from pretrain.checkpoint.collective import file_group, gather, gather_on_leader, on_leader, together
-from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
+from pretrain.checkpoint import snapshot
+from pretrain.checkpoint.collective import file_group
+from pretrain.checkpoint.snapshot import Pieces, Snapshot
 from pretrain.checkpoint.state import Record
+from pretrain.checkpoint.unsaved import SaveFailure, Unsaved
+from pretrain.checkpoint.writing import Writer
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
+from pretrain.process.urgency import Urgency
 
 _PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
+_LAST_TRIES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between the tries of a save that the run can't go on without
+_SLOW_S = 30.0  # that training waits for the disk before a sentence says so
 
 
 @dataclass(frozen=True)
@@ -50,24 +50,10 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A box of a global tensor that this rank saves."""
-
-    name: str
-    whole: tuple[int, ...]
-    """the global tensor's shape"""
-    offset: tuple[int, ...]
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class _Job:
-    """One save: this rank's values, those of `parts` one after the other in `buffer` [fp32 values, on the host]."""
+    """One save."""
 
-    record: Record
-    tokenizer: bytes
-    parts: list[_Part]
-    buffer: Tensor
+    snapshot: Snapshot
     started_s: float
     waited_s: float
 
@@ -77,11 +63,12 @@ class Saver:
 
     Up to `in_flight` saves are being written while training goes on, each with a copy of this rank's part in host
     memory; with 0, training waits for each. `timeout_s` is how long ranks may take to find each other; a slow disk may
-    take longer. `saved` gets each checkpoint as it becomes valid, and `warn` a sentence about what the run survives,
-    both in another thread and on one rank only.
+    take longer. `before` is called on every rank before a checkpoint is written. `saved` gets each checkpoint as it
+    becomes valid, `failed` each that does not, and `warn` a sentence about what the run survives, all three on one rank
+    only and maybe in another thread. `unsaved` knows from which step on nothing is saved yet.
 
-    When a save fails, `failed` turns true on every rank, later saves are dropped, and `wait` raises the same RunError
-    on every rank; the checkpoints that were there stay as they were.
+    A save that fails on one rank fails on all; `wait` then raises the same RunError on every rank, until another
+    succeeds.
     """
 
     def __init__(
@@ -90,13 +77,20 @@ class Saver:
         keep: int,
         in_flight: int,
         timeout_s: float = 600.0,
+        *,
+        before: Callable[[], None] = lambda: None,
         saved: Callable[[Saved], None] = lambda saved: None,
+        failed: Callable[[SaveFailure], None] = lambda failure: None,
         warn: Callable[[str], None] = lambda sentence: None,
+        unsaved: Unsaved | None = None,
     ) -> None:
-        self._directory, self._keep, self._waits = directory, keep, in_flight == 0
-        self._saved, self._warn = saved, warn
-        self._group = file_group(timeout_s)
-        self._error: RunError | None = None
+        self._waits, self._in_flight = in_flight == 0, in_flight
+        self._saved, self._failed, self._warn = saved, failed, warn
+        self._writer = Writer(directory, keep, file_group(timeout_s), before, warn)
+        self._unsaved = unsaved or Unsaved()
+        self._error: RunError | None = None  # of the last save
+        self._lost: RunError | None = None  # ranks can't be asked any more: nothing is saved from here on
+        self._directory = directory
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # Host memory that no save is using; None: not allocated yet. All of it is here when nothing is in flight.
         self._num_buffers = max(1, in_flight)
@@ -110,38 +104,52 @@ class Saver:
         """Takes the host memory for saving `state` now: a machine that has too little says so at the start, and the
         first save takes no longer than the others."""
         for _ in range(self._num_buffers):
-            self._buffers.put(self._free_buffer(_pieces(state)))
+            self._buffers.put(self._free_buffer(snapshot.pieces_of(state)))
 
-    @property
-    def failed(self) -> bool:
-        """Whether a save has failed, as far as this rank knows: ranks learn of it at about the same time."""
-        return self._error is not None
+    def urgency(self, step: int) -> Urgency:
+        """What this rank asks of all after `step`, as saves have failed; ranks learn of it at about the same time."""
+        if self._lost is not None:
+            return Urgency.LAST_TRY
+        return self._unsaved.urgency(step, time.monotonic(), idle=self._buffers.qsize() == self._num_buffers)
 
     def save(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
         """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. Returns the
-        seconds that training was held up. With `in_flight` 0, raises as `wait` does."""
+        seconds that training was held up."""
         started_s = time.perf_counter()
-        pieces = _pieces(state)
+        pieces = snapshot.pieces_of(state)
         buffer = self._free_buffer(pieces)
-        _copy(pieces, buffer)
+        snapshot.copy(pieces, buffer)
         waited_s = time.perf_counter() - started_s
-        self._jobs.put(_Job(record, tokenizer, [part for part, _ in pieces], buffer, started_s, waited_s))
+        self._jobs.put(_Job(Snapshot(record, tokenizer, [part for part, _ in pieces], buffer), started_s, waited_s))
         if not self._waits:
             return waited_s
-        self.wait()
+        self._wait_until_idle()
+        return time.perf_counter() - started_s
+
+    def save_surely(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
+        """Saves, waits until the checkpoint is valid, and tries again for a minute if it is not. Returns the seconds
+        that this took. Raises RunError, the same on every rank, if no try succeeds."""
+        started_s = time.perf_counter()
+        for delay_s in (*_LAST_TRIES_S, None):
+            self.save(state, record, tokenizer)
+            try:
+                self.wait()
+                break
+            except RunError as error:
+                if self._lost is not None:
+                    raise
+                if delay_s is None:
+                    tries, steps = 1 + len(_LAST_TRIES_S), self._unsaved.steps(record.step)
+                    raise RunError(f"{error}; after {tries} tries the run ends, and {steps:,} steps are lost") from None
+                time.sleep(delay_s)
         return time.perf_counter() - started_s
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is in flight. Raises RunError if a save failed, the same on every rank."""
-        idle: list[Tensor | None] = []
-        try:
-            while len(idle) < self._num_buffers:
-                idle.append(self._buffers.get(timeout=timeout_s))
-        finally:
-            for buffer in idle:
-                self._buffers.put(buffer)
-        if self._error is not None:
-            raise self._error
+        """Until nothing is in flight. Raises RunError if the last save failed, the same on every rank."""
+        self._wait_until_idle(timeout_s)
+        error = self._lost or self._error
+        if error is not None:
+            raise error
 
     def __enter__(self) -> "Saver":
         return self
@@ -161,138 +169,65 @@ class Saver:
             if self._buffers.qsize() == self._num_buffers:  # at once, as nothing is in flight
                 self._thread.join()
 
-    def _free_buffer(self, pieces: list[tuple[_Part, Tensor]]) -> Tensor:
+    def _wait_until_idle(self, timeout_s: float | None = None) -> None:
+        idle: list[Tensor | None] = []
+        try:
+            while len(idle) < self._num_buffers:
+                idle.append(self._take_buffer(timeout_s))
+        finally:
+            for buffer in idle:
+                self._buffers.put(buffer)
+
+    def _free_buffer(self, pieces: Pieces) -> Tensor:
         """Host memory for `pieces`, as soon as there is some that no save is using."""
-        buffer = self._buffers.get()
+        buffer = self._take_buffer(None)
         if buffer is not None:
             return buffer
         try:
-            return _allocate(pieces)
+            return snapshot.allocate(pieces)
         except BaseException:
             self._buffers.put(None)  # nothing is in flight that `wait` should wait for
             raise
 
+    def _take_buffer(self, timeout_s: float | None) -> Tensor | None:
+        """One that no save is using, as soon as there is one. Raises queue.Empty after `timeout_s`."""
+        if timeout_s is not None:
+            return self._buffers.get(timeout=timeout_s)
+        try:
+            return self._buffers.get(timeout=_SLOW_S)
+        except queue.Empty:
+            self._warn(
+                f"training has waited {_SLOW_S:.0f} s for the disk to take a checkpoint, and goes on when it has "
+                f"(checkpoint.in_flight={self._in_flight})"
+            )
+        return self._buffers.get()
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if self._error is None:
-                final = self._directory / directories.name(job.record.step)
-                try:
-                    self._write(job, final)
-                except RunError as error:
-                    self._error = error
-                except Exception as error:  # a rank that is gone: the others can't be asked any more
-                    self._error = RunError(f"saving {final} failed: {error}")
-                    self._error.__cause__ = error
-            self._buffers.put(job.buffer)
-
-    def _write(self, job: _Job, final: Path) -> None:
-        action = f"saving {final}"
-        temporary = final.with_name(f"{final.name}.tmp")
-        size_bytes = sum(gather(job.buffer.nbytes, self._group))
-        on_leader(action, lambda: self._prepare(temporary, size_bytes), self._group)
-        own = together(action, lambda: _write_part(job, temporary), self._group)
-        written = gather_on_leader(own, self._group)
-        on_leader(action, lambda: self._finish(job, temporary, final, written), self._group)
-
-    def _prepare(self, temporary: Path, size_bytes: int) -> None:
-        if not self._directory.exists():
-            self._directory.mkdir(parents=True)
-            sync(self._directory.parent)  # or a power cut could take it with all that is in it
-        directories.tidy(self._directory)
-        if shutil.disk_usage(self._directory).free < size_bytes:  # said before hours of writing, not after
-            raise OSError(errno.ENOSPC, "", str(self._directory))
-        temporary.mkdir()
-
-    def _finish(
-        self, job: _Job, temporary: Path, final: Path, written: list[tuple[dict[str, Digest], dict[str, Stored]]]
-    ) -> None:
-        digests = {
-            RECORD: files.write(temporary / RECORD, [job.record.encode()]),
-            TOKENIZER: files.write(temporary / TOKENIZER, [job.tokenizer]),
-        }
-        tensors: dict[str, Stored] = {}
-        for own_digests, own_tensors in written:
-            digests |= own_digests
-            for name, stored in own_tensors.items():
-                boxes = tensors[name].boxes if name in tensors else ()
-                tensors[name] = Stored(stored.shape, boxes + stored.boxes)
-        files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])
-        sync(temporary)
-        directories.publish(temporary, final)
-        sync(self._directory)
-        seconds = time.perf_counter() - job.started_s
-        waited_s = seconds if self._waits else job.waited_s
-        size_bytes = sum(digest.bytes for digest in digests.values())
-        self._saved(Saved(job.record.step, job.record.tokens, round(waited_s, 3), round(seconds, 3), size_bytes))
-        self._retain(final)
-
-    def _retain(self, newest: Path) -> None:
-        """Removes the oldest checkpoints; `newest`, just verified, is never one of them."""
-        others = [path for path in directories.complete(self._directory) if path != newest]
-        for old in others[: max(0, len(others) + 1 - self._keep)]:
             try:
-                directories.remove(old)
-            except OSError as error:
-                self._warn(f"{old} cannot be removed ({error.strerror}): checkpoints take up more and more of the disk")
+                if self._lost is None:
+                    self._write(job)
+            except Exception as error:  # a rank that is gone: the others can't be asked any more
+                step = job.snapshot.record.step
+                self._lost = RunError(f"saving {self._directory / directories.name(step)} failed: {error}")
+                self._lost.__cause__ = error
+            finally:
+                self._buffers.put(job.snapshot.buffer)
 
-
-def _pieces(state: dict[str, GlobalPart]) -> list[tuple[_Part, Tensor]]:
-    """What this rank saves of `state`."""
-    return [
-        (_Part(name, part.shape, piece.offset, tuple(piece.value.shape)), piece.value)
-        for name, part in state.items()
-        if part.saves
-        for piece in part.pieces
-    ]
-
-
-def _allocate(pieces: list[tuple[_Part, Tensor]]) -> Tensor:
-    """Host memory for all values, flat: [fp32 values]; page-locked if they come from a GPU."""
-    buffer = torch.empty(sum(value.numel() for _, value in pieces), dtype=torch.float32)
-    buffer.zero_()  # which has the machine really give it
-    if any(value.is_cuda for _, value in pieces):
-        _lock_pages(buffer)
-    return buffer
-
-
-def _lock_pages(buffer: Tensor) -> None:
-    """As `pin_memory=True` would, which rounds the size up to a power of two: up to twice the memory."""
-    status = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
-    if status != 0:
-        raise RunError(
-            f"CUDA cannot page-lock the {buffer.nbytes} bytes of host memory for this rank's part of a checkpoint "
-            f"(error {status}): start fewer ranks per machine, or use machines with more memory"
-        )
-    # A run keeps it to its end. What makes several savers in one process may get the same address again.
-    weakref.finalize(buffer, torch.cuda.cudart().cudaHostUnregister, buffer.data_ptr())
-
-
-def _copy(pieces: list[tuple[_Part, Tensor]], buffer: Tensor) -> None:
-    targets = buffer.split([value.numel() for _, value in pieces])
-    for (_, value), target in zip(pieces, targets, strict=True):
-        target.view(value.shape).copy_(value, non_blocking=True)
-    if any(value.is_cuda for _, value in pieces):
-        torch.cuda.synchronize()
-
-
-def _write_part(job: _Job, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:
-    """Writes this rank's file, if it saves anything: its digest, and where its boxes lie."""
-    if not temporary.exists():
-        raise OSError(
-            errno.ENOENT,
-            "Not to be seen by every rank (run.dir must be on storage that all nodes share)",
-            str(temporary),
-        )
-    if not job.parts:
-        return {}, {}
-    path = temporary / f"tensors-{dist.get_rank():05d}.safetensors"
-    header = files.header([(part.name, part.offset, part.shape) for part in job.parts])
-    position = len(header)
-    tensors: dict[str, Stored] = {}
-    for part in job.parts:
-        box = Box(path.name, position, part.offset, part.shape)
-        boxes = tensors[part.name].boxes if part.name in tensors else ()
-        tensors[part.name] = Stored(part.whole, (*boxes, box))
-        position = box.end
-    values = memoryview(job.buffer.numpy().data).cast("B")
-    return {path.name: files.write(path, [header, values])}, tensors
+    def _write(self, job: _Job) -> None:
+        record, reports = job.snapshot.record, dist.get_rank() == 0
+        try:
+            size_bytes = self._writer.write(job.snapshot)
+        except RunError as error:
+            self._error = error
+            failure = self._unsaved.failed(record.step, str(error), time.monotonic())
+            if reports:
+                self._failed(failure)
+            return
+        self._error = None
+        self._unsaved.saved(record.step)
+        if reports:
+            seconds = time.perf_counter() - job.started_s
+            waited_s = seconds if self._waits else job.waited_s
+            self._saved(Saved(record.step, record.tokens, round(waited_s, 3), round(seconds, 3), size_bytes))
+            self._writer.retain(record.step)

@@ -30,11 +30,15 @@ def main(argv: list[str]) -> int:
     if starts_ranks(config, options.nproc, trains=True):
         return start_ranks(options.nproc, ["train", *argv], stop)
     from pretrain.build import build_training
+    from pretrain.checkpoint.collective import together
     from pretrain.checkpoint.lock import claim
     from pretrain.loop import train
     from pretrain.observe.log import RunLog
 
     run = build_training(config)
-    lock = claim(Path(config.run.dir), run.engine.is_reporter)
-    with RunLog(config, run.layout, run.engine.is_reporter) as log, lock or nullcontext():
+    reports, run_dir = run.engine.is_reporter, Path(config.run.dir)
+    held = claim(run_dir, reports)
+    renew = held.renew if held is not None else lambda: None
+    log = together(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
+    with held or nullcontext(), log:
         return train(run, log, stop)

@@ -15,3 +15,14 @@ class Checkpoint(Section):
         description="saves that may be being written while training goes on, each with a copy of a rank's part in host "
         "memory; 0: training waits for the disk",
     )
+    unsaved_steps: int | None = Field(
+        None,
+        ge=0,
+        description="once a save has failed: end the run when so many steps since the newest checkpoint are not saved; "
+        "0: at once; null: ten times every_steps",
+    )
+
+    @property
+    def limit_steps(self) -> int | None:
+        """Unsaved steps that end a run whose saves fail; None: it saves only when stopping and at the end."""
+        return self.unsaved_steps if self.unsaved_steps is not None else 10 * self.every_steps or None

@@ -5,7 +5,7 @@ with RunLog(config, layout, engine.is_reporter) as log: ...
 
 import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol
@@ -13,15 +13,13 @@ from typing import Any, Literal, Protocol
 import torch
 
 from data_pipeline.batch import Batch
-from data_pipeline.common.atomic import write_whole
-from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import unwritable
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
-from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events
+from pretrain.observe.metrics import StepMetrics, read_events
 from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
+from pretrain.observe.run_files import RunFiles
 from pretrain.observe.track import Tracker
 from pretrain.plan.changes import recorded, sentence
 from pretrain.plan.flops import training_flops_per_token
@@ -30,6 +28,7 @@ from pretrain.plan.layout import Layout
 from pretrain.plan.memory import largest_state
 from pretrain.plan.parameters import num_parameters
 from pretrain.plan.run_length import run_length
+from pretrain.process.urgency import Urgency
 
 
 class Result(Protocol):
@@ -64,11 +63,14 @@ TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 class RunLog:
     """Leave the `with` block by an exception and the run is marked as failed. `config` is resolved; `begin` is told how
-    the run goes on, with what was changed in its middle."""
+    the run goes on, with what was changed in its middle. `renew` takes run.dir again if it was deleted, and raises
+    RunError if it belongs to another run by now (`checkpoint.lock.Claim`)."""
 
-    def __init__(self, config: RunConfig, layout: Layout, is_reporter: bool) -> None:
+    def __init__(
+        self, config: RunConfig, layout: Layout, is_reporter: bool, renew: Callable[[], None] = lambda: None
+    ) -> None:
         self._config = config
-        self._reports = _Reports(config, layout) if is_reporter else None
+        self._reports = _Reports(config, layout, renew) if is_reporter else None
 
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
         """The run goes on after `step` steps; what was recorded beyond them is dropped."""
@@ -104,10 +106,25 @@ class RunLog:
         )
         self._reports.step(metrics)
 
-    def sync(self) -> None:
-        """Has the disk hold the steps so far: before a checkpoint that would go on from them, should the power fail."""
+    def before_save(self) -> None:
+        """Has the disk hold the steps so far: before a checkpoint that would go on from them, should the power fail.
+        Raises RunError and OSError where run.dir is not this run's any more. For any thread."""
         if self._reports is not None:
-            self._reports.sync()
+            self._reports.files.before_save()
+
+    def urgency(self) -> Urgency:
+        """What this rank asks of all, as the run's files were deleted (asked once) or can't be written."""
+        return self._reports.files.urgency() if self._reports is not None else Urgency.NONE
+
+    def check(self) -> None:
+        """Raises RunError if another run writes to run.dir by now."""
+        if self._reports is not None:
+            self._reports.files.check()
+
+    def settle(self) -> None:
+        """Waits until the files have everything so far, for a minute. Raises RunError if they have not."""
+        if self._reports is not None:
+            self._reports.files.settle()
 
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
         """The held-out loss after `step` steps."""
@@ -156,6 +173,11 @@ class RunLog:
         if self._reports is not None:
             self._reports.warn(sentence)
 
+    def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:
+        """As `warn`, but on stderr: nobody should miss it. Recorded as `event` with its facts. For any thread."""
+        if self._reports is not None:
+            self._reports.alarm(sentence, event, **facts)
+
     def say(self, sentence: str) -> None:
         """Something for whoever watches, and for no file."""
         if self._reports is not None:
@@ -174,12 +196,12 @@ class RunLog:
 class _Reports:
     """Everything that one rank writes."""
 
-    def __init__(self, config: RunConfig, layout: Layout) -> None:
+    def __init__(self, config: RunConfig, layout: Layout, renew: Callable[[], None]) -> None:
         self._config = config
         self._directory = Path(config.run.dir)
-        self._events = EventLog(self._directory)
-        self._metrics: MetricsLog | None = None
         self._progress = Progress(config.track.every_steps)
+        self.files = RunFiles(self._directory, renew, self.alarm)
+        self._known_changes: set[tuple[str, int]] | None = None
         self._heldout: float | None = None
         self._peak: Peak | None = None
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
@@ -192,12 +214,7 @@ class _Reports:
         total_steps, end_tokens = run_length(config)
         self._progress.expect(total_steps, end_tokens)
         state = largest_state(config, self._layout)
-        path = self._directory / "config.yaml"
-        try:
-            write_whole(path, dump(self._config).encode())
-        except OSError as error:
-            raise unwritable(path, error) from None
-        self._metrics = MetricsLog(self._directory, step)
+        path = self.files.begin(config, step)
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
         tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
         tags |= {"state_bytes": str(round(state.total))}
@@ -216,21 +233,16 @@ class _Reports:
         )
 
     def step(self, metrics: StepMetrics) -> None:
-        assert self._metrics is not None, "the run has begun"
         assert self._tracker is not None, "the run has begun"
         if metrics.host_peak_bytes is not None:
             self._peak = Peak(metrics.device_peak_bytes, metrics.host_peak_bytes)
-        self._metrics.append(metrics)
+        self.files.step(metrics)
         self._progress.step(metrics)
         self._tracker.step(metrics)
 
     def data(self, inputs: Sequence[DataInput]) -> None:
         assert self._tracker is not None, "the run has begun"
         self._tracker.data(inputs)
-
-    def sync(self) -> None:
-        assert self._metrics is not None, "the run has begun"
-        self._metrics.sync()
 
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
         assert self._tracker is not None, "the run has begun"
@@ -256,16 +268,18 @@ class _Reports:
         self.say(f"step {step}: {', '.join(parts)}")
 
     def event(self, name: str, **facts: Any) -> None:
-        self._events.event(name, **facts)
+        self.files.event(name, **facts)
 
     def changed(self, step: int) -> None:
-        events = [event for event in read_events(self._directory) if event["event"] == "changed"]
-        known = [(event["why"], event["step"]) for event in events]
+        if self._known_changes is None:  # once: later the disk may be in trouble
+            events = [event for event in read_events(self._directory) if event["event"] == "changed"]
+            self._known_changes = {(event["why"], event["step"]) for event in events}
         for number, change in enumerate(self._config.run.changes):
             if change.step <= step:
                 made = recorded(self._config, number)
-                if (change.why, change.step) not in known:
+                if (change.why, change.step) not in self._known_changes:
                     self.event("changed", **made)
+                    self._known_changes.add((change.why, change.step))
                 self.say(sentence(made))
 
     def stopped(self, step: int, tokens: int) -> None:
@@ -296,7 +310,11 @@ class _Reports:
 
     def warn(self, sentence: str) -> None:
         self._progress.say(f"warning: {sentence}", "warning")
-        self._events.event("warning", text=sentence)
+        self.event("warning", text=sentence)
+
+    def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:
+        self._progress.alarm(sentence)
+        self.event(event, **(facts or {"text": sentence}))
 
     def close(self, error: BaseException | None) -> None:
         self._progress.close()
@@ -306,9 +324,7 @@ class _Reports:
         impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
         if self._tracker is not None and not impatient:
             self._tracker.close("failed" if error is not None else self._ended)
-        if self._metrics is not None:
-            self._metrics.close()
-        self._events.close()
+        self.files.close()
 
 
 def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:

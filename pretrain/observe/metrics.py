@@ -3,18 +3,16 @@
 The files belong to the one rank that reports. A reader may follow them while the run goes on.
 """
 
-import json
 import math
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.atomic import write_whole
-from pretrain.errors import unwritable
+from pretrain.observe.lines import Lines, read_lines
+
+_MOMENT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,111 +54,49 @@ class StepMetrics:
         return values | {f"loss_{name}": mean for name, mean in values.pop("terms").items()}
 
 
-class MetricsLog:
+class MetricsLog(Lines):
     """Appends to metrics.jsonl. `step` is where the run continues: later lines, which a crash left behind, go away."""
 
-    def __init__(self, run_dir: str | Path, step: int = 0) -> None:
-        self._lines = _Lines(Path(run_dir) / "metrics.jsonl", keep=lambda line: line.get("step", math.inf) <= step)
+    def __init__(
+        self,
+        run_dir: str | Path,
+        step: int = 0,
+        warn: Callable[[str], None] = lambda sentence: None,
+        regain: Callable[[], None] = lambda: None,
+    ) -> None:
+        path = Path(run_dir) / "metrics.jsonl"
+        super().__init__(path, lambda line: line.get("step", math.inf) <= step, warn, regain)
 
-    def append(self, metrics: StepMetrics) -> None:
-        """Writes one line and flushes it. Values that are not finite, which JSON has no word for, become null."""
-        self._lines.append(metrics.line())
-
-    def sync(self) -> None:
-        """Has the disk hold every line so far."""
-        self._lines.sync()
-
-    def close(self) -> None:
-        self._lines.close()
+    def step(self, metrics: StepMetrics) -> None:
+        """One line, which is in the file within moments if the disk takes it."""
+        self.append(metrics.line())
 
 
-class EventLog:
-    """Appends to events.jsonl: started, planned, resumed, changed, saved, heldout, warning, stopped, failed, finished.
-    For any thread."""
+class EventLog(Lines):
+    """Appends to events.jsonl: started, planned, resumed, changed, saved, save_failed, heldout, warning, stopped,
+    failed, finished."""
 
-    def __init__(self, run_dir: str | Path) -> None:
-        self._lines = _Lines(Path(run_dir) / "events.jsonl", keep=lambda line: True)
+    def __init__(
+        self,
+        run_dir: str | Path,
+        warn: Callable[[str], None] = lambda sentence: None,
+        regain: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(Path(run_dir) / "events.jsonl", lambda line: True, warn, regain)
 
     def event(self, name: str, **facts: Any) -> None:
-        """Writes one line: `time` (UTC, ISO 8601), `event` and the facts (plain values), and flushes it."""
-        self._lines.append({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": name, **facts})
-
-    def close(self) -> None:
-        self._lines.close()
+        """One line: `time` (UTC, ISO 8601), `event` and the facts (plain values). It is in the file on return, unless
+        the disk takes longer than a second."""
+        self.append({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": name, **facts})
+        if not self.in_trouble:
+            self.flush(_MOMENT_S)
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl in order; none if there is no such file yet."""
-    return _read(Path(run_dir) / "metrics.jsonl")
+    return read_lines(Path(run_dir) / "metrics.jsonl")
 
 
 def read_events(run_dir: str | Path) -> list[dict[str, Any]]:
     """The lines of events.jsonl in order; none if there is no such file yet."""
-    return _read(Path(run_dir) / "events.jsonl")
-
-
-class _Lines:
-    """A file of JSON lines that survives crashes: whole lines only, each flushed as it is written."""
-
-    def __init__(self, path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-        self._path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _cut(path, keep)
-            # Binary: one locked call per line, so lines of two threads never mix.
-            self._file = path.open("ab")
-        except OSError as error:
-            raise unwritable(path, error) from None
-
-    def append(self, line: dict[str, Any]) -> None:
-        try:
-            self._file.write(_encode(line))
-            self._file.flush()
-        except OSError as error:
-            raise unwritable(self._path, error) from None
-
-    def sync(self) -> None:
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise unwritable(self._path, error) from None
-
-    def close(self) -> None:
-        with suppress(OSError):  # of a line that `append` has complained about
-            self._file.close()
-
-
-def _cut(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing."""
-    lines = _read(path)
-    kept = b"".join(_encode(line) for line in lines if keep(line))
-    if path.exists() and path.read_bytes() != kept:
-        write_whole(path, kept)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of `path`. A crash can leave a torn one, and a power cut zeros; neither is a line."""
-    if not path.exists():
-        return []
-    lines = []
-    for text in path.read_bytes().split(b"\n")[:-1]:  # what follows the last line end is unfinished
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return lines
-
-
-def _encode(line: dict[str, Any]) -> bytes:
-    return json.dumps(finite(line), allow_nan=False).encode() + b"\n"
-
-
-def finite(value: Any) -> Any:
-    """`value` with null for numbers that are not finite, which JSON has no word for."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return read_lines(Path(run_dir) / "events.jsonl")

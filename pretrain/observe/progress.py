@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -64,6 +65,12 @@ class Progress:
         """A line of its own that stays, above the live one: a `warning`, something `good`, or as it is. For any
         thread."""
         self._line.say(self._painted(text, style))
+
+    def alarm(self, text: str) -> None:
+        """A line that nobody should miss: on stderr, where errors go. For any thread."""
+        self._line.clear()
+        with suppress(OSError):  # it may be a file on a full disk
+            print(f"pretrain: {text}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Leaves the last state on the terminal and ends its line."""

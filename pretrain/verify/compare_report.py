@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data_pipeline.common.atomic import write_whole
-from pretrain.observe.metrics import finite
+from pretrain.observe.lines import finite
 from pretrain.verify.compare import EXACT, Line, Measured, RecordedRun, other_runs
 
 

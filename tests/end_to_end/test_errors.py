@@ -4,12 +4,12 @@ import json
 import resource
 import shutil
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pretrain.__main__ import main
+from pretrain.checkpoint import saver
 from tests.helpers import command
 
 
@@ -155,17 +155,27 @@ def test_resuming_refuses_another_run_and_falls_back_from_a_damaged_checkpoint(c
     assert [event["step"] for event in events if event["event"] == "resumed"] == [16]
 
 
-def test_a_save_that_fails_ends_the_run_with_one_sentence_and_a_checkpoint_to_go_on_from(config: Path) -> None:
+def _on_a_disk_for_small_files() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
+    saver._LAST_TRIES_S = (0.1,)
+
+
+def test_saves_that_fail_end_the_run_with_one_sentence_and_a_checkpoint_to_go_on_from(config: Path) -> None:
     arguments = ("train", config, "parallel.tensor=2", "schedule.decay_tokens=10000", "--nproc", "2")
     first = command.run(*arguments, "train.steps=8")
     assert first.returncode == 0, first.stderr
-    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
-    limited = command.Command(*arguments, "train.steps=1000", first=limit)
+    limit = ("train.steps=1000", "checkpoint.unsaved_steps=12")
+    limited = command.Command(*arguments, *limit, first=_on_a_disk_for_small_files)
     assert limited.wait(120) == 1, limited.printed
-    assert "step-00000016 failed: File too large" in one_sentence(limited.stderr)
-    assert "tensors-0000" in limited.stderr
+    assert "Traceback" not in limited.stderr
+    first, *_, last = [line for line in limited.stderr.splitlines() if line.startswith("pretrain: ")]
+    assert "step-00000016 failed: File too large" in first
+    assert "tensors-0000" in first
+    assert first.endswith("8 steps since step 8 are not saved; 12 of them end the run")
+    assert "step-00000020 failed: File too large" in last
+    assert last.endswith("after 2 tries the run ends, and 12 steps are lost")
     steps = len((config.parent / "run" / "metrics.jsonl").read_bytes().splitlines())
-    assert 16 <= steps < 1000, "it ends at the next step, not at the end"
+    assert steps == 20, "it ends at its limit"
     names = [path.name for path in (config.parent / "run" / "checkpoints").glob("*")]
     assert [name for name in names if not name.endswith(".tmp")] == ["step-00000008"]
 

@@ -14,7 +14,7 @@ from megatron.core.tensor_parallel import random as megatron_random
 from torch import nn
 
 from pretrain.attention.core import CoreAttention
-from pretrain.checkpoint import saver
+from pretrain.checkpoint import snapshot
 from pretrain.checkpoint.state import Record
 from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.engine import MegatronEngine
@@ -137,13 +137,13 @@ def a_step_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoints_rounded(patch: pytest.MonkeyPatch) -> None:
-    copy = saver._copy
+    copy = snapshot.copy
 
     def rounded(pieces: Any, buffer: Any) -> None:
         copy(pieces, buffer)
         buffer.copy_(buffer.to(torch.bfloat16))
 
-    patch.setattr(saver, "_copy", rounded)
+    patch.setattr(snapshot, "copy", rounded)
 
 
 def scores_swapped(patch: pytest.MonkeyPatch) -> None:

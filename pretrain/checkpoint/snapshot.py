@@ -1,0 +1,75 @@
+"""A rank's part of a checkpoint, copied to host memory: training may go on while it is written."""
+
+import weakref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pretrain.checkpoint.state import Record
+from pretrain.engine.base import GlobalPart
+from pretrain.errors import RunError
+
+
+@dataclass(frozen=True)
+class Part:
+    """A box of a global tensor that this rank saves."""
+
+    name: str
+    whole: tuple[int, ...]
+    """the global tensor's shape"""
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+Pieces = list[tuple[Part, Tensor]]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """This rank's values, those of `parts` one after the other in `buffer` [fp32 values, on the host]."""
+
+    record: Record
+    tokenizer: bytes
+    parts: list[Part]
+    buffer: Tensor
+
+
+def pieces_of(state: dict[str, GlobalPart]) -> Pieces:
+    """What this rank saves of `state`."""
+    return [
+        (Part(name, part.shape, piece.offset, tuple(piece.value.shape)), piece.value)
+        for name, part in state.items()
+        if part.saves
+        for piece in part.pieces
+    ]
+
+
+def allocate(pieces: Pieces) -> Tensor:
+    """Host memory for all values, flat: [fp32 values]; page-locked if they come from a GPU."""
+    buffer = torch.empty(sum(value.numel() for _, value in pieces), dtype=torch.float32)
+    buffer.zero_()  # which has the machine really give it
+    if any(value.is_cuda for _, value in pieces):
+        _lock_pages(buffer)
+    return buffer
+
+
+def copy(pieces: Pieces, buffer: Tensor) -> None:
+    """The values as they are now, into what `allocate` gave for them."""
+    targets = buffer.split([value.numel() for _, value in pieces])
+    for (_, value), target in zip(pieces, targets, strict=True):
+        target.view(value.shape).copy_(value, non_blocking=True)
+    if any(value.is_cuda for _, value in pieces):
+        torch.cuda.synchronize()
+
+
+def _lock_pages(buffer: Tensor) -> None:
+    """As `pin_memory=True` would, which rounds the size up to a power of two: up to twice the memory."""
+    status = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
+    if status != 0:
+        raise RunError(
+            f"CUDA cannot page-lock the {buffer.nbytes} bytes of host memory for this rank's part of a checkpoint "
+            f"(error {status}): start fewer ranks per machine, or use machines with more memory"
+        )
+    # A run keeps it to its end. What makes several savers in one process may get the same address again.
+    weakref.finalize(buffer, torch.cuda.cudart().cudaHostUnregister, buffer.data_ptr())

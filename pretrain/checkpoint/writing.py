@@ -1,0 +1,127 @@
+"""Writing one checkpoint from the snapshots of all ranks.
+
+`step-NNNNNNNN.tmp/` gets its real name once every file has been written, synced and read back on every rank, so a
+checkpoint is valid or is not there. Older ones are removed only after that.
+"""
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from data_pipeline.common.atomic import sync
+from pretrain.checkpoint import directory as directories
+from pretrain.checkpoint import files
+from pretrain.checkpoint.collective import gather, gather_on_leader, on_leader, together
+from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
+from pretrain.checkpoint.snapshot import Snapshot
+from pretrain.errors import RunError
+
+
+class Writer:
+    """Writes into `directory` and keeps the newest `keep`. Every rank makes one; `group` is that of `file_group`.
+
+    `before` is called on every rank before anything is written, and `warn` gets sentences, on the first rank.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        keep: int,
+        group: dist.ProcessGroup,
+        before: Callable[[], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._directory, self._keep, self._group = directory, keep, group
+        self._before, self._warn = before, warn
+
+    def write(self, snapshot: Snapshot) -> int:
+        """Returns the bytes in the files of all ranks, on the first rank; 0 on the others. Collective. Raises RunError,
+        the same on every rank, if it failed on any; then nothing is there but what was there before."""
+        final = self._directory / directories.name(snapshot.record.step)
+        action, temporary = f"saving {final}", final.with_name(f"{final.name}.tmp")
+        size_bytes = sum(gather(snapshot.buffer.nbytes, self._group))
+        try:
+            together(action, self._before, self._group)
+            on_leader(action, lambda: self._prepare(temporary, size_bytes), self._group)
+            own = together(action, lambda: _write_part(snapshot, temporary), self._group)
+            written = gather_on_leader(own, self._group)
+            found = together(action, lambda: _finish(snapshot, temporary, final, written), self._group)
+        except RunError:
+            if dist.get_rank() == 0:
+                directories.discard(temporary)  # what it holds of a full disk may be just what a log needs
+            raise
+        return found
+
+    def retain(self, step: int) -> None:
+        """Removes the oldest checkpoints; that of `step`, just verified, is never one of them. For the first rank."""
+        try:
+            found = directories.complete(self._directory)
+        except OSError as error:
+            self._warn(f"{self._directory} cannot be read ({error.strerror}): no checkpoint was removed")
+            return
+        others = [path for path in found if path.name != directories.name(step)]
+        for old in others[: max(0, len(others) + 1 - self._keep)]:
+            try:
+                directories.remove(old)
+            except OSError as error:
+                self._warn(f"{old} cannot be removed ({error.strerror}): checkpoints take up more and more of the disk")
+
+    def _prepare(self, temporary: Path, size_bytes: int) -> None:
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True)
+            sync(self._directory.parent)  # or a power cut could take it with all that is in it
+        directories.tidy(self._directory)
+        if shutil.disk_usage(self._directory).free < size_bytes:  # said before hours of writing, not after
+            raise OSError(errno.ENOSPC, "", str(self._directory))
+        temporary.mkdir()
+
+
+def _write_part(snapshot: Snapshot, temporary: Path) -> tuple[dict[str, Digest], dict[str, Stored]]:
+    """Writes this rank's file, if it saves anything: its digest, and where its boxes lie."""
+    if not temporary.exists():
+        raise OSError(
+            errno.ENOENT,
+            "Not to be seen by every rank (run.dir must be on storage that all nodes share)",
+            str(temporary),
+        )
+    if not snapshot.parts:
+        return {}, {}
+    path = temporary / f"tensors-{dist.get_rank():05d}.safetensors"
+    header = files.header([(part.name, part.offset, part.shape) for part in snapshot.parts])
+    position = len(header)
+    tensors: dict[str, Stored] = {}
+    for part in snapshot.parts:
+        box = Box(path.name, position, part.offset, part.shape)
+        boxes = tensors[part.name].boxes if part.name in tensors else ()
+        tensors[part.name] = Stored(part.whole, (*boxes, box))
+        position = box.end
+    values = memoryview(snapshot.buffer.numpy().data).cast("B")
+    return {path.name: files.write(path, [header, values])}, tensors
+
+
+def _finish(
+    snapshot: Snapshot, temporary: Path, final: Path, written: list[tuple[dict[str, Digest], dict[str, Stored]]]
+) -> int:
+    """On the first rank, which was told what all have `written`: adds the rest, and gives the checkpoint its name."""
+    if not written:
+        return 0
+    digests = {
+        RECORD: files.write(temporary / RECORD, [snapshot.record.encode()]),
+        TOKENIZER: files.write(temporary / TOKENIZER, [snapshot.tokenizer]),
+    }
+    tensors: dict[str, Stored] = {}
+    for own_digests, own_tensors in written:
+        digests |= own_digests
+        for name, stored in own_tensors.items():
+            boxes = tensors[name].boxes if name in tensors else ()
+            tensors[name] = Stored(stored.shape, boxes + stored.boxes)
+    files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])
+    for name in digests:
+        (temporary / name).stat()  # raises for one that somebody has deleted meanwhile, with the whole run perhaps
+    sync(temporary)
+    directories.publish(temporary, final)
+    sync(final.parent)
+    return sum(digest.bytes for digest in digests.values())

@@ -1,0 +1,96 @@
+"""The run's files that its log writes: config.yaml, metrics.jsonl and events.jsonl of run.dir. Deleted, they are made
+again."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from data_pipeline.common.atomic import write_whole
+from pretrain.config.load import dump
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import unwritable
+from pretrain.observe.lines import Lines
+from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics
+from pretrain.process.urgency import Urgency
+
+_PATIENCE_S = 60.0  # with a disk, when the run is to end
+
+
+class RunFiles:
+    """`renew` takes the directory again if it was deleted, and raises RunError if it belongs to another run by now;
+    `alarm` gets sentences that nobody should miss. Both are called in any thread."""
+
+    def __init__(self, directory: Path, renew: Callable[[], None], alarm: Callable[[str], None]) -> None:
+        self.directory, self._renew, self._alarm = directory, renew, alarm
+        self._regaining, self._vanished = threading.Lock(), False
+        self._config: bytes | None = None
+        self._events = EventLog(directory, alarm, self._regain)
+        self._metrics: MetricsLog | None = None
+
+    def begin(self, config: RunConfig, step: int) -> Path:
+        """The run goes on after `step` steps. Returns where its config is. Raises RunError if that can't be written."""
+        path = self._config_path
+        self._config = dump(config).encode()
+        try:
+            write_whole(path, self._config)
+        except OSError as error:
+            raise unwritable(path, error) from None
+        self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
+        return path
+
+    def step(self, metrics: StepMetrics) -> None:
+        """A line of metrics.jsonl."""
+        assert self._metrics is not None, "the run has begun"
+        self._metrics.step(metrics)
+
+    def event(self, name: str, **facts: Any) -> None:
+        """A line of events.jsonl."""
+        self._events.event(name, **facts)
+
+    def before_save(self) -> None:
+        """See `RunLog`."""
+        self._regain()
+        if self._metrics is not None:
+            self._metrics.sync()
+
+    def urgency(self) -> Urgency:
+        """See `RunLog`."""
+        if any(lines.overflows for lines in self._all):
+            return Urgency.LAST_TRY
+        vanished, self._vanished = self._vanished, False
+        return Urgency.SAVE if vanished else Urgency.NONE
+
+    def check(self) -> None:
+        """See `RunLog`."""
+        for lines in self._all:
+            lines.check()
+
+    def settle(self) -> None:
+        """See `RunLog`."""
+        for lines in self._all:
+            lines.settle(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Writes what is left, if the disk takes it."""
+        for lines in self._all:
+            if number := lines.close():
+                self._alarm(f"{number:,} lines of {lines.path} could not be written and are lost")
+
+    @property
+    def _all(self) -> list[Lines]:
+        return [self._events] if self._metrics is None else [self._metrics, self._events]
+
+    @property
+    def _config_path(self) -> Path:
+        return self.directory / "config.yaml"
+
+    def _regain(self) -> None:
+        """Makes the directory again if it was deleted."""
+        with self._regaining:
+            self._renew()
+            if self._config is None or self._config_path.exists():
+                return
+            write_whole(self._config_path, self._config)
+            self._vanished = True
+        self._alarm(f"{self.directory} was deleted while the run writes to it: it is made again, and saved to at once")
