@@ -31,6 +31,7 @@ from pretrain.plan.layout import plan_layout
 from pretrain.plan.ramp import batch_sequences, tokens_of
 from pretrain.plan.run_length import Segment, segment_after, segments
 from pretrain.plan.schedule import learning_rate
+from pretrain.process import beats
 from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
 
@@ -78,9 +79,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         saved=lambda saved: log.event("saved", **vars(saved)),
         warn=log.warn,
     )
-    with _told_of_lost_peers(lambda: step, checkpoints), saver:
+    with _told_of_lost_peers(lambda: step, checkpoints), saver, beats.watched():
         saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
+            beats.beat(f"step {step + 1}", step + 1)
             started = time.perf_counter()
             batch, part = next(batches), segment_after(parts, tokens)
             step += 1
@@ -89,6 +91,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             result = engine.train_step(batch, rate, step)
             seconds = time.perf_counter() - started
             stopping, peak = _agree(engine, stop.requested or saver.failed)
+            beats.met()
             log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(
@@ -107,7 +110,9 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             save_seconds = 0.0
             if finished or stopping or _due(step, config.checkpoint.every_steps):
                 started = time.perf_counter()
-                log.sync()
+                beats.beat("saving")
+                with beats.at_files():
+                    log.sync()
                 saver.save(engine.state(), _record(run, config, step, tokens, batch.cursor), run.tokenizer)
                 save_seconds = time.perf_counter() - started
             if segment_after(parts, tokens) is not part and not stopping:
@@ -143,10 +148,12 @@ def _agree(engine: Engine, stopping: bool) -> tuple[bool, Peak]:
 def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[Record, RunConfig]:
     """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning: weights drawn from
     the seed, or those of another run. And the config to go on with, which has what was changed in the run's middle."""
+    beats.beat("looking for a checkpoint to go on from")
     group = file_group(run.config.health.timeout_s)
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
         config = change.settle(run.config, None, ()).config
+        beats.beat("drawing the initial weights")
         run.engine.initialise()
         weights = starting_weights(run.config, run.heldout)
         if weights is not None:
@@ -160,6 +167,7 @@ def _start(run: Training, log: RunLog, checkpoints: Path) -> tuple[Record, RunCo
     for dropped in settled.dropped:
         log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")
     check_same_run(record, settled.config)
+    beats.beat("loading the checkpoint")
     store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates, record.loss_scale)
     return record, settled.config

@@ -31,6 +31,7 @@ from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, 
 from pretrain.checkpoint.state import Record
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
+from pretrain.process import beats, watch
 
 _PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
 
@@ -136,7 +137,8 @@ class Saver:
         idle: list[Tensor | None] = []
         try:
             while len(idle) < self._num_buffers:
-                idle.append(self._buffers.get(timeout=timeout_s))
+                with beats.waiting_for(self._thread):
+                    idle.append(self._buffers.get(timeout=timeout_s))
         finally:
             for buffer in idle:
                 self._buffers.put(buffer)
@@ -163,7 +165,8 @@ class Saver:
 
     def _free_buffer(self, pieces: list[tuple[_Part, Tensor]]) -> Tensor:
         """Host memory for `pieces`, as soon as there is some that no save is using."""
-        buffer = self._buffers.get()
+        with beats.waiting_for(self._thread):
+            buffer = self._buffers.get()
         if buffer is not None:
             return buffer
         try:
@@ -218,6 +221,7 @@ class Saver:
                 tensors[name] = Stored(stored.shape, boxes + stored.boxes)
         files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])
         sync(temporary)
+        watch.leave_if_over()  # stopped for so long, maybe, that a newer attempt writes here
         directories.publish(temporary, final)
         sync(self._directory)
         seconds = time.perf_counter() - job.started_s

@@ -1,10 +1,14 @@
 """`pretrain train CONFIG [key=value ...] [--nproc N]`"""
 
-from contextlib import nullcontext
+import secrets
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser
+from pretrain.process.place import own_place
+from pretrain.process.ranks import global_rank
 from pretrain.process.signals import StopRequest
+from pretrain.process.watch import Watch
 
 
 def main(argv: list[str]) -> int:
@@ -29,12 +33,19 @@ def main(argv: list[str]) -> int:
     config = resolve(load(RunConfig, options.config, options.overrides))
     if starts_ranks(config, options.nproc, trains=True):
         return start_ranks(options.nproc, ["train", *argv], stop)
-    from pretrain.build import build_training
+    from pretrain.build import build_training, meet
+    from pretrain.checkpoint.collective import gather
     from pretrain.checkpoint.lock import claim
     from pretrain.loop import train
     from pretrain.observe.log import RunLog
 
-    run = build_training(config)
-    lock = claim(Path(config.run.dir), run.engine.is_reporter)
-    with RunLog(config, run.layout, run.engine.is_reporter) as log, lock or nullcontext():
-        return train(run, log, stop)
+    run_dir, rank, health = Path(config.run.dir), global_rank(), config.health
+    datasets = meet(config)
+    said = gather((own_place(), secrets.token_hex(4)))
+    places, (_, attempt) = [place for place, _ in said], said[0]
+    with Watch(run_dir, places, rank, attempt, health.hang_s, health.timeout_s) as watch:
+        run = build_training(config, datasets)
+        lock = claim(run_dir, run.engine.is_reporter)
+        watch.owns_run()
+        with RunLog(config, run.layout, run.engine.is_reporter) as log, lock or nullcontext(), closing(watch):
+            return train(run, log, stop)

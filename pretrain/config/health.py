@@ -8,3 +8,10 @@ from pretrain.config.section import Section
 class Health(Section):
     stop_on_nan: bool = Field(True, description="end the run when the loss or gradient norm is not finite")
     timeout_s: int = Field(600, gt=0, le=2_592_000, description="seconds a collective may take before the run is ended")
+    hang_s: float | None = Field(
+        300.0,
+        ge=0,
+        le=2_592_000,
+        description="seconds without any progress after which a run counts as hanging: it says where each rank is, and "
+        "ends; at most half of health.timeout_s, so that it comes first; null or 0: off",
+    )

@@ -131,11 +131,10 @@ class _Lines:
 
 
 def _cut(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing."""
-    lines = _read(path)
-    kept = b"".join(_encode(line) for line in lines if keep(line))
-    if path.exists() and path.read_bytes() != kept:
-        write_whole(path, kept)
+    """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing; always as a new
+    file, so that what a rank of an earlier start still writes, which was stopped and wakes, is not in it."""
+    if path.exists():
+        write_whole(path, b"".join(_encode(line) for line in _read(path) if keep(line)))
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
