@@ -30,9 +30,12 @@ from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
 from pretrain.observe.log import TaskResults
+from pretrain.observe.own_seconds import own_seconds
+from pretrain.observe.stragglers import Stragglers
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.process.beats import at_files, beat
+from pretrain.process.place import Place
 from pretrain.statement import statement, without_data
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
@@ -53,6 +56,8 @@ class Training:
     tokenizer: bytes
     tasks: Callable[[], TaskResults] | None
     """what scores the tasks of `evaluate.tasks`; None: there are none"""
+    stragglers: Stragglers
+    """what compares how fast ranks are"""
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
 
@@ -65,8 +70,8 @@ def meet(config: RunConfig) -> list[Dataset]:
     return datasets
 
 
-def build_training(config: RunConfig, datasets: Sequence[Dataset]) -> Training:
-    """`config` is resolved, `datasets` are from `meet`. Every rank calls this."""
+def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[Place]) -> Training:
+    """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
     layout = plan_layout(config, dist.get_world_size())
     _check_fits(config, layout)
     beat("opening the data")
@@ -92,7 +97,10 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset]) -> Training:
 
         with at_files():
             tasks = live_tasks(config, engine, heldout)
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, notes)
+    every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
+    stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
+    stragglers = Stragglers(every, dist.get_rank(), places, stages, engine.largest, own_seconds)
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, stragglers, notes)
 
 
 def open_checkpoint(

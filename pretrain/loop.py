@@ -56,6 +56,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         config.data.workers,
         config.data.prefetch,
     )
+    batches = run.stragglers.reading(batches)
     if tokens >= end_tokens:
         log.finished_before(config, step, tokens)
         return DONE
@@ -83,6 +84,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
             beats.beat(f"step {step + 1}", step + 1)
+            run.stragglers.begin()
             started = time.perf_counter()
             batch, part = next(batches), segment_after(parts, tokens)
             step += 1
@@ -92,6 +94,8 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             seconds = time.perf_counter() - started
             stopping, peak = _agree(engine, stop.requested or saver.failed)
             beats.met()
+            for sentence in run.stragglers.end(step):
+                log.warn(sentence)
             log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(

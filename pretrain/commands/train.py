@@ -38,14 +38,17 @@ def main(argv: list[str]) -> int:
     from pretrain.checkpoint.lock import claim
     from pretrain.loop import train
     from pretrain.observe.log import RunLog
+    from pretrain.preflight.check import preflight
 
     run_dir, rank, health = Path(config.run.dir), global_rank(), config.health
     datasets = meet(config)
     said = gather((own_place(), secrets.token_hex(4)))
     places, (_, attempt) = [place for place, _ in said], said[0]
     with Watch(run_dir, places, rank, attempt, health.hang_s, health.timeout_s) as watch:
-        run = build_training(config, datasets)
+        tested = preflight(config, places)
+        run = build_training(config, datasets, places)
         lock = claim(run_dir, run.engine.is_reporter)
         watch.owns_run()
         with RunLog(config, run.layout, run.engine.is_reporter) as log, lock or nullcontext(), closing(watch):
+            tested.record(log)
             return train(run, log, stop)

@@ -1,4 +1,6 @@
-"""`health`: when to give up."""
+"""`health`: what a run looks at to know that all is well, and when it gives up."""
+
+from typing import Literal
 
 from pydantic import Field
 
@@ -14,4 +16,11 @@ class Health(Section):
         le=2_592_000,
         description="seconds without any progress after which a run counts as hanging: it says where each rank is, and "
         "ends; at most half of health.timeout_s, so that it comes first; null or 0: off",
+    )
+    stragglers: Literal["off", "warn"] = Field("warn", description="whether ranks that hold the others up are named")
+    straggler_steps: int = Field(50, gt=0, description="steps between two comparisons of how fast ranks are")
+    preflight: Literal["off", "warn", "act"] = Field(
+        "off",
+        description="some seconds of tests of nodes (products, memory, exchanges, disk, clocks) before anything is built; "
+        "warn: names slow nodes, act: does not start with them; where products are wrong, neither starts",
     )

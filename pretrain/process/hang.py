@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pretrain.process import beats, last_words
+from pretrain.process.beats import Beats
 from pretrain.process.hang_folder import HangFolder
 from pretrain.process.hang_report import Report, stands
 from pretrain.process.hang_verdict import judge
@@ -48,8 +49,10 @@ class Hang:
     `timeout_s`, after which a collective ends by itself, counts as that half."""
 
     def __init__(
-        self, run_dir: Path, places: Sequence[Place], rank: int, attempt: str, hang_s: float, timeout_s: float
-    ) -> None:
+        self, run_dir: Path, places: Sequence[Place], rank: int, attempt: str, hang_s: float, timeout_s: float,
+        beats: Beats = beats.own,
+    ) -> None:  # fmt: skip
+        self._beats = beats
         self._run_dir, self._places, self._rank = run_dir, places, rank
         self.hang_s = min(hang_s, timeout_s / 2)
         self._first_s = (self.hang_s + timeout_s) / 2
@@ -66,11 +69,11 @@ class Hang:
 
     def look(self, awake_s: float) -> None:
         """Called now and then, in a thread that does nothing else, after `awake_s` in all."""
-        if self._progress.look(beats.own.count, awake_s):
+        if self._progress.look(self._beats.count, awake_s):
             self._progress_time = time.time()
-        self._meeting.look(beats.own.meetings, awake_s)
+        self._meeting.look(self._beats.meetings, awake_s)
         try:
-            if not self._deaf and not beats.own.failed:
+            if not self._deaf and not self._beats.failed:
                 self._act(awake_s)
         except OSError as error:
             self._deaf = True
@@ -95,12 +98,12 @@ class Hang:
         return True
 
     def _act(self, awake_s: float) -> None:
-        limit_s = self.hang_s if beats.own.meetings else self._first_s
+        limit_s = self.hang_s if self._beats.meetings else self._first_s
         if awake_s - self._meeting.at_s < limit_s:  # no rank can have been silent for longer
             self._withdraw()
             return
         silent_s = awake_s - self._progress.at_s
-        if silent_s < (_FILES_S if beats.own.at_files() else limit_s):
+        if silent_s < (_FILES_S if self._beats.at_files() else limit_s):
             self._answer(silent_s)
         elif self._filed_s is None:
             self._folder.file(self._report(silent_s), busy=False)
@@ -152,18 +155,22 @@ class Hang:
     def _report(self, silent_s: float) -> Report:
         found, names = stands()
         main = found[threading.main_thread().ident or 0]
-        place = found.get(beats.own.awaited or 0, main)
+        place = found.get(self._beats.awaited or 0, main)
         return Report(
             rank=self._rank,
             host=self._places[self._rank].host,
             pid=os.getpid(),
-            step=beats.own.step,
-            doing=beats.own.doing,
+            step=self._beats.step,
+            doing=self._beats.doing,
             silent_s=round(silent_s, 1),
             since=datetime.fromtimestamp(self._progress_time, UTC).isoformat(timespec="seconds"),
             waits_in=place.waits_in,
             line=place.line,
             stack=main.stack,
-            others={names[ident]: one.stack for ident, one in found.items() if one is not main},
+            others={
+                names[ident]: one.stack
+                for ident, one in found.items()
+                if one is not main and ident != threading.get_ident()
+            },
             answers=self._answers,
         )

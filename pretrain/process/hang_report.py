@@ -66,10 +66,10 @@ def stand(frame: FrameType) -> Stand:
 
 
 def stands() -> tuple[dict[int, Stand], dict[int, str]]:
-    """By thread ident: where it is, and its name. Of all but the calling thread."""
+    """By thread ident: where it is, and its name."""
     names = {thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None}
-    frames = {i: f for i, f in sys._current_frames().items() if i != threading.get_ident() and i in names}
-    return {ident: stand(frame) for ident, frame in frames.items()}, names
+    frames = sys._current_frames().items()
+    return {ident: stand(frame) for ident, frame in frames if ident in names}, names
 
 
 def _exchange(inner: list[FrameType]) -> str | None:
