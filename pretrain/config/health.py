@@ -21,6 +21,6 @@ class Health(Section):
     straggler_steps: int = Field(50, gt=0, description="steps between two comparisons of how fast ranks are")
     preflight: Literal["off", "warn", "act"] = Field(
         "off",
-        description="some seconds of tests of nodes (products, memory, exchanges, disk, clocks) before anything is built; "
-        "warn: names slow nodes, act: does not start with them; where products are wrong, neither starts",
+        description="a few seconds of tests of each node before anything is built: products, memory, exchanges, disk, "
+        "clocks. warn names slow nodes, act does not start with them, and neither starts where products are wrong",
     )

@@ -51,11 +51,11 @@ class Stragglers:
 
     def reading(self, batches: Iterator[T]) -> Iterator[T]:
         """`batches`, the waiting for which is measured."""
-        while True:
-            started_s, ran_s = time.perf_counter(), time.thread_time()
-            batch = next(batches)
-            self._data_s += time.perf_counter() - started_s - (time.thread_time() - ran_s)
+        asked_s, ran_s = time.perf_counter(), time.thread_time()
+        for batch in batches:
+            self._data_s += time.perf_counter() - asked_s - (time.thread_time() - ran_s)
             yield batch
+            asked_s, ran_s = time.perf_counter(), time.thread_time()
 
     def begin(self) -> None:
         """A step begins."""

@@ -73,7 +73,7 @@ class Hang:
             self._progress_time = time.time()
         self._meeting.look(self._beats.meetings, awake_s)
         try:
-            if not self._deaf and not self._beats.failed:
+            if not self._deaf and (not self._beats.failed or self._filed_s is not None):
                 self._act(awake_s)
         except OSError as error:
             self._deaf = True
@@ -81,6 +81,12 @@ class Hang:
                 f"pretrain: warning: rank {self._rank} can't look for a hang, as {self._run_dir}/hangs can't be used "
                 f"({error.strerror}): health.timeout_s still ends one"
             )
+
+    def end(self) -> None:
+        """Nothing more is looked for. What this rank has left for others to read goes, unless it ends by an error."""
+        with suppress(OSError):
+            if not self._beats.failed:
+                self._withdraw()
 
     def over(self) -> bool:
         """Whether the ranks of this attempt have found that it hangs."""

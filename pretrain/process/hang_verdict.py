@@ -37,7 +37,8 @@ def judge(reports: Mapping[int, Report], places: Sequence[Place], hang_s: float,
         *(f"{_named(ranks, places)} {_verb(ranks, 'is', 'are')} at {line}, {reports[ranks[0]].doing}"
           for (_, line), ranks in elsewhere.items()),
     ]  # fmt: skip
-    begun = f"the run hangs at step {step:,}: no rank has gone on for {hang_s:g} s (health.hang_s)"
+    silent_s = min(report.silent_s for report in reports.values())
+    begun = f"the run hangs at step {step:,}: no rank has gone on for {silent_s:.0f} s (health.hang_s={hang_s:g})"
     lines = [begun, *(f"  {one}" for one in found)]
     for (_, line), ranks in sorted(elsewhere.items(), key=lambda item: len(item[1]))[:_MOST_STACKS]:
         lines += [f"  the stack of rank {ranks[0]}, at {line}:", *_indented(reports[ranks[0]].stack)]

@@ -11,8 +11,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data_pipeline.common.atomic import written
-
 EVERY_S = 10.0
 _NAME = "heartbeat.json"
 
@@ -31,10 +29,11 @@ class Heartbeat:
 
 
 def write(run_dir: Path, beat: Heartbeat) -> None:
-    """Replaces the file, whole; after a power cut there may be none. Raises OSError."""
-    path = run_dir / _NAME
-    with written(path, path.with_name(f"{_NAME}.tmp"), durable=False) as scratch:
-        scratch.write_text(json.dumps(asdict(beat)))
+    """Replaces the file, whole; after a power cut there may be none. Raises OSError, also where there is no such
+    directory: whoever took it away would not know of a new one."""
+    scratch = run_dir / f"{_NAME}.tmp"
+    scratch.write_text(json.dumps(asdict(beat)))
+    scratch.replace(run_dir / _NAME)
 
 
 def read(run_dir: Path) -> Heartbeat | None:

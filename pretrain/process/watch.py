@@ -67,6 +67,8 @@ class Watch:
         """Ranks part: from here on one may be slower than the others. May be called again."""
         self._ended.set()
         self._thread.join()
+        if self.hang is not None:
+            self.hang.end()
 
     def _run(self) -> None:
         before_s, awake_s = time.monotonic(), 0.0

@@ -86,7 +86,7 @@ def test_a_stopped_rank_is_missing_and_all_others_end(ranks: Ranks, tmp_path: Pa
     ranks.pass_s(GRACE_S + 4)
     assert sorted(ranks.left) == [0, 1, 3]
     (said,) = ranks.said
-    assert "the run hangs at step 7: no rank has gone on for 40 s" in said
+    assert "the run hangs at step 7: no rank has gone on for 40 s (health.hang_s=40)" in said
     assert "rank 2 (host node1, pid 102) gave no report" in said
     hung, failed = lines(tmp_path)
     assert hung["missing"] == [{"rank": 2, "host": "node1"}]
@@ -133,6 +133,14 @@ def test_ranks_that_wait_for_one_that_goes_on_go_on_too(ranks: Ranks, tmp_path: 
     ranks.meet(8)
     ranks.pass_s(2.0)
     assert list((tmp_path / "hangs").iterdir()) == [], "they have taken back what they said"
+
+
+def test_at_the_end_they_take_back_what_they_said_too(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.meet(7)
+    ranks.pass_s(2 * HANG_S, going_on=3)
+    for hang in ranks.hangs:
+        hang.end()
+    assert list((tmp_path / "hangs").iterdir()) == []
 
 
 def test_one_that_went_on_and_stops_is_found_then(ranks: Ranks) -> None:
@@ -225,3 +233,13 @@ def test_where_reports_cannot_be_written_the_watch_says_so_once_and_ends_nothing
     assert ranks.left == []
     assert len(ranks.said) == 1
     assert "rank 0 can't look for a hang" in ranks.said[0]
+
+
+def test_a_rank_that_loses_its_peers_after_it_has_reported_still_gets_a_verdict(ranks: Ranks) -> None:
+    ranks.meet(7)
+    ranks.awake = [0]
+    ranks.pass_s(HANG_S + 2)
+    ranks.beats[0].failed = True  # its main thread waits for the verdict
+    ranks.pass_s(GRACE_S + 4)
+    assert ranks.left == [0]
+    assert ranks.hangs[0].wait_for_verdict()
