@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,8 +30,12 @@ from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
 from pretrain.observe.log import TaskResults
+from pretrain.observe.own_seconds import own_seconds
+from pretrain.observe.stragglers import Stragglers
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.process.beats import at_files, beat
+from pretrain.process.place import Place
 from pretrain.statement import statement, without_data
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
@@ -52,19 +56,28 @@ class Training:
     tokenizer: bytes
     tasks: Callable[[], TaskResults] | None
     """what scores the tasks of `evaluate.tasks`; None: there are none"""
+    stragglers: Stragglers
+    """what compares how fast ranks are"""
     notes: tuple[str, ...]
     """sentences about the data that the user should know"""
 
 
-def build_training(config: RunConfig) -> Training:
-    """`config` is resolved. Joins the process group; every rank calls this. Raises ConfigError on all of them where
-    they were not started alike."""
+def meet(config: RunConfig) -> list[Dataset]:
+    """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
+    all of them where they were not started alike."""
     datasets = open_datasets(config)
     device.join(config.health.timeout_s, statement(config, versions(), datasets))
+    return datasets
+
+
+def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[Place]) -> Training:
+    """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
     layout = plan_layout(config, dist.get_world_size())
     _check_fits(config, layout)
-    stream, recipe = open_stream(config, datasets)
-    check_repeats(config, stream)
+    beat("opening the data")
+    with at_files():
+        stream, recipe = open_stream(config, datasets)
+        check_repeats(config, stream)
     notes = (
         *_dead_rows(config, recipe),
         *_left_out(stream, recipe),
@@ -73,15 +86,21 @@ def build_training(config: RunConfig) -> Training:
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
+    beat("building the model")
     engine = make_engine(config, layout)
+    beat("reading what will be scored")
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
     tasks = None
     if config.evaluate.tasks:
         from pretrain.evaluate.live import live_tasks  # half a second, which a run without tasks need not wait
 
-        tasks = live_tasks(config, engine, heldout)
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, notes)
+        with at_files():
+            tasks = live_tasks(config, engine, heldout)
+    every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
+    stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
+    stragglers = Stragglers(every, dist.get_rank(), places, stages, engine.largest, own_seconds)
+    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, stragglers, notes)
 
 
 def open_checkpoint(
@@ -227,10 +246,12 @@ def _warn(sentence: str) -> None:
 
 def _verify(stream: SampleStream | ChainedStreams, group: dist.ProcessGroup) -> None:
     """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
+    beat("verifying the data")
     problem = None
     try:
         for dataset in (dataset for dataset in stream.datasets if not dataset.remote):
-            dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+            with at_files():
+                dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except DataError as error:
         problem = str(error)
     found = next((p for p in gather(problem, group) if p is not None), None)

@@ -33,6 +33,7 @@ from pretrain.plan.layout import plan_layout
 from pretrain.plan.ramp import batch_sequences, tokens_of
 from pretrain.plan.run_length import Segment, segment_after, segments
 from pretrain.plan.schedule import learning_rate
+from pretrain.process import beats
 from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
 from pretrain.process.urgency import Urgency
@@ -59,6 +60,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         config.data.workers,
         config.data.prefetch,
     )
+    batches = run.stragglers.reading(batches)
     if tokens >= end_tokens:
         log.finished_before(config, step, tokens)
         return DONE
@@ -85,9 +87,11 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         warn=log.warn,
         unsaved=Unsaved(step, config.checkpoint.limit_steps),
     )
-    with _told_of_lost_peers(lambda: step, checkpoints), saver:
+    with _told_of_lost_peers(lambda: step, checkpoints), saver, beats.watched():
         saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
+            beats.beat(f"step {step + 1}", step + 1)
+            run.stragglers.begin()
             started = time.perf_counter()
             batch, part = next(batches), segment_after(parts, tokens)
             step += 1
@@ -97,6 +101,9 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             seconds = time.perf_counter() - started
             asked = Urgency.STOP if stop.requested else Urgency.NONE
             urgency, peak = _agree(engine, max(asked, saver.urgency(step), log.urgency()))
+            beats.met()
+            for sentence in run.stragglers.end(step):
+                log.warn(sentence)
             log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(
@@ -113,8 +120,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             save_seconds = 0.0
             surely = finished or urgency >= Urgency.STOP
             if surely:
+                beats.beat("recording the run")
                 together("recording the run", log.check, group)
             if surely or urgency is Urgency.SAVE or _due(step, config.checkpoint.every_steps):
+                beats.beat("saving")
                 save = saver.save_surely if surely else saver.save
                 record = _record(run, config, step, tokens, batch.cursor)
                 save_seconds = save(engine.state(), record, run.tokenizer)
@@ -160,9 +169,11 @@ def _agree(engine: Engine, asked: Urgency) -> tuple[Urgency, Peak]:
 def _start(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -> tuple[Record, RunConfig]:
     """Where to go on from: the newest valid checkpoint, loaded into the engine, or the beginning: weights drawn from
     the seed, or those of another run. And the config to go on with, which has what was changed in the run's middle."""
+    beats.beat("looking for a checkpoint to go on from")
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None:
         config = change.settle(run.config, None, ()).config
+        beats.beat("drawing the initial weights")
         run.engine.initialise()
         weights = starting_weights(run.config, run.heldout)
         if weights is not None:
@@ -176,6 +187,7 @@ def _start(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
     for dropped in settled.dropped:
         log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")
     check_same_run(record, settled.config)
+    beats.beat("loading the checkpoint")
     store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates, record.loss_scale)
     return record, settled.config

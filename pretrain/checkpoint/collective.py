@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.errors import RunError
+from pretrain.process import beats
 
 T = TypeVar("T")
 
@@ -44,7 +45,8 @@ def together(action: str, work: Callable[[], T], group: dist.ProcessGroup | None
     result: Any = None
     problem = None
     try:
-        result = work()
+        with beats.at_files():
+            result = work()
     except RunError as error:
         problem = str(error)
     except OSError as error:

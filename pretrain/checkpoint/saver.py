@@ -28,6 +28,7 @@ from pretrain.checkpoint.unsaved import SaveFailure, Unsaved
 from pretrain.checkpoint.writing import Writer
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import RunError
+from pretrain.process import beats
 from pretrain.process.urgency import Urgency
 
 _PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
@@ -191,16 +192,17 @@ class Saver:
 
     def _take_buffer(self, timeout_s: float | None) -> Tensor | None:
         """One that no save is using, as soon as there is one. Raises queue.Empty after `timeout_s`."""
-        if timeout_s is not None:
-            return self._buffers.get(timeout=timeout_s)
-        try:
-            return self._buffers.get(timeout=_SLOW_S)
-        except queue.Empty:
-            self._warn(
-                f"training has waited {_SLOW_S:.0f} s for the disk to take a checkpoint, and goes on when it has "
-                f"(checkpoint.in_flight={self._in_flight})"
-            )
-        return self._buffers.get()
+        with beats.waiting_for(self._thread):
+            if timeout_s is not None:
+                return self._buffers.get(timeout=timeout_s)
+            try:
+                return self._buffers.get(timeout=_SLOW_S)
+            except queue.Empty:
+                self._warn(
+                    f"training has waited {_SLOW_S:.0f} s for the disk to take a checkpoint, and goes on when it has "
+                    f"(checkpoint.in_flight={self._in_flight})"
+                )
+            return self._buffers.get()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

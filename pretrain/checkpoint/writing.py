@@ -18,6 +18,7 @@ from pretrain.checkpoint.collective import gather, gather_on_leader, on_leader, 
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
 from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.errors import RunError
+from pretrain.process import watch
 
 
 class Writer:
@@ -122,6 +123,7 @@ def _finish(
     for name in digests:
         (temporary / name).stat()  # raises for one that somebody has deleted meanwhile, with the whole run perhaps
     sync(temporary)
+    watch.leave_if_over()  # stopped for so long, maybe, that a newer attempt writes here
     directories.publish(temporary, final)
     sync(final.parent)
     return sum(digest.bytes for digest in digests.values())

@@ -1,10 +1,14 @@
 """`pretrain train CONFIG [key=value ...] [--nproc N]`"""
 
-from contextlib import nullcontext
+import secrets
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser
+from pretrain.process.place import own_place
+from pretrain.process.ranks import global_rank
 from pretrain.process.signals import StopRequest
+from pretrain.process.watch import Watch, leave_if_over
 
 
 def main(argv: list[str]) -> int:
@@ -29,16 +33,30 @@ def main(argv: list[str]) -> int:
     config = resolve(load(RunConfig, options.config, options.overrides))
     if starts_ranks(config, options.nproc, trains=True):
         return start_ranks(options.nproc, ["train", *argv], stop)
-    from pretrain.build import build_training
-    from pretrain.checkpoint.collective import together
+    from pretrain.build import build_training, meet
+    from pretrain.checkpoint.collective import gather, together
     from pretrain.checkpoint.lock import claim
     from pretrain.loop import train
     from pretrain.observe.log import RunLog
+    from pretrain.preflight.check import preflight
 
-    run = build_training(config)
-    reports, run_dir = run.engine.is_reporter, Path(config.run.dir)
-    held = claim(run_dir, reports)
-    renew = held.renew if held is not None else lambda: None
-    log = together(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
-    with held or nullcontext(), log:
-        return train(run, log, stop)
+    run_dir, rank, health = Path(config.run.dir), global_rank(), config.health
+    datasets = meet(config)
+    said = gather((own_place(), secrets.token_hex(4)))
+    places, (_, attempt) = [place for place, _ in said], said[0]
+    with Watch(run_dir, places, rank, attempt, health.hang_s, health.timeout_s) as watch:
+        tested = preflight(config, places)
+        run = build_training(config, datasets, places)
+        reports = run.engine.is_reporter
+        held = claim(run_dir, reports)
+        watch.owns_run()
+
+        def renew() -> None:
+            leave_if_over()  # stopped for so long, maybe, that a newer attempt writes here
+            if held is not None:
+                held.renew()
+
+        log = together(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
+        with held or nullcontext(), log, closing(watch):
+            tested.record(log)
+            return train(run, log, stop)

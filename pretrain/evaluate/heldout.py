@@ -20,6 +20,7 @@ from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
+from pretrain.process.beats import beat
 
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
@@ -78,6 +79,7 @@ def heldout_loss(
 
     `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
+    beat("scoring held-out samples")
     sums: dict[str, np.ndarray] = {"tokens": np.zeros(2)}
     rows = rank_rows * engine.data_world
     for batch in heldout(dataset, recipe, rows, engine.data_rank, engine.data_world, sequences):

@@ -257,10 +257,10 @@ def _read_at(file: int, size: int) -> Iterator[bytes]:
 
 
 def _cut(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing."""
-    kept = b"".join(_encode(line) for line in read_lines(path) if keep(line))
-    if path.exists() and path.read_bytes() != kept:
-        write_whole(path, kept)
+    """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing; always as a new
+    file, so that what a rank of an earlier start still writes, which was stopped and wakes, is not in it."""
+    if path.exists():
+        write_whole(path, b"".join(_encode(line) for line in read_lines(path) if keep(line)))
 
 
 def _encode(line: dict[str, Any]) -> bytes:

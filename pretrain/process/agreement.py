@@ -6,12 +6,13 @@ the statement. Only ranks that differ from rank 0 leave the whole of it, from wh
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
 from pretrain.errors import ConfigError, RunError
+from pretrain.process.place import ranks_in_words as _ranks
 
 ERROR, STATUS = "error", "status"
 """what a rank says that has found a mistake of its own, and the exit status that goes with it"""
@@ -96,18 +97,6 @@ def _verdict(digests: list[str], statements: Mapping[str, Mapping[str, Any]]) ->
     more = len(differences) - _MOST_KEYS
     named = "; ".join(differences[:_MOST_KEYS]) + (f"; and {more} more differ" if more > 0 else "")
     return f"ranks were not started alike: {named}. Start all with one command, code and data", ConfigError.exit_status
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    """As 'rank 3' or 'ranks 0-7, 9'."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank, rank])
-    named = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank{'' if named.isdigit() else 's'} {named}"
 
 
 def _wait(store: Store, keys: list[str], timeout: timedelta, problem: str) -> None:

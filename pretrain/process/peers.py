@@ -3,6 +3,7 @@
 import re
 
 from pretrain.errors import RunError
+from pretrain.process import watch
 from pretrain.process.ranks import global_rank
 
 # What gloo and NCCL say of a rank that is gone, in a RuntimeError, which no error of a server that data comes from is.
@@ -17,10 +18,12 @@ class LostPeersError(RunError):
 
 
 def lost_peers(error: BaseException, where: str = "", then: str = "start all ranks again") -> LostPeersError | None:
-    """What to say of `error` if it means that other ranks are gone: `where` in the run, and what to do `then`."""
+    """What to say of `error` if it means that other ranks are gone: `where` in the run, and what to do `then`. Where
+    they have gone because the run hung, of which they have said enough, this process goes, too."""
     cause = error.__cause__ if isinstance(error, RunError) else error
     of_network = type(cause).__name__ == "DistNetworkError"  # torch's, of the store where ranks meet
     if not of_network and not (isinstance(cause, RuntimeError) and _GONE.search(str(cause))):
         return None
+    watch.leave_if_over()
     reason = _WHERE.sub("", str(error).splitlines()[0]).split(". ")[0]  # without torch's own advice
     return LostPeersError(f"rank {global_rank()} lost its peers{where}: {reason}; {then}")

@@ -17,6 +17,8 @@ from pretrain.attention.patterns.registry import FORMS
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
 from pretrain.config.attention import Banded, Dense, PatternSettings
+from pretrain.observe.own_seconds import ProductSeconds
+from pretrain.preflight import machine
 from pretrain.random.dropout import Dropout
 from pretrain.verify.departure import EXACT
 from pretrain.verify.jobs import ONE_RANK, plan
@@ -245,3 +247,15 @@ def test_packed_documents_do_not_see_each_other(precision: str, bound: float) ->
     leaks, apart = seen(precision=precision)
     assert not leaks
     assert apart <= bound
+
+
+def _tests_of_the_machine() -> tuple[bool, float, float]:
+    flops, right = machine.product(torch.device("cuda"))
+    return right, flops, ProductSeconds().take()
+
+
+def test_a_gpu_s_products_are_right_and_timed() -> None:
+    right, flops, seconds = run_ranks(1, _tests_of_the_machine)[0]
+    assert right
+    assert flops > 1e12
+    assert 0 < seconds < 1

@@ -37,7 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "objectives observe",
         "engine",
         "checkpoint evaluate statement",
-        "build",
+        "build preflight",
         "loop verify lm_eval_model",
         "commands",
         "__main__",

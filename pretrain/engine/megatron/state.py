@@ -11,6 +11,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, Sharding
 from pretrain.models.placement import Parameter
 from pretrain.plan.declaration import Declared
+from pretrain.process import beats
 from pretrain.random.init import initial_values
 
 Tensors = dict[str, Tensor]
@@ -61,6 +62,7 @@ def fill_initial(declarations: Iterable[Declared], seed: int, state: dict[str, G
     by_name = {declared.name: declared for declared in declarations}
     for name, part in state.items():
         kind, _, parameter = name.partition("/")
+        beats.tick()
         for piece in part.pieces if kind == "model" else ():
             fill(by_name[parameter], seed, piece)
 

@@ -1,0 +1,107 @@
+"""What a rank can find out about its machine by itself, in about a second."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_LONG_ENOUGH_S = 0.2
+_SIDE = {"cpu": 512, "cuda": 4096}
+_DTYPE = {"cpu": torch.float32, "cuda": torch.bfloat16}
+_NONZERO = 256  # of a column, at most: sums of ones of either sign that even bf16 holds exactly
+_COPY_BYTES = 64 << 20
+_DISK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Of the folder that a run is kept in."""
+
+    write_bytes_per_s: float
+    """with the wait until the disk has them"""
+    read_bytes_per_s: float
+    """past the page cache, where the file system heeds that"""
+    sync_s: float
+    """for a few bytes"""
+
+
+def product(device: torch.device) -> tuple[float, bool]:
+    """(FLOP/s of matrix products, whether their result is right). All numbers in it are integers that the precision
+    holds exactly, and the sums of its rows and columns are compared with those found by other means: one wrong number
+    is two wrong sums."""
+    side, dtype = _SIDE[device.type], _DTYPE[device.type]
+    left, right = _signs(side, 7), _signs(side, 11)
+    index = np.arange(side)
+    right = right * ((index[:, None] + index) % max(1, side // _NONZERO) == 0)
+    a, b = (torch.from_numpy(matrix).to(device, dtype) for matrix in (left, right))
+    result = torch.empty(side, side, dtype=dtype, device=device)
+    per_s = _per_second(lambda: torch.matmul(a, b, out=result), device)
+    found = result.double().cpu().numpy()
+    rows, columns = left @ right.sum(1), left.sum(0) @ right
+    good = bool((found.sum(1) == rows).all() and (found.sum(0) == columns).all())
+    return per_s * 2 * side**3, good
+
+
+def memory() -> float:
+    """Bytes of the host's memory read or written in a second by copying."""
+    source = torch.ones(_COPY_BYTES // 4)
+    target = torch.zeros_like(source)
+    return _per_second(lambda: target.copy_(source), torch.device("cpu")) * 2 * _COPY_BYTES
+
+
+def disk(path: Path) -> Disk:
+    """Of the folder of `path`, a file that is written, read back and removed. Raises OSError, also where what is read
+    is not what was written."""
+    content = np.random.default_rng().bytes(_DISK_BYTES)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb", buffering=0) as file:
+            file.write(content[:1])
+            sync_s = _timed(lambda: os.fsync(file.fileno()))
+            file.seek(0)
+            write_s = _timed(lambda: (file.write(content), os.fsync(file.fileno())))
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        read: list[bytes] = []
+        read_s = _timed(lambda: read.append(path.read_bytes()))
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    if read[0] != content:
+        raise OSError(0, "what is read is not what was written", str(path))
+    return Disk(_DISK_BYTES / write_s, _DISK_BYTES / read_s, sync_s)
+
+
+def _signs(side: int, factor: int) -> np.ndarray:
+    """[side, side] of -1, 0 and 1, without a simple pattern."""
+    index = np.arange(side, dtype=np.int64)
+    signs: np.ndarray = (index[:, None] * factor + index * (index + factor) // 2) % 3 - 1
+    return signs
+
+
+def _per_second(work: Callable[[], Tensor], device: torch.device) -> float:
+    """How often `work` can be done in a second."""
+    work()
+    times = 1
+    while True:
+        _wait(device)
+        took_s = _timed(lambda count=times: ([work() for _ in range(count)], _wait(device)))  # type: ignore[misc]
+        if took_s >= _LONG_ENOUGH_S:
+            return times / took_s
+        times *= 2
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started_s = time.perf_counter()
+    work()
+    return time.perf_counter() - started_s

@@ -1,0 +1,79 @@
+"""`run.dir/hangs/step-NNNNNNNN-ATTEMPT/`: what ranks tell each other by files while the run stands still.
+
+`rank-NNNNN.json` is the report of a rank whose main thread does not go on; `busy-NNNNN.json` says that one does, or is
+at work on files; `summary.txt` is the end. Ranks may be a step apart, so the folder is any of this attempt's, and
+there may be two.
+"""
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from data_pipeline.common.atomic import written
+from pretrain.process.hang_report import Report
+
+_NAMES = re.compile(r"(rank|busy)-([0-9]+)\.json")
+_SUMMARY = "summary.txt"
+
+
+class HangFolder:
+    """As one rank of an attempt sees it."""
+
+    def __init__(self, run_dir: Path, attempt: str, rank: int) -> None:
+        self._hangs, self._attempt, self._rank = run_dir / "hangs", attempt, rank
+
+    def file(self, report: Report, busy: bool) -> Path:
+        """Writes this rank's report, or its word that it is well. Returns the folder. Raises OSError."""
+        there = self._folders()
+        folder = there[0] if there else self._hangs / f"step-{report.step:08d}-{self._attempt}"
+        for path, wanted in ((self._name(folder, "busy"), busy), (self._name(folder, "rank"), not busy)):
+            if wanted:
+                with written(path, durable=False) as scratch:
+                    scratch.write_text(json.dumps(asdict(report), indent=1))
+            else:
+                path.unlink(missing_ok=True)
+        return folder
+
+    def withdraw(self) -> None:
+        """Takes both back: the run goes on."""
+        for folder in self._folders():
+            for kind in ("rank", "busy"):
+                self._name(folder, kind).unlink(missing_ok=True)
+            with suppress(OSError):  # others may not have looked yet
+                folder.rmdir()
+
+    def ranks(self, kind: str) -> list[int]:
+        """That have left a file of `kind`, `rank` or `busy`, ascending."""
+        found = set()
+        for folder in self._folders():
+            with suppress(FileNotFoundError):  # withdrawn
+                names = (_NAMES.fullmatch(path.name) for path in folder.iterdir())
+                found |= {int(name[2]) for name in names if name is not None and name[1] == kind}
+        return sorted(found)
+
+    def read(self, kind: str) -> dict[int, Report]:
+        """Their files; without those that go meanwhile."""
+        found = {}
+        for rank in self.ranks(kind):
+            for folder in self._folders():
+                with suppress(OSError, ValueError, TypeError):
+                    found[rank] = Report(**json.loads((folder / f"{kind}-{rank:05d}.json").read_text()))
+        return found
+
+    def conclude(self, text: str) -> None:
+        """Writes the summary: the attempt is over. Raises OSError."""
+        for folder in self._folders():
+            with written(folder / _SUMMARY, durable=False) as scratch:
+                scratch.write_text(f"{text}\n")
+
+    def concluded(self) -> bool:
+        """Whether a rank has."""
+        return any((folder / _SUMMARY).exists() for folder in self._folders())
+
+    def _folders(self) -> list[Path]:
+        return sorted(self._hangs.glob(f"step-*-{self._attempt}"))
+
+    def _name(self, folder: Path, kind: str) -> Path:
+        return folder / f"{kind}-{self._rank:05d}.json"
