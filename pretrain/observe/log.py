@@ -75,6 +75,12 @@ class RunLog:
         if self._reports is not None:
             self._reports.begin(config, step, tokens)
 
+    def went_back(self, config: RunConfig, step: int) -> None:
+        """The run goes on after `step` steps once more, with `config`, which is on the disk when this returns; what was
+        recorded beyond them is dropped."""
+        if self._reports is not None:
+            self._reports.went_back(config, step)
+
     def step(
         self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float,
         save_seconds: float, peak: Peak,
@@ -188,15 +194,10 @@ class _Reports:
         self._tracker: Tracker | None = None
 
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
-        self._config = config
         total_steps, end_tokens = run_length(config)
         self._progress.expect(total_steps, end_tokens)
         state = largest_state(config, self._layout)
-        path = self._directory / "config.yaml"
-        try:
-            write_whole(path, dump(self._config).encode())
-        except OSError as error:
-            raise unwritable(path, error) from None
+        path = self._write_config(config)
         self._metrics = MetricsLog(self._directory, step)
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
         tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
@@ -214,6 +215,23 @@ class _Reports:
             f"({size(state.gradients)}) and optimizer ({size(state.optimizer)}); activations, buffers and libraries "
             "come on top"
         )
+
+    def went_back(self, config: RunConfig, step: int) -> None:
+        assert self._metrics is not None, "the run has begun"
+        self._metrics.close()
+        self._metrics = MetricsLog(self._directory, step)  # first: these lines are right with or without the skip
+        path = self._write_config(config)
+        if self._tracker is not None:
+            self._tracker.artifact(path)
+
+    def _write_config(self, config: RunConfig) -> Path:
+        self._config = config
+        path = self._directory / "config.yaml"
+        try:
+            write_whole(path, dump(config).encode())
+        except OSError as error:
+            raise unwritable(path, error) from None
+        return path
 
     def step(self, metrics: StepMetrics) -> None:
         assert self._metrics is not None, "the run has begun"

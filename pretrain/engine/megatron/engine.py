@@ -21,7 +21,7 @@ from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
 from pretrain.engine.zero import select
-from pretrain.engine.zero.base import Sharding, clip_factor
+from pretrain.engine.zero.base import LARGEST_NORM, Sharding, clip_factor
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
@@ -78,6 +78,8 @@ class MegatronEngine:
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
         fill_initial(declared(self.config.model), self.config.run.seed, self.state())
+        if self.loss_scale is not None:
+            self.loss_scale.begin()
         self.state_loaded(0)
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
@@ -98,9 +100,10 @@ class MegatronEngine:
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
         grad_norm = self.sharding.norm() / scale
         lowered = False
-        finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
+        clip = clip_factor(grad_norm, self.config.optimizer.clip_norm)
+        finite = np.isfinite(loss_sum) and np.isfinite(grad_norm) and grad_norm * clip <= LARGEST_NORM
         if finite:
-            factor = clip_factor(grad_norm, self.config.optimizer.clip_norm) / scale
+            factor = clip / scale
             if factor != 1:
                 self.sharding.scale(factor)
             self.sharding.update(learning_rate)
