@@ -30,6 +30,7 @@ class BadSteps:
     ) -> None:  # fmt: skip
         self._run, self._log, self._config, self._stream = run, log, config, stream
         self._settings = config.health.spike
+        self._told: set[tuple[int, str]] | None = None  # of spikes: step and data_hash; None: not looked up yet
         self._watch = None if isinstance(self._settings, SpikesOff) else SpikeWatch(self._settings, recent)
 
     @property
@@ -41,10 +42,13 @@ class BadSteps:
         """Looks at a step, and if the run `saves` after it, at what would be saved. Returns the config to go back with,
         or None: the run goes on. Raises RunError where it can do neither. Collective."""
         spike = self._watch.judge(result) if self._watch is not None else None
-        bad = not_finite(self._run.engine.state()) if saves and not result.skipped else None
-        if bad is None and spike is None:
+        bad = not_finite(self._run.engine.state()) if saves else None
+        if bad is not None:
+            said = f"{bad} is not finite after the update"
+        elif spike is not None:
+            said = spike.sentence()
+        else:
             return None
-        said = spike.sentence() if spike is not None else f"{bad} is not finite after the update"
         if bad is not None and not isinstance(self._settings, SpikesAct):
             raise RunError(
                 f"step {step}: {said}, so it is not saved. The last checkpoint is from before: lower the learning "
@@ -85,10 +89,13 @@ class BadSteps:
         count = len(batch.sample_ids)
         sample = batch.cursor.samples - count
         facts = {"step": step, "sample": sample, "samples": count, "data_hash": batch.data_hash, "why": said}
-        known = [event for event in read_events(self._config.run.dir) if event["event"] == "spike"]
         again = spike is not None and spike.again
         found = [] if again else self._documents(step, sample, batch)
-        if all(event[key] != facts[key] for event in known for key in ("step", "data_hash")):
+        if self._told is None:
+            known = (event for event in read_events(self._config.run.dir) if event["event"] == "spike")
+            self._told = {(event["step"], event["data_hash"]) for event in known}
+        if (step, batch.data_hash) not in self._told:
+            self._told.add((step, batch.data_hash))
             figures = {"value": spike.value, "median": spike.median, "limit": spike.limit} if spike is not None else {}
             self._log.event("spike", **facts, **figures, documents=found)
         if not again and not isinstance(self._settings, SpikesAct):

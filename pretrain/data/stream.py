@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from pretrain.errors import ConfigError
 from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
 from pretrain.plan.run_length import run_length
 
-Stream = TypeVar("Stream", SampleStream, ChainedStreams)
+Stream = SampleStream | ChainedStreams
 
 
 def open_stream(
@@ -51,7 +50,7 @@ def skipping(stream: Stream, config: RunConfig) -> Stream:
     return stream.leaving_out([(skip.sample, skip.samples) for skip in config.run.skipped])
 
 
-def skipped_ids(stream: SampleStream | ChainedStreams, config: RunConfig) -> list[NDArray[np.int64]]:
+def skipped_ids(stream: Stream, config: RunConfig) -> list[NDArray[np.int64]]:
     """[samples, 3] (source, epoch, number) of each of `run.skipped`."""
     return [skipping(stream, config).left_out(number) for number in range(len(config.run.skipped))]
 

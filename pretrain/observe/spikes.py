@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
+from pydantic import FiniteFloat
+
 from pretrain.config.health import SpikesAct, SpikesWarn
 
 LOSS_FLOOR = 0.1
@@ -24,8 +26,8 @@ _CONSISTENT = 1.4826  # 1 / the 75% quantile of a standard normal distribution
 class Recent:
     """The newest values of steps that were finite, oldest first: all that the next step is judged by."""
 
-    losses: tuple[float, ...] = ()
-    grad_norms: tuple[float, ...] = ()
+    losses: tuple[FiniteFloat, ...] = ()
+    grad_norms: tuple[FiniteFloat, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,17 @@ class SpikeWatch:
 
     def _compare(self, what: str, value: float, before: deque[float], floor: float, again: bool) -> Spike | None:
         spike = None
-        if len(before) == before.maxlen:
+        if len(before) == before.maxlen and _may_be_above(before, value, floor):
             centre, limit = limit_of(before, self._settings.k, floor)
             spike = Spike(what, value, centre, limit, again) if value > limit else None
         before.append(value)
         return spike
+
+
+def _may_be_above(values: Sequence[float], value: float, floor: float) -> bool:
+    """Whether `value` is above the floor, which takes half as long to say as the limit."""
+    centre = median(values)
+    return value > centre + floor * centre
 
 
 def limit_of(values: Sequence[float], k: float, floor: float) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
 from pretrain.engine.zero import select
-from pretrain.engine.zero.base import LARGEST_NORM, Sharding, clip_factor
+from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
@@ -100,10 +100,9 @@ class MegatronEngine:
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
         grad_norm = self.sharding.norm() / scale
         lowered = False
-        clip = clip_factor(grad_norm, self.config.optimizer.clip_norm)
-        finite = np.isfinite(loss_sum) and np.isfinite(grad_norm) and grad_norm * clip <= LARGEST_NORM
+        finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
-            factor = clip / scale
+            factor = clip_factor(grad_norm, self.config.optimizer.clip_norm) / scale
             if factor != 1:
                 self.sharding.scale(factor)
             self.sharding.update(learning_rate)

@@ -29,10 +29,6 @@ class Range:
     value: Tensor
 
 
-LARGEST_NORM = 2.0**63
-"""of a gradient that is applied: the square of a larger value, a second moment, is beyond fp32"""
-
-
 class Sharding(Protocol):
     """One way to share a training step's memory between data ranks. All methods but the iterators are collective."""
 
@@ -116,7 +112,8 @@ def norm(
 ) -> float:
     """Norm of all ranks' `gradients` together; not finite either if one of `copies` isn't, which count elsewhere and
     are applied here as well. torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of a GPT-2's
-    gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64."""
+    gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64. A value whose
+    square, a second moment, is beyond fp32 makes its block's norm infinite."""
     squares = torch.zeros(1, dtype=torch.float64, device=device)
     for gradient in gradients:
         flat = gradient.reshape(-1)
