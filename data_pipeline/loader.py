@@ -7,6 +7,7 @@ once.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
+from data_pipeline.order.gaps import Gaps
 from data_pipeline.order.mixture import Mixture
 from data_pipeline.order.order import permute, round_keys
 from data_pipeline.recipes.base import Recipe, Samples, in_order
@@ -74,13 +76,27 @@ class SampleStream:
             self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
         self.fingerprint = self._fingerprints[0]
         """Of the order that a run begins with."""
+        self._gaps = Gaps()
         # Ids cost small batches more than reading does, unless they are computed for many at once.
         self._block = functools.lru_cache(_BLOCKS)(lambda number: self._ids(number * _BLOCK, _BLOCK))
 
+    def leaving_out(self, gaps: Sequence[tuple[int, int]]) -> SampleStream:
+        """The same stream but for `gaps` (`order/gaps.py`), in place of any that it has. Phases stay where they are in
+        the order. Raises ValueError for gaps out of order."""
+        other = copy.copy(self)
+        other._gaps = Gaps(gaps)
+        return other
+
+    def left_out(self, number: int) -> NDArray[np.int64]:
+        """[samples, 3] (source, epoch, number) of what gap `number` passes over."""
+        return np.concatenate([self._in_order(first, count) for first, count in self._gaps.left_out(number)])
+
     def cursor(self, samples: int) -> Cursor:
-        """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count: a
-        run may yet be given others."""
-        return Cursor(samples=samples, fingerprint=self._fingerprints[self.mixture.phase(max(0, samples - 1))])
+        """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count, nor
+        gaps after them: a run may yet be given others."""
+        fingerprint = self._fingerprints[self.mixture.phase(self._gaps.place(max(0, samples - 1)))]
+        gaps = self._gaps.begun_by(samples).gaps
+        return Cursor(samples=samples, fingerprint=digest_of([fingerprint, gaps]) if gaps else fingerprint)
 
     def part(self, start: int, count: int) -> tuple[SampleStream, int]:
         """The stream that these samples are of, and where in it they begin: this one, and there."""
@@ -88,7 +104,11 @@ class SampleStream:
 
     def counts(self, samples: int) -> NDArray[np.int64]:
         """[sources] how many of the first `samples` samples come from each."""
-        return self.mixture.counts(samples)
+        if not self._gaps.gaps:
+            return self.mixture.counts(samples)
+        ends = [(first, first + count) for first, count in self._gaps.stretches(0, samples)]
+        counts: NDArray[np.int64] = np.sum([self.mixture.counts(b) - self.mixture.counts(a) for a, b in ends], axis=0)
+        return counts
 
     def epochs(self, samples: int) -> NDArray[np.float64]:
         """[sources] how often each has been read after `samples` samples."""
@@ -97,10 +117,16 @@ class SampleStream:
 
     def shares(self, samples: int) -> list[float]:
         """Of each source, in the blend that the sample after the first `samples` comes from."""
-        return [float(share) for share in self.mixture.blends[self.mixture.phase(samples)].shares]
+        phase = self.mixture.phase(self._gaps.place(samples))
+        return [float(share) for share in self.mixture.blends[phase].shares]
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
+        parts = [self._in_order(*stretch) for stretch in self._gaps.stretches(start, count)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _in_order(self, start: int, count: int) -> NDArray[np.int64]:
+        """`sample_ids` of the order, nothing left out."""
         if not 0 < count <= _BLOCK:
             return self._ids(start, count)
         first, last = start // _BLOCK, (start + count - 1) // _BLOCK
@@ -110,7 +136,7 @@ class SampleStream:
         return whole[begin : begin + count].copy()
 
     def _ids(self, start: int, count: int) -> NDArray[np.int64]:
-        """Computes what `sample_ids` says."""
+        """Computes what `_in_order` says."""
         source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
         epoch, offset = np.divmod(index, samples_of[source])
@@ -159,7 +185,7 @@ class ChainedStreams:
 
     def __init__(self, first: SampleStream, samples: int, then: SampleStream) -> None:
         self._first, self._samples, self._then = first, samples, then
-        self.fingerprint = digest_of([first.fingerprint, samples, then.fingerprint])
+        self._gaps: tuple[tuple[int, int], ...] = ()
 
     @property
     def datasets(self) -> list[Dataset]:
@@ -171,9 +197,24 @@ class ChainedStreams:
         """Of each dataset, in the last phase."""
         return self._then.samples
 
+    def leaving_out(self, gaps: Sequence[tuple[int, int]]) -> ChainedStreams:
+        """As SampleStream.leaving_out. Each phase leaves out its own, so that it still begins where it did."""
+        first = self._first.leaving_out([gap for gap in gaps if gap[0] < self._samples])
+        then = self._then.leaving_out([(begin - self._samples, n) for begin, n in gaps if begin >= self._samples])
+        other = ChainedStreams(first, self._samples, then)
+        other._gaps = tuple(gaps)
+        return other
+
+    def left_out(self, number: int) -> NDArray[np.int64]:
+        """As SampleStream.left_out."""
+        earlier = sum(begin < self._samples for begin, _ in self._gaps)
+        return self._first.left_out(number) if number < earlier else self._then.left_out(number - earlier)
+
     def cursor(self, samples: int) -> Cursor:
-        """As SampleStream.cursor."""
-        return Cursor(samples=samples, fingerprint=self.fingerprint)
+        """As SampleStream.cursor, with the fingerprint of both phases."""
+        first = self._first.cursor(min(samples, self._samples)).fingerprint
+        then = self._then.cursor(max(0, samples - self._samples)).fingerprint
+        return Cursor(samples=samples, fingerprint=digest_of([first, self._samples, then]))
 
     def part(self, start: int, count: int) -> tuple[SampleStream, int]:
         """As SampleStream.part. Raises ValueError for samples of both phases, which have no one shape."""

@@ -124,7 +124,7 @@ class Saver:
         self._jobs.put(_Job(Snapshot(record, tokenizer, [part for part, _ in pieces], buffer), started_s, waited_s))
         if not self._waits:
             return waited_s
-        self._wait_until_idle()
+        self.drain()
         return time.perf_counter() - started_s
 
     def save_surely(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
@@ -147,10 +147,20 @@ class Saver:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until nothing is in flight. Raises RunError if the last save failed, the same on every rank."""
-        self._wait_until_idle(timeout_s)
+        self.drain(timeout_s)
         error = self._lost or self._error
         if error is not None:
             raise error
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Until nothing is in flight, whatever came of it."""
+        idle: list[Tensor | None] = []
+        try:
+            while len(idle) < self._num_buffers:
+                idle.append(self._take_buffer(timeout_s))
+        finally:
+            for buffer in idle:
+                self._buffers.put(buffer)
 
     def __enter__(self) -> "Saver":
         return self
@@ -169,15 +179,6 @@ class Saver:
             self._jobs.put(None)  # ends the thread
             if self._buffers.qsize() == self._num_buffers:  # at once, as nothing is in flight
                 self._thread.join()
-
-    def _wait_until_idle(self, timeout_s: float | None = None) -> None:
-        idle: list[Tensor | None] = []
-        try:
-            while len(idle) < self._num_buffers:
-                idle.append(self._take_buffer(timeout_s))
-        finally:
-            for buffer in idle:
-                self._buffers.put(buffer)
 
     def _free_buffer(self, pieces: Pieces) -> Tensor:
         """Host memory for `pieces`, as soon as there is some that no save is using."""

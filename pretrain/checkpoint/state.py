@@ -15,6 +15,7 @@ from pretrain.config.change import CHANGEABLE
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from pretrain.observe.spikes import Recent
 from pretrain.plan.ramp import tokens_of
 from pretrain.plan.run_length import run_length
 from pretrain.plan.schedule import settled_until
@@ -46,6 +47,8 @@ class Record:
     versions: dict[str, str]
     loss_scale: tuple[Scale, Count] | None = None
     """of fp16: the scale, and the steps since it last changed"""
+    recent: Recent | None = None
+    """what the next step is judged by, for spikes; None: nothing is known, as in checkpoints of before"""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
@@ -108,7 +111,8 @@ def differences(then: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, An
     keys = (
         scaling
         + [(section,) for section in _DEFINING]
-        + [("run", "seed"), ("run", "changes"), ("batch", "sequences"), ("batch", "ramp"), ("batch", "short")]
+        + [("run", key) for key in ("seed", "changes", "skipped")]
+        + [("batch", key) for key in ("sequences", "ramp", "short")]
     )
     return [
         difference for key in keys for difference in _differences(".".join(key), *(_at(x, key) for x in (then, now)))
@@ -126,7 +130,7 @@ def check_same_run(record: Record, config: RunConfig) -> None:
             "lengths do not make: restore it from a copy, or go on from an older checkpoint"
         )
     then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
-    then["run"]["changes"] = now["run"]["changes"]
+    then["run"] |= {key: now["run"][key] for key in ("changes", "skipped")}
     for key, was, is_now in differences(then, now):
         can = ", change it from here on (run.change)" if key.startswith(CHANGEABLE) else ""
         raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from pretrain.commands.arguments import Parser
 from pretrain.data.consumed import Consumed, config_of
-from pretrain.data.ledger import entries, planned
+from pretrain.data.ledger import entries, planned, skipped
 from pretrain.data.stream import open_stream
 from pretrain.observe.metrics import read_metrics
 from pretrain.plan.changes import recorded, sentence
@@ -38,6 +38,7 @@ def main(argv: list[str]) -> int:
         "end_tokens": end_tokens,
         "realised": [asdict(entry) for entry in entries(config, stream, samples)],
         "planned": [asdict(entry) for entry in planned(config, stream)],
+        "skipped": skipped(config, stream),
         "changes": [recorded(config, number) for number in range(len(config.run.changes))],
     }
     print(json.dumps(report, indent=1) if options.json else table(report))
@@ -57,4 +58,10 @@ def table(report: dict[str, Any]) -> str:
         numbers.append((f"{now['epochs']:.3f}", f"{end['epochs']:.3f}"))
         line = f"{now['name']:<{width}}{now['share']:>9.2%}"
         lines.append(line + "".join(f"{number:>16}" for pair in numbers for number in pair))
-    return "\n".join([*lines, *map(sentence, report["changes"])])
+    return "\n".join([*lines, *map(sentence, report["changes"]), *map(_left_out, report["skipped"])])
+
+
+def _left_out(skip: dict[str, Any]) -> str:
+    """`left out at step 37, the loss is 9.1 ...: 256 tokens of web, 128 of books`."""
+    tokens = ", ".join(f"{count:,} tokens of {name}" for name, count in skip["tokens"].items())
+    return f"left out at step {skip['step']:,}, {skip['why']}: {tokens}"

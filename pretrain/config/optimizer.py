@@ -16,7 +16,7 @@ class _AnyOptimizer(Section):
 class _TwoMoments(_AnyOptimizer):
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
-    eps: float = Field(1e-8, gt=0, le=1, description="added to the root of the second moment")
+    eps: float = Field(1e-8, ge=1e-30, le=1, description="added to the root of the second moment")
     weight_decay: float = Field(0.1, ge=0, description="decoupled but for adam; never on biases and norms")
 
 

@@ -1,10 +1,11 @@
 """`run`: name, place on disk, seed."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from data_pipeline.config import PathText
 from pretrain.config.change import Change, Request
 from pretrain.config.section import Section
+from pretrain.config.skip import Skip
 
 
 class Run(Section):
@@ -21,3 +22,14 @@ class Run(Section):
         None, description="goes on with another learning rate, schedule, batch or length from here (docs/optimizers.md)"
     )
     changes: tuple[Change, ...] = Field((), description="those made so far: written by the run, not by hand")
+    skipped: tuple[Skip, ...] = Field(
+        (), description="batches that are left out: written by the run, under health.spike=act (docs/bad-numbers.md)"
+    )
+
+    @field_validator("skipped")
+    @classmethod
+    def _in_order(cls, skipped: tuple[Skip, ...]) -> tuple[Skip, ...]:
+        begins = [skip.sample for skip in skipped]
+        if begins != sorted(begins):
+            raise ValueError(f"run.skipped begins at samples {begins}: list what is left out in rising order")
+        return skipped

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.run_config import RunConfig
-from pretrain.data.stream import planned_samples
-from pretrain.plan.ramp import short_samples
+from pretrain.data.stream import planned_samples, skipped_ids
+from pretrain.plan.ramp import short_samples, tokens_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,18 @@ def entries(config: RunConfig, stream: SampleStream | ChainedStreams, samples: i
 def planned(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[Entry]:
     """The sources at the end of the run."""
     return entries(config, stream, planned_samples(config))
+
+
+def skipped(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[dict[str, Any]]:
+    """Each of `run.skipped`, and the `tokens` that a model would have read of each source."""
+    names = [source.called for source in config.data.resolved_sources]
+    found = []
+    for skip, ids in zip(config.run.skipped, skipped_ids(stream, config), strict=True):
+        length = tokens_of(config, skip.sample + 1) - tokens_of(config, skip.sample)
+        counts = np.bincount(ids[:, 0], minlength=len(names)).tolist()
+        tokens = {name: length * count for name, count in zip(names, counts, strict=True) if count}
+        found.append({**skip.model_dump(), "tokens": tokens})
+    return found
 
 
 def summary(sources: Sequence[Entry]) -> str:

@@ -3,6 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import ChainedStreams, SampleStream
 from data_pipeline.order.mixture import mixing_weights
@@ -12,6 +15,8 @@ from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.errors import ConfigError
 from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
 from pretrain.plan.run_length import run_length
+
+Stream = SampleStream | ChainedStreams
 
 
 def open_stream(
@@ -35,9 +40,19 @@ def open_stream(
     ]
     stream = SampleStream(sources, recipe, config.run.seed, phases=phases)
     if config.batch.short is None:
-        return stream, recipe
+        return skipping(stream, config), recipe
     first = SampleStream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
-    return ChainedStreams(first, short_samples(config), stream), recipe
+    return skipping(ChainedStreams(first, short_samples(config), stream), config), recipe
+
+
+def skipping(stream: Stream, config: RunConfig) -> Stream:
+    """`stream` without the samples that the run leaves out (`run.skipped`), whatever it left out before."""
+    return stream.leaving_out([(skip.sample, skip.samples) for skip in config.run.skipped])
+
+
+def skipped_ids(stream: Stream, config: RunConfig) -> list[NDArray[np.int64]]:
+    """[samples, 3] (source, epoch, number) of each of `run.skipped`."""
+    return [skipping(stream, config).left_out(number) for number in range(len(config.run.skipped))]
 
 
 def planned_samples(config: RunConfig) -> int:

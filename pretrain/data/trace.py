@@ -1,5 +1,6 @@
 """The documents that a step was trained on, so that a spike of the loss can be read."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,6 +35,17 @@ def samples(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], 
                 for span in dataset.documents_at(stream.split, start, tokens)
             ],
         }
+
+
+def documents(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The same for a whole batch, each document once: `source`, `file`, `index`, `part`, and the `tokens` of it that
+    the batch has, the most first."""
+    tokens: Counter[tuple[str, str, int, int]] = Counter()
+    for sample in samples(stream, ids, names, text=False):
+        for found in sample["documents"]:
+            tokens[sample["source"], found["file"], found["index"], found["part"]] += found["tokens"]
+    columns = ("source", "file", "index", "part")
+    return [dict(zip(columns, key, strict=True)) | {"tokens": count} for key, count in tokens.most_common()]
 
 
 def _document(

@@ -11,8 +11,11 @@ class DynamicLossScale:
 
     def __init__(self, settings: LossScaling) -> None:
         self._settings = settings
-        self.value = settings.start
-        self._steps = 0  # since the last change
+        self.value, self._steps = settings.start, 0  # steps since the last change
+
+    def begin(self) -> None:
+        """Before the first step."""
+        self.value, self._steps = self._settings.start, 0
 
     @property
     def state(self) -> tuple[float, int]:

@@ -77,6 +77,12 @@ class RunLog:
         if self._reports is not None:
             self._reports.begin(config, step, tokens)
 
+    def went_back(self, config: RunConfig, step: int) -> None:
+        """The run goes on after `step` steps once more, with `config`, which is on the disk when this returns; what was
+        recorded beyond them is dropped."""
+        if self._reports is not None:
+            self._reports.went_back(config, step)
+
     def step(
         self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float,
         save_seconds: float, peak: Peak,
@@ -210,10 +216,10 @@ class _Reports:
         self._tracker: Tracker | None = None
 
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
-        self._config = config
         total_steps, end_tokens = run_length(config)
         self._progress.expect(total_steps, end_tokens)
         state = largest_state(config, self._layout)
+        self._config = config
         path = self.files.begin(config, step)
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
         tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
@@ -231,6 +237,12 @@ class _Reports:
             f"({size(state.gradients)}) and optimizer ({size(state.optimizer)}); activations, buffers and libraries "
             "come on top"
         )
+
+    def went_back(self, config: RunConfig, step: int) -> None:
+        self._config = config
+        path = self.files.went_back(config, step)
+        if self._tracker is not None:
+            self._tracker.artifact(path)
 
     def step(self, metrics: StepMetrics) -> None:
         assert self._tracker is not None, "the run has begun"

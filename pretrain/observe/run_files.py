@@ -30,14 +30,18 @@ class RunFiles:
 
     def begin(self, config: RunConfig, step: int) -> Path:
         """The run goes on after `step` steps. Returns where its config is. Raises RunError if that can't be written."""
-        path = self._config_path
-        self._config = dump(config).encode()
-        try:
-            write_whole(path, self._config)
-        except OSError as error:
-            raise unwritable(path, error) from None
+        self._write_config(config)
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
-        return path
+        return self._config_path
+
+    def went_back(self, config: RunConfig, step: int) -> Path:
+        """The same, once more: lines beyond `step` go first, as those up to it are right with or without the samples
+        that `config` leaves out."""
+        assert self._metrics is not None, "the run has begun"
+        self._metrics.close()
+        self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
+        self._write_config(config)
+        return self._config_path
 
     def step(self, metrics: StepMetrics) -> None:
         """A line of metrics.jsonl."""
@@ -84,6 +88,13 @@ class RunFiles:
     @property
     def _config_path(self) -> Path:
         return self.directory / "config.yaml"
+
+    def _write_config(self, config: RunConfig) -> None:
+        self._config = dump(config).encode()
+        try:
+            write_whole(self._config_path, self._config)
+        except OSError as error:
+            raise unwritable(self._config_path, error) from None
 
     def _regain(self) -> None:
         """Makes the directory again if it was deleted."""

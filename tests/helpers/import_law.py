@@ -38,6 +38,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "engine",
         "checkpoint evaluate statement",
         "build preflight",
+        "bad_steps resume",
         "loop verify lm_eval_model",
         "commands",
         "__main__",

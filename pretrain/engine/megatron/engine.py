@@ -78,6 +78,8 @@ class MegatronEngine:
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
         fill_initial(declared(self.config.model), self.config.run.seed, self.state())
+        if self.loss_scale is not None:
+            self.loss_scale.begin()
         self.state_loaded(0)
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:

@@ -58,13 +58,17 @@ class State:
 
 
 def fill_initial(declarations: Iterable[Declared], seed: int, state: dict[str, GlobalPart]) -> None:
-    """Writes the weights of `state` as they are declared to begin."""
+    """Writes the weights of `state` as they are declared to begin, and zeros for all else: there may have been steps,
+    which are to be forgotten."""
     by_name = {declared.name: declared for declared in declarations}
     for name, part in state.items():
         kind, _, parameter = name.partition("/")
         beats.tick()
-        for piece in part.pieces if kind == "model" else ():
-            fill(by_name[parameter], seed, piece)
+        for piece in part.pieces:
+            if kind == "model":
+                fill(by_name[parameter], seed, piece)
+            else:
+                piece.value.zero_()
 
 
 def fill(declared: Declared, seed: int, piece: Piece) -> None:

@@ -104,14 +104,23 @@ def scale(gradients: list[Tensor], factor: float) -> None:
         torch._foreach_mul_(gradients, factor)
 
 
-def norm(gradients: Sequence[Tensor], group: dist.ProcessGroup | None, device: torch.device) -> float:
-    """Norm of all ranks' `gradients` together. torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of
-    a GPT-2's gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64."""
+def norm(
+    gradients: Sequence[Tensor],
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    copies: Sequence[Tensor] = (),
+) -> float:
+    """Norm of all ranks' `gradients` together; not finite either if one of `copies` isn't, which count elsewhere and
+    are applied here as well. torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of a GPT-2's
+    gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64. A value whose
+    square, a second moment, is beyond fp32 makes its block's norm infinite."""
     squares = torch.zeros(1, dtype=torch.float64, device=device)
     for gradient in gradients:
         flat = gradient.reshape(-1)
         whole = flat.numel() // _BLOCK * _BLOCK
         for blocks in (flat[:whole].view(-1, _BLOCK), flat[whole:].view(1, -1)):
             squares += torch.linalg.vector_norm(blocks, dim=1).double().square().sum().to(device)
+    for copy in copies:
+        squares += 0 * torch.linalg.vector_norm(copy).double().to(device)  # 0, but of what is not finite NaN
     dist.all_reduce(squares, group=group)
     return float(squares.sqrt().float())

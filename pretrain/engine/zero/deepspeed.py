@@ -107,7 +107,8 @@ class DeepSpeedSharding(ABC):
 
     def norm(self) -> float:
         once = [self._gradient(flat) for flat in self.flats if flat.parameter.primary]
-        return norm(once, None, self.device)
+        copies = [self._gradient(flat) for flat in self.flats if not flat.parameter.primary]
+        return norm(once, None, self.device, copies)
 
     def scale(self, factor: float) -> None:
         scale([self._gradient(flat) for flat in self.flats], factor)

@@ -96,7 +96,11 @@ class MegatronSharding:
 
     def norm(self) -> float:
         group = self.optimizer.get_grad_stats_parallel_group()
-        return norm(self.optimizer.get_main_grads_for_grad_norm(), group, self._device)
+        counted = self.optimizer.get_main_grads_for_grad_norm()
+        known = {gradient.data_ptr() for gradient in counted}
+        every = [main.grad for main in self.optimizer.get_parameters() if main.grad is not None]
+        copies = [gradient for gradient in every if gradient.data_ptr() not in known]
+        return norm(counted, group, self._device, copies)
 
     def scale(self, factor: float) -> None:
         scale([main.grad for main in self.optimizer.get_parameters()], factor)

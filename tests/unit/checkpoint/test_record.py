@@ -10,6 +10,7 @@ import pytest
 
 from pretrain.checkpoint.state import Record, check_same_run, scoring_config
 from pretrain.errors import ConfigError, RunError
+from pretrain.observe.spikes import Recent
 from tests.helpers.tiny import record as tiny_record
 from tests.helpers.tiny import tiny_config
 
@@ -39,6 +40,9 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("cursor", {"samples": 1}),
         ("cursor", {"samples": 1, "fingerprint": None}),
         *(("loss_scale", value) for value in ([0, 1], [-1.0, 1], [1.0, -1], [1.0], ["x", 1], 3)),
+        *(("recent", {"losses": [value], "grad_norms": []}) for value in ("x", None, True)),
+        ("recent", {"losses": 3}),
+        ("recent", [1.0]),
         ("updates", 4),
         ("config", []),
         ("versions", {"torch": 2}),
@@ -49,6 +53,15 @@ def test_numbers_that_no_run_has_are_a_sentence_that_names_the_file(key: str, va
     with pytest.raises(RunError, match=r"record\.json") as refused:
         read(tree() | {key: value}, tmp_path)
     assert len(str(refused.value)) < 500
+
+
+def test_what_the_next_step_is_judged_by_is_read_back_and_finite(tmp_path: Path) -> None:
+    recent = Recent((3.1, 2.0, 0.1 + 0.2), (1e-9,))
+    assert read(json.loads(replace(tiny_record(3), recent=recent).encode()), tmp_path).recent == recent
+    without = {key: value for key, value in tree().items() if key != "recent"}
+    assert read(without, tmp_path).recent is None
+    with pytest.raises(RunError, match=r"recent"):
+        read(tree() | {"recent": {"losses": [float("nan")], "grad_norms": []}}, tmp_path)
 
 
 def test_infinite_loss_scales_are_refused(tmp_path: Path) -> None:
