@@ -27,7 +27,7 @@ def test_a_pattern_is_a_part_of_a_key_or_has_stars(capsys: pytest.CaptureFixture
 
     assert names("dropout") == ["model.dropout", "model.attention_dropout", "model.ffn_dropout"]
     assert names("*dropout") == names("dropout")
-    assert names("health.*") == ["health.stop_on_nan", "health.timeout_s"]
+    assert names("health.*") == ["health.stop_on_nan", "health.timeout_s", "health.join_s"]
     assert names("data.sources[].w*") == ["data.sources[].weight"]
 
 
