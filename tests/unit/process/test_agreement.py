@@ -70,7 +70,7 @@ def test_ranks_that_never_come_are_named() -> None:
     store = HashStore()
     with pytest.raises(NotMetError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.join_s\)"):
         agree(store, 0, 3, {}, Patience(0.2))
-    with pytest.raises(NotMetError, match="rank 0 said nothing within 0.2 s"):
+    with pytest.raises(NotMetError, match=r"rank 0 said nothing within 0.2 s"):
         agree(HashStore(), 1, 2, {}, Patience(0.2))
     one_of_three = HashStore()
     one_of_three.set("first", "")

@@ -79,7 +79,7 @@ def test_tasks_of_many_nodes_are_found_without_writing_them_out() -> None:
     ],
 )
 def test_counts_that_do_not_fit_are_refused(counts: str, node: int, tasks: int) -> None:
-    with pytest.raises(ConfigError, match="srun|does not say how many"):
+    with pytest.raises(ConfigError, match=r"srun|does not say how many"):
         tasks_on_node(counts, node, tasks)
 
 
