@@ -47,7 +47,7 @@ def agree(store: Store, rank: int, world: int, said: Mapping[str, object], patie
     if rank == 0:
         store.set("first", digest)
     else:
-        _wait(store, ["first"], patience, lambda: "rank 0")
+        _wait(store, ["first"], patience, lambda: f"rank 0 of {world}")
         if store.get("first").decode() != digest:
             store.set(f"said/{digest}", statement)
     store.set(f"digest/{rank}", digest)

@@ -1,5 +1,6 @@
 """One Slurm for all tests of this folder, on this machine. Where its programs are not installed, tests are skipped."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +34,11 @@ def config(dataset: Path, tmp_path: Path) -> Path:
     return write_config(dataset, tmp_path)
 
 
-def steps(run: Path) -> int:
-    """How many are on record."""
-    path = run / "metrics.jsonl"
-    return len(path.read_bytes().splitlines()) if path.exists() else 0
+def wait_for_steps(cluster: Slurm, job: int, run: Path, steps: int) -> None:
+    """Until `steps` steps of the run are on record. Raises AssertionError if the job is over before that, or it takes
+    ten minutes."""
+    deadline, path = time.monotonic() + 600, run / "metrics.jsonl"
+    while not path.exists() or len(path.read_bytes().splitlines()) < steps:
+        assert cluster.state(job) in ("PENDING", "RUNNING", "COMPLETING"), cluster.said(job)
+        assert time.monotonic() < deadline, cluster.said(job)
+        time.sleep(0.2)

@@ -2,13 +2,11 @@
 
 import json
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import steps
+from tests.cluster.conftest import wait_for_steps
 from tests.end_to_end.test_train import metrics
 from tests.helpers import command
 from tests.helpers.slurm import Slurm
@@ -20,14 +18,6 @@ SCRIPT = """#!/bin/bash
 srun {srun} pretrain train {config} parallel.tensor=2
 echo srun ended with $?
 """
-
-
-def wait_for(condition: Callable[[], bool], cluster: Slurm, job: int) -> None:
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert cluster.state(job) in ("PENDING", "RUNNING"), cluster.said(job)
-        assert time.monotonic() < deadline, cluster.said(job)
-        time.sleep(0.2)
 
 
 def assert_stopped(cluster: Slurm, job: int, run: Path) -> int:
@@ -56,7 +46,7 @@ def test_stopped_twice_and_gone_on_with_it_is_the_same_run(cluster: Slurm, confi
     for kill in (1, 0):
         script = SCRIPT.format(options="--time 60", srun=f"--kill-on-bad-exit={kill}", config=settings)
         job = cluster.submit(script)
-        wait_for(lambda: steps(run) >= stopped_at + 3, cluster, job)
+        wait_for_steps(cluster, job, run, stopped_at + 3)
         cluster.send(job, "TERM")
         cluster.wait(job)
         stopped_at = assert_stopped(cluster, job, run)

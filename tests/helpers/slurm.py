@@ -5,7 +5,7 @@
         assert slurm.wait(job, "COMPLETED") == "COMPLETED", slurm.output(job)
 
 All files are in a folder of its own under /tmp, which goes with it, as do all processes: they are found by the name of
-that folder in their environment. Nodes n0, n1, ... lie on this machine unless `hosts` (`namespaces.py`) says where. Each
+that folder in their environment. Nodes n0, n1, ... lie on this machine unless `hosts` (namespaces.py) says where. Each
 has 4 CPUs and 2 GPUs that are none (/dev/null under another name). The partition `high` takes nodes from jobs of `low`,
 which are requeued after 15 s of grace.
 """

@@ -70,7 +70,7 @@ def test_ranks_that_never_come_are_named() -> None:
     store = HashStore()
     with pytest.raises(NotMetError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.join_s\)"):
         agree(store, 0, 3, {}, Patience(0.2))
-    with pytest.raises(NotMetError, match=r"rank 0 said nothing within 0.2 s"):
+    with pytest.raises(NotMetError, match=r"rank 0 of 2 said nothing within 0.2 s"):
         agree(HashStore(), 1, 2, {}, Patience(0.2))
     one_of_three = HashStore()
     one_of_three.set("first", "")
@@ -85,7 +85,7 @@ def test_who_waits_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest
             agree(HashStore(), rank, 4, {}, Patience(0.5, speaks))
     assert capsys.readouterr().err.splitlines() == [
         *["pretrain: waiting to meet ranks 1-3 of 4"] * 2,  # after 0.1 s and 0.2 s more
-        *["pretrain: waiting to meet rank 0"] * 2,
+        *["pretrain: waiting to meet rank 0 of 4"] * 2,
     ]
 
 
