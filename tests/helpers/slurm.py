@@ -31,7 +31,8 @@ INSTALL = "apt-get install --no-install-recommends slurmctld slurmd slurm-client
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL")
 """states that a job does not leave by itself"""
 _ROOT = Path(__file__).parents[2]
-_POLL_S = 0.3
+_POLL_S, _TRIES = 0.3, 5
+_BUSY = ("timed out", "Unable to contact slurm controller")
 _ENDING_S = 30.0
 
 
@@ -188,17 +189,22 @@ class Slurm:
         return {name: value for name, value in mine.items() if not name.startswith("SLURM")} | self._environment
 
     def _ask(self, *command: str, script: str | None = None, environment: dict[str, str] | None = None) -> str:
-        done = subprocess.run(
-            command,
-            env=self._clean() | (environment or {}),
-            input=script,
-            stdin=subprocess.DEVNULL if script is None else None,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout
+        """What the command prints. One that changes nothing is asked again where a busy controller did not answer."""
+        for _ in range(_TRIES):
+            done = subprocess.run(
+                command,
+                env=self._clean() | (environment or {}),
+                input="" if script is None else script,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            if done.returncode == 0:
+                return done.stdout
+            if script is not None or not any(words in done.stderr for words in _BUSY):
+                break
+            time.sleep(1)
+        raise AssertionError(f"{command}: {done.stderr}")
 
     def _until(self, ready: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + 2 * _ENDING_S
