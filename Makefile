@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow test-gpu check docs bench clean
+.PHONY: setup demo test test-slow test-gpu test-cluster check docs bench clean
 
 setup: $(STAMP)
 
@@ -26,13 +26,18 @@ demo: $(STAMP)
 # Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer. WORKERS processes share the tests.
 WORKERS ?= 2
 test: $(STAMP)
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu' -n $(WORKERS)
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu and not cluster' -n $(WORKERS)
 
 test-slow: $(STAMP)
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster'
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu tests/gpu
+
+# On a Slurm that the tests start on this machine, as root, from
+# apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
+test-cluster: $(STAMP)
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 check: $(STAMP) docs
 	$(BIN)/ruff format --check .

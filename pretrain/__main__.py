@@ -128,11 +128,12 @@ def _refuse(error: Exception, alone: bool) -> int:
     yet tells the others, which wait for it."""
     status = RunError.exit_status if isinstance(error, RunError) else ConfigError.exit_status
     if world_size() > 1 and not alone:
+        from pretrain.config.health import Health
         from pretrain.engine import device
 
         if not device.has_met():
             try:
-                device.meet(_PATIENCE_S, {ERROR: str(error), STATUS: status})
+                device.meet(Health(join_s=_PATIENCE_S), {ERROR: str(error), STATUS: status})
             except NotMetError:
                 alone = True
             except (ConfigError, RunError) as verdict:

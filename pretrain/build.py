@@ -66,7 +66,7 @@ def meet(config: RunConfig) -> list[Dataset]:
     """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
     all of them where they were not started alike."""
     datasets = open_datasets(config)
-    device.join(config.health.timeout_s, statement(config, versions(), datasets))
+    device.join(config.health, statement(config, versions(), datasets))
     return datasets
 
 
@@ -110,16 +110,15 @@ def open_checkpoint(
     the process group; every rank calls this. Raises ConfigError on all of them where they were not started alike;
     `asked`: besides the config."""
     config = expected_config(candidates, overrides, one_rank)
-    timeout_s = config.health.timeout_s
-    device.join(timeout_s, without_data(config, versions()) | dict(asked or {}))
-    checkpoint = store.first_valid(candidates, _warn, file_group(timeout_s))
+    device.join(config.health, without_data(config, versions()) | dict(asked or {}))
+    checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
 
 def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`. Both come
     from `open_checkpoint`."""
-    device.join(config.health.timeout_s)
+    device.join(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     _check_fits(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
@@ -136,7 +135,7 @@ def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
 
 def build_empty(config: RunConfig) -> Engine:
     """An engine on one rank that can only score, whose weights the caller fills in."""
-    device.join(config.health.timeout_s)
+    device.join(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     _check_fits(config, layout, trains=False)
     return make_engine(config, layout, train=False)

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     from pretrain.verify.run import Verification
 
     said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
-    store, rank, _ = device.meet(config.health.timeout_s, statement(config, versions(), open_datasets(config)) | said)
+    store, rank, _ = device.meet(config.health, statement(config, versions(), open_datasets(config)) | said)
     show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
     return 0 if Verification(store, rank, max(1, started), options.steps).run(jobs, show) else 1
 

@@ -64,3 +64,4 @@ class Health(Section):
         SpikesWarn(),
         description="a loss or gradient norm far above those before: off; warn; act (go back, and skip its samples)",
     )
+    join_s: int = Field(300, gt=0, le=2_592_000, description="seconds that ranks may take to meet at the start")

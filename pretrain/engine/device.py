@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
+from pretrain.config.health import Health
 from pretrain.errors import ConfigError
 from pretrain.process.agreement import NotMetError, agree
+from pretrain.process.meeting import await_rank_0, check_resolves
 from pretrain.process.memory import host_bytes, ranks_here
+from pretrain.process.patience import Patience
+from pretrain.process.ranks import MEETING
 
 _installed = False
 _met = False
@@ -62,37 +65,51 @@ def install() -> torch.device:
     return cpu
 
 
-def join(timeout_s: int, said: Mapping[str, object] | None = None) -> None:
+def join(health: Health, said: Mapping[str, object] | None = None) -> None:
     """Joins the process group that the launcher describes in the environment (a group of one without a launcher), once
     all of its ranks have `said` the same. Raises as `meet`."""
     if dist.is_initialized():
         return
     install()
-    store, rank, world = meet(timeout_s, said or {})
-    backend, timeout = "nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_s)
+    store, rank, world = meet(health, said or {})
+    backend, timeout = "nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=health.timeout_s)
     group = PrefixStore("group", store)
     dist.init_process_group(backend, store=group, rank=rank, world_size=world, timeout=timeout)
 
 
-def meet(timeout_s: int, said: Mapping[str, object]) -> tuple[Store, int, int]:
+def meet(health: Health, said: Mapping[str, object]) -> tuple[Store, int, int]:
     """The store that the launcher describes in the environment, this rank, and how many there are (alone without a
     launcher). Ranks that have `said` different things don't meet: `agree` says what it raises. Raises NotMetError where
-    some don't come."""
+    some don't come within `health.join_s`."""
     global _met
     _met = True
     if "RANK" not in os.environ:
         return HashStore(), 0, 1
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    patience = Patience(health.join_s, speaks=os.environ.get("LOCAL_RANK", "0") == "0")  # one of each machine
+    store = _store(rank, patience)
     device = "a GPU" if torch.cuda.is_available() else "a CPU"
-    try:
-        store, rank, world = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
-    except (RuntimeError, ValueError, OSError) as error:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise NotMetError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} has not met the others at {place} (MASTER_ADDR, "
-            f"MASTER_PORT) within {timeout_s} s: {str(error).splitlines()[0]}"
-        ) from None
-    agree(PrefixStore("agree", store), rank, world, {"the device": device, **said}, timeout_s)
+    agree(PrefixStore("agree", store), rank, world, {"the device": device, **said}, patience)
+    store.set_timeout(timedelta(seconds=health.timeout_s))
     return store, rank, world
+
+
+def _store(rank: int, patience: Patience) -> Store:
+    """Where the launcher says, held by rank 0, or by torchrun itself."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    holds = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    if holds:
+        check_resolves(host)
+    else:
+        await_rank_0(host, port, rank, patience)
+    try:
+        left = timedelta(seconds=max(1.0, patience.left_s))
+        store = TCPStore(host, port, is_master=holds, timeout=left, wait_for_workers=False)
+    except (RuntimeError, ValueError, OSError) as error:
+        taken = "EADDRINUSE" in str(error)
+        reason = "another program has this port: set MASTER_PORT to another" if taken else str(error).splitlines()[0]
+        raise NotMetError(f"rank {rank} can't meet the others at {host}:{port}: {reason}") from None
+    return PrefixStore(os.environ.get(MEETING, "ranks"), store)
 
 
 def has_met() -> bool:

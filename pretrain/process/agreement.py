@@ -6,16 +6,19 @@ the statement. Only ranks that differ from rank 0 leave the whole of it, from wh
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from pretrain.errors import ConfigError, RunError
+from pretrain.process.patience import Patience
 from pretrain.process.place import ranks_in_words as _ranks
 
 ERROR, STATUS = "error", "status"
 """what a rank says that has found a mistake of its own, and the exit status that goes with it"""
+_GONE = "rank 0 was met and is gone before all ranks had come"
 _MOST_KEYS = 5  # named in a sentence
 _GOODBYE = timedelta(seconds=10)  # for the others to hear the verdict, before rank 0 takes the store with it
 
@@ -34,29 +37,29 @@ class Store(Protocol):
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 
-def agree(store: Store, rank: int, world: int, said: Mapping[str, object], timeout_s: float) -> None:
+def agree(store: Store, rank: int, world: int, said: Mapping[str, object], patience: Patience) -> None:
     """Raises one ConfigError on every rank if what any of them `said`, as plain values by key, differs; or with what
-    one has said under ERROR (with STATUS 1: a RunError). Raises NotMetError where ranks don't come within `timeout_s`.
-    Collective."""
+    one has said under ERROR (with STATUS 1: a RunError). Raises NotMetError where ranks don't come until `patience`
+    ends; meanwhile rank 0 says now and then for whom it waits. Collective."""
     statement = json.dumps(said, sort_keys=True, default=str)
     digest = hashlib.sha256(statement.encode()).hexdigest()
-    timeout = timedelta(seconds=timeout_s)
+    everyone = [f"digest/{number}" for number in range(world)]
+    missing = partial(_missing, store, everyone)
     if rank == 0:
         store.set("first", digest)
     else:
-        _wait(store, ["first"], timeout, "rank 0 has not come")
+        _wait(store, ["first"], patience, lambda: f"rank 0 of {world}")
         if store.get("first").decode() != digest:
             store.set(f"said/{digest}", statement)
     store.set(f"digest/{rank}", digest)
     if rank == 0:
-        keys = [f"digest/{number}" for number in range(world)]
-        _wait(store, keys, timeout, "not all ranks have come")
-        digests = [found.decode() for found in store.multi_get(keys)]
+        _wait(store, everyone, patience, missing)
+        digests = [found.decode() for found in store.multi_get(everyone)]
         statements = {digest: dict(said)} | {
             other: json.loads(store.get(f"said/{other}")) for other in dict.fromkeys(digests) if other != digest
         }
         store.set("verdict", json.dumps(_verdict(digests, statements)))
-    _wait(store, ["verdict"], timeout, "rank 0 is gone")
+    _wait(store, ["verdict"], patience, missing, says=False)  # rank 0 does
     verdict = json.loads(store.get("verdict"))
     if verdict is None:
         return
@@ -99,13 +102,25 @@ def _verdict(digests: list[str], statements: Mapping[str, Mapping[str, Any]]) ->
     return f"ranks were not started alike: {named}. Start all with one command, code and data", ConfigError.exit_status
 
 
-def _wait(store: Store, keys: list[str], timeout: timedelta, problem: str) -> None:
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError:
-        missing = [int(key.partition("/")[2]) for key in keys if "/" in key and not store.check([key])]
-        who = f"{_ranks(missing)} of {len(keys)} have" if missing else "it has"
-        raise NotMetError(
-            f"{problem}: {who} not said anything within {timeout.total_seconds():g} s (health.timeout_s): "
-            "look for what they printed, and start all ranks again"
-        ) from None
+def _missing(store: Store, keys: list[str]) -> str:
+    """The ranks that have not left a digest; rank 0, which is to compare them, if all have."""
+    missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    return f"{_ranks(missing or [0])} of {len(keys)}"
+
+
+def _wait(store: Store, keys: list[str], patience: Patience, missing: Callable[[], str], says: bool = True) -> None:
+    """For what `missing` ranks are to leave under `keys`. `says`: whether this rank says now and then who they are."""
+    while True:
+        try:
+            store.wait(keys, timedelta(seconds=patience.turn_s))
+            return
+        except RuntimeError as error:
+            if type(error).__name__ == "DistNetworkError":  # torch's: there is no store any more
+                raise NotMetError(f"{_GONE}: look for what it printed, and start all ranks again") from None
+        if patience.over:
+            raise NotMetError(
+                f"not all ranks have come: {missing()} said nothing within {patience.limit_s:g} s (health.join_s): "
+                "look for what they printed, and start all ranks again"
+            )
+        if says:
+            patience.say(lambda: f"waiting to meet {missing()}")

@@ -3,8 +3,11 @@
 import os
 
 from pretrain.errors import ConfigError
+from pretrain.process.slurm import meeting_address, meeting_port, tasks_on_node
 
-_SRUN = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+MEETING = "PRETRAIN_MEETING"
+"""the variable that names this start of ranks: ranks of another start that come to the same place are no part of it"""
+_OF_STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
 _LARGEST_PORT = 2**16 - 1
 
 
@@ -30,20 +33,28 @@ def check_launcher() -> None:
 
 
 def adopt_srun() -> None:
-    """Says in torchrun's variables what srun says in its own, where srun started several tasks of a step.
-
-    Raises ConfigError without MASTER_ADDR and MASTER_PORT: srun does not say where ranks meet.
-    """
-    if "SLURM_STEP_ID" not in os.environ or "RANK" in os.environ or _number("SLURM_NTASKS", 1, "1") == 1:
+    """Says in torchrun's variables what srun says in its own, where srun started several tasks of a step. Where they
+    meet follows from the first of the step's nodes and from the numbers of job and step, unless MASTER_ADDR and
+    MASTER_PORT say it. Raises ConfigError where srun's variables don't say enough."""
+    if "SLURM_STEP_ID" not in os.environ or "RANK" in os.environ:
         return
-    if "MASTER_ADDR" not in os.environ or "MASTER_PORT" not in os.environ:
-        raise ConfigError(
-            "srun started several tasks and they need a place to meet: export MASTER_ADDR (the first of `scontrol show "
-            "hostnames`) and MASTER_PORT (any free one) before srun"
-        )
-    for ours, theirs in _SRUN.items():
-        os.environ[ours] = str(_number(theirs, 0))
-    os.environ["LOCAL_WORLD_SIZE"] = os.environ.get("SLURM_NTASKS_PER_NODE", "1")
+    tasks = _number(_of_step("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), 1, "1")
+    if tasks == 1:
+        return
+    counts = _of_step("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    found = {
+        "RANK": _number("SLURM_PROCID", 0),
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": _number("SLURM_LOCALID", 0),
+        "LOCAL_WORLD_SIZE": tasks_on_node(_said(counts), _number("SLURM_NODEID", 0), tasks),
+    }
+    if not os.environ.get("MASTER_ADDR"):
+        os.environ["MASTER_ADDR"] = meeting_address(_said(_of_step("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")))
+    if not os.environ.get("MASTER_PORT"):
+        port = meeting_port(_number("SLURM_JOB_ID", 0), _number("SLURM_STEP_ID", 0))
+        os.environ["MASTER_PORT"] = str(port)
+    os.environ[MEETING] = ".".join(os.environ.get(name, "0") for name in _OF_STEP)
+    os.environ.update({name: str(value) for name, value in found.items()})
 
 
 def global_rank() -> int:
@@ -56,6 +67,18 @@ def world_size() -> int:
     """Ranks that the launcher started; 1 without one, or where it says what is no number."""
     said = os.environ.get("WORLD_SIZE", "")
     return int(said) if said.isascii() and said.isdigit() else 1
+
+
+def _of_step(*names: str) -> str:
+    """The first of the variables that is set: a step's own comes before its job's."""
+    return next((name for name in names if os.environ.get(name)), names[-1])
+
+
+def _said(name: str) -> str:
+    said = os.environ.get(name)
+    if not said:
+        raise ConfigError(f"srun has started several tasks and {name} is not set: call srun without --export=NONE")
+    return said
 
 
 def _number(name: str, least: int, default: str | None = None) -> int:

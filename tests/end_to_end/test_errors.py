@@ -203,11 +203,12 @@ def test_launch_arguments_that_mean_nothing_are_refused(
     assert "--npro" in one_sentence(capsys.readouterr().err)
 
 
-def test_srun_without_a_place_to_meet_is_refused(
+def test_srun_that_names_no_node_is_refused(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}.items():
+    said = {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2"}
+    for name, value in (said | dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0")).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     assert main(["train", str(config)]) == 2
-    assert "MASTER_ADDR" in capsys.readouterr().err
+    assert "SLURM_JOB_NODELIST" in one_sentence(capsys.readouterr().err)

@@ -230,7 +230,7 @@ def test_a_stop_at_once_is_not_lost(config: Path) -> None:
 
 def test_srun_tasks_join_one_run(config: Path, uninterrupted: Path) -> None:
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    shared |= {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
+    shared |= {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
     tasks = [
         command.Command(
             *("train", config, "parallel.tensor=2"),

@@ -40,8 +40,11 @@ _WORDS = (
     "/dev/null", "/proc/x/y", "nowhere", "日本", "x" * 300, "x" * 5000, "a\nb", "CONFIG", "RUN", "DATASET", "s3://", "://",
 )  # fmt: skip
 _LAUNCHED = ("", "0", "1", "2", "-1", "x", "1e3", "65536", "99999999999", "localhost", "no.such.host.invalid", " 1")
-_SLURM = ("SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
-_LIMITED = ("train.steps=4", "health.timeout_s=2")  # so that what can go on ends, and so does waiting for ranks
+_SLURM = (
+    "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
+    "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST",
+)  # fmt: skip
+_LIMITED = ("train.steps=4", "health.timeout_s=2", "health.join_s=2")  # so that all ends, also waiting for ranks
 
 
 @dataclass(frozen=True)

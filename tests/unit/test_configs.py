@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.flops import training_flops_per_token
@@ -183,7 +184,7 @@ def one_rank() -> Iterator[Layout]:
     from pretrain.engine.groups import Groups
 
     device.install()
-    device.join(60)
+    device.join(Health())
     layout = plan_layout(load(RunConfig, CONFIGS / "gpt3/125m.yaml"), 1)
     Groups(layout, 60)
     yield layout

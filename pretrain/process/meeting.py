@@ -1,0 +1,48 @@
+"""The place where ranks meet, which the launcher names: rank 0 listens there, and the others wait until it does."""
+
+import random
+import socket
+import time
+
+from pretrain.process.agreement import NotMetError
+from pretrain.process.patience import Patience
+
+_TRIES, _BETWEEN_S = 3, 1.0  # of a name server that is too busy to answer
+_KNOCKS_S = 0.25
+
+
+def check_resolves(host: str) -> None:
+    """Raises NotMetError where the name does not lead to an address."""
+    for tried in range(1, _TRIES + 1):
+        try:
+            socket.getaddrinfo(host, None)
+            return
+        except (OSError, UnicodeError) as error:
+            busy = isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN
+            if busy and tried < _TRIES:
+                time.sleep(_BETWEEN_S)
+                continue
+            reason = error.strerror if isinstance(error, OSError) else "it is no name"
+            raise NotMetError(
+                f"MASTER_ADDR={host[:200]} does not resolve on {socket.gethostname()} ({reason}): set it to a name or "
+                "an address of rank 0's machine that all machines know"
+            ) from None
+
+
+def await_rank_0(host: str, port: int, rank: int, patience: Patience) -> None:
+    """Returns once something listens there. Raises NotMetError where nothing does until `patience` ends."""
+    check_resolves(host)
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=max(1.0, patience.turn_s)):
+                return
+        except OSError as error:
+            reason = error.strerror or "no answer"
+        place = f"{host}:{port}"
+        if patience.over:
+            raise NotMetError(
+                f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {patience.limit_s:g} s "
+                f"(health.join_s): {reason}. Look for what rank 0 printed, and start all ranks again"
+            )
+        patience.say(lambda: f"rank {rank} is waiting to meet rank 0 at {place} ({reason})")  # noqa: B023
+        time.sleep(_KNOCKS_S * (1 + random.random()))  # so that thousands don't knock at once
