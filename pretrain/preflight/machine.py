@@ -61,18 +61,26 @@ def disk(path: Path) -> Disk:
     content = np.random.default_rng().bytes(_DISK_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with path.open("wb", buffering=0) as file:
+        with path.open("wb") as file:
             file.write(content[:1])
-            sync_s = _timed(lambda: os.fsync(file.fileno()))
+            file.flush()
+            started_s = time.perf_counter()
+            os.fsync(file.fileno())
+            sync_s = time.perf_counter() - started_s
             file.seek(0)
-            write_s = _timed(lambda: (file.write(content), os.fsync(file.fileno())))
+            started_s = time.perf_counter()
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            write_s = time.perf_counter() - started_s
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        read: list[bytes] = []
-        read_s = _timed(lambda: read.append(path.read_bytes()))
+        started_s = time.perf_counter()
+        read = path.read_bytes()
+        read_s = time.perf_counter() - started_s
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-    if read[0] != content:
+    if read != content:
         raise OSError(0, "what is read is not what was written", str(path))
     return Disk(_DISK_BYTES / write_s, _DISK_BYTES / read_s, sync_s)
 
@@ -87,21 +95,18 @@ def _signs(side: int, factor: int) -> np.ndarray:
 def _per_second(work: Callable[[], Tensor], device: torch.device) -> float:
     """How often `work` can be done in a second."""
     work()
-    times = 1
-    while True:
+    times, took_s = 0, 0.0
+    while took_s < _LONG_ENOUGH_S:
+        times = 2 * times or 1
         _wait(device)
-        took_s = _timed(lambda count=times: ([work() for _ in range(count)], _wait(device)))  # type: ignore[misc]
-        if took_s >= _LONG_ENOUGH_S:
-            return times / took_s
-        times *= 2
+        started_s = time.perf_counter()
+        for _ in range(times):
+            work()
+        _wait(device)
+        took_s = time.perf_counter() - started_s
+    return times / took_s
 
 
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def _timed(work: Callable[[], object]) -> float:
-    started_s = time.perf_counter()
-    work()
-    return time.perf_counter() - started_s

@@ -1,4 +1,5 @@
-"""A run of which a rank is stopped, or waits for ever, says which one and where the others are, and ends."""
+"""A run of which a rank is stopped, or waits for ever, says which one and where the others are, and ends; and a rank
+that is slow is named."""
 
 import json
 import os
@@ -17,7 +18,7 @@ from tests.end_to_end.test_train import assert_same_run, metrics, wait_for_steps
 from tests.helpers import command
 
 _SETTINGS = ("parallel.tensor=2", "health.hang_s=2", "health.timeout_s=100", "checkpoint.every_steps=4")
-_WITHIN_S = 300
+_WITHIN_S = 60
 
 
 def start(config: Path, *settings: str, first: Callable[[], object] | None = None) -> list[command.Command]:
@@ -131,9 +132,9 @@ def _rank_1_scores_slowly() -> None:
 
 
 def test_a_rank_that_takes_long_to_score_is_waited_for(config: Path) -> None:
-    """Twenty batches, so that the other waits for it for three times `hang_s`."""
+    """Fourteen batches, so that the other waits for it for twice `hang_s`."""
     run = config.parent / "run"
-    settings = ("health.hang_s=2", "train.steps=8", "evaluate.sequences=320", "evaluate.every_steps=4")
+    settings = ("health.hang_s=2", "train.steps=8", "evaluate.sequences=224", "evaluate.every_steps=4")
     ranks = start(config, *settings, first=_rank_1_scores_slowly)
     waited = False
     while ranks[0].poll() is None:
@@ -146,3 +147,29 @@ def test_a_rank_that_takes_long_to_score_is_waited_for(config: Path) -> None:
     beat = heartbeat.read(run)
     assert beat is not None
     assert (beat.pid, beat.host) == (ranks[0].pid, os.uname().nodename)
+
+
+def _rank_1_works_slowly() -> None:
+    from pretrain.engine.megatron.engine import MegatronEngine
+
+    plain = MegatronEngine.train_step
+
+    def train_step(engine: MegatronEngine, *arguments: Any) -> StepResult:
+        until_s = time.thread_time() + (0.2 if os.environ["RANK"] == "1" else 0)
+        while time.thread_time() < until_s:
+            pass
+        return plain(engine, *arguments)
+
+    MegatronEngine.train_step = train_step  # type: ignore[method-assign]
+
+
+def test_a_slow_rank_is_named_and_machines_are_tested_before(config: Path, uninterrupted: Path) -> None:
+    run = config.parent / "run"
+    settings = ("parallel.tensor=2", "health.straggler_steps=2", "health.preflight=warn")
+    ranks = start(config, *settings, first=_rank_1_works_slowly)
+    assert [rank.wait(_WITHIN_S) for rank in ranks] == [0, 0], ranks[0].stderr
+    (said,) = [line["text"] for line in events(run, "warning") if "holds the others up" in str(line["text"])]
+    assert str(said).startswith(f"rank 1 (local rank 1 on {os.uname().nodename}) holds the others up: ")
+    (tested,) = events(run, "preflight")
+    assert [row["ranks"] for row in tested["nodes"]] == [[0, 1]]  # type: ignore[index, attr-defined]
+    assert_same_run(run, uninterrupted, tolerance=0)
