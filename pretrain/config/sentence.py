@@ -82,7 +82,8 @@ def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:
         name = key.section.model_fields["name"].default
         others = [other for other, kind in key.variants.items() if last in kind.model_fields]
         if others:
-            said = f"{key.dotted}={shown(str(value))} does nothing with {parent}.name={name}: leave it out"
+            written = str(value) if str(value).isprintable() else repr(value)
+            said = f"{key.dotted}={shown(written)} does nothing with {parent}.name={name}: leave it out"
             return f"{said} (it is for {', '.join(others)})"
         under = f" with {parent}.name={name}"
     known = list(key.section.model_fields)
