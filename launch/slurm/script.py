@@ -129,7 +129,7 @@ def _srun(job: Job) -> list[str]:
     stay."""
     site = job.site
     options = [f"--nodes={job.nodes}", f"--ntasks-per-node={site.ranks}", "--distribution=block"]
-    options += ["--kill-on-bad-exit=0", f"--wait={_LEAVE_S}", "--unbuffered"]
+    options += ["--kill-on-bad-exit=0", f"--wait={_LEAVE_S}"]
     if site.container is not None:
         options.append(f"--container-image={shlex.quote(site.container)}")
     if site.container_mounts is not None:

@@ -133,6 +133,11 @@ class Slurm:
     def cancel(self, job: int) -> None:
         self._ask("scancel", str(job))
 
+    def state_of_task(self, job: int, task: int) -> str:
+        """Of one of an array; PENDING while Slurm has not given it a number of its own."""
+        lines = self._ask("squeue", "--noheader", "--states=all", f"--jobs={job}_{task}", "--format=%T").split()
+        return lines[0] if len(lines) == 1 else "PENDING"
+
     def scontrol(self, *arguments: str) -> str:
         return self._ask("scontrol", *arguments)
 
@@ -181,10 +186,12 @@ class Slurm:
     def _start(self, name: str, command: list[str]) -> None:
         log = (self.directory / f"{name}.printed").open("ab")
         self._daemons[name] = subprocess.Popen(
-            command, env=self._clean(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
-    def _clean(self) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of a shell on a login node."""
         mine = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
         return {name: value for name, value in mine.items() if not name.startswith("SLURM")} | self._environment
 
@@ -193,7 +200,7 @@ class Slurm:
         for _ in range(_TRIES):
             done = subprocess.run(
                 command,
-                env=self._clean() | (environment or {}),
+                env=self.environment | (environment or {}),
                 input="" if script is None else script,
                 capture_output=True,
                 text=True,
