@@ -18,6 +18,7 @@ from pretrain.process.place import Place
 
 _LOOKS = 16  # within `hang_s`
 _LONGEST_S, _SHORTEST_S = 5.0, 0.05  # between two looks
+_PATIENCE_S = 10.0  # with a disk that does not answer, at the end
 
 _current: "Watch | None" = None
 
@@ -66,7 +67,7 @@ class Watch:
     def close(self) -> None:
         """Ranks part: from here on one may be slower than the others. May be called again."""
         self._ended.set()
-        self._thread.join()
+        self._thread.join(_PATIENCE_S)
         if self.hang is not None:
             self.hang.end()
 
