@@ -117,12 +117,13 @@ def _begun_again(parallels: Sequence[dict[str, Any]]) -> list[tuple[bool, Any, A
     found = []
     for parallel in parallels:
         engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale={"start": 2.0**20}))
-        begun, first = whole_state(engine), train(engine, range(4))
+        begun, first = whole_state(engine), train(engine, range(8))
+        assert engine.updates
         assert engine.loss_scale is not None
         assert engine.loss_scale.value < 2.0**20
         engine.initialise()
         state = whole_state(engine)
-        found.append((all(np.array_equal(begun[name], state[name]) for name in begun), first, train(engine, range(4))))
+        found.append((all(np.array_equal(begun[name], state[name]) for name in begun), first, train(engine, range(8))))
         meet_again()
     return found
 
