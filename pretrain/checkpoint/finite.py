@@ -12,10 +12,11 @@ from pretrain.engine.base import GlobalPart
 def not_finite(state: Mapping[str, GlobalPart]) -> str | None:
     """A tensor of `state`, on any rank, that holds a value which is not finite; None: all are. Reads each value once.
     Collective."""
-    own = next((name for name, part in state.items() if not all(_finite(piece.value) for piece in part.pieces)), None)
+    own = next((name for name, part in state.items() if not all(is_finite(piece.value) for piece in part.pieces)), None)
     return next((name for name in gather(own) if name is not None), None)
 
 
-def _finite(value: Tensor) -> bool:
+def is_finite(value: Tensor) -> bool:
+    """Whether all of `value` is."""
     # The least and the largest are NaN if any value is.
     return not value.numel() or all(bool(bound.isfinite()) for bound in torch.aminmax(value))

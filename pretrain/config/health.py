@@ -14,7 +14,7 @@ class SpikesOff(Section):
 class _Watched(Section):
     name: str
     k: float = Field(
-        6.0,
+        10.0,
         gt=0,
         le=1e6,
         description="robust standard deviations above the median of the steps before that are a spike",

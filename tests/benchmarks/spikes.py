@@ -3,7 +3,8 @@
     python -m tests.benchmarks.spikes RUN [RUN ...]
 
 Of each setting: the steps that were judged, of them those whose loss, or gradient norm, counts as a spike, and the
-microseconds that judging a step takes. And of each run the largest loss and norm, in medians of 128 steps before.
+microseconds that judging a step takes. Of each run the largest loss and norm, in medians of 128 steps before. And what
+it takes to see that weights are finite, as is done before a save. In seconds of one processor.
 """
 
 import argparse
@@ -13,6 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
+
+from pretrain.checkpoint.finite import is_finite
 from pretrain.config.health import SpikesWarn
 from pretrain.observe.metrics import read_metrics
 from pretrain.observe.spikes import SpikeWatch
@@ -31,6 +35,7 @@ class _Step:
 
 
 def main() -> None:
+    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, nargs="+")
     runs = {path: _steps(read_metrics(path)) for path in parser.parse_args().runs}
@@ -41,6 +46,7 @@ def main() -> None:
     for window in WINDOWS:
         for k in KS:
             print(_row(window, k, list(runs.values())))
+    print(f"{_reading_s():.2f} s to see that 1 GB of weights is finite")
 
 
 def _steps(lines: list[dict[str, Any]]) -> list[_Step]:
@@ -51,6 +57,13 @@ def _steps(lines: list[dict[str, Any]]) -> list[_Step]:
 def _most(values: list[float]) -> float:
     """The largest of `values` after the first ones, by the median before it; 0: there are too few."""
     return max((values[n] / median(values[n - _USUAL : n]) for n in range(_USUAL, len(values))), default=0.0)
+
+
+def _reading_s() -> float:
+    values = torch.ones(250_000_000)
+    began_s = time.process_time()
+    assert is_finite(values)
+    return time.process_time() - began_s
 
 
 def _row(window: int, k: float, runs: list[list[_Step]]) -> str:

@@ -10,11 +10,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrain.checkpoint.finite import not_finite
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding
+from pretrain.objectives.base import Term
+from tests.helpers.families import family_config
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import build_engine, rows, tiny_config, train, whole_state
+from tests.helpers.tiny import ROWS, build_engine, rows, tiny_config, train, whole_state
 
 SHARDINGS: list[dict[str, Any]] = [
     {"zero": 0},
@@ -113,16 +116,44 @@ def test_a_bad_gradient_counts_wherever_it_is_applied(sharding: dict[str, Any]) 
     assert second[2] > 0
 
 
+def _after_a_bad_term(bad: float) -> tuple[bool, bool, dict[str, float]]:
+    """The second term of BERT's loss is bad, in one micro-batch; the first is good."""
+    engine = build_engine(family_config("bert", parallel={"pipeline": 2}, batch={"micro_sequences": 2}))
+    source, terms, calls = SyntheticStream(engine.config), engine.objective.terms, []
+
+    def spoilt(outputs: Any, batch: Any) -> dict[str, Term]:
+        found = terms(outputs, batch)
+        calls.append(1)
+        second = found["next_sentence"]
+        return found if len(calls) > 1 else {**found, "next_sentence": Term(second.sum * bad, second.count)}
+
+    engine.objective.terms = spoilt  # type: ignore[method-assign]
+    before = whole_state(engine)
+    result = engine.train_step(source.batch(0, ROWS, 0, 1), 1e-3, 1)
+    after = whole_state(engine)
+    unchanged = all(np.array_equal(before[name], after[name]) for name in before)
+    return result.skipped, unchanged, {name: value for name, (value, _) in result.terms.items()}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_term_that_is_bad_beside_a_good_one_changes_nothing(bad: float) -> None:
+    for skipped, unchanged, sums in run_ranks(2, _after_a_bad_term, bad):
+        assert (skipped, unchanged) == (True, True)
+        assert np.isfinite(sums["tokens"])
+        assert not np.isfinite(sums["next_sentence"])
+
+
 def _begun_again(parallels: Sequence[dict[str, Any]]) -> list[tuple[bool, Any, Any]]:
     found = []
     for parallel in parallels:
         engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale={"start": 2.0**20}))
-        begun, first = whole_state(engine), train(engine, range(4))
+        begun, first = whole_state(engine), train(engine, range(8))
+        assert engine.updates
         assert engine.loss_scale is not None
         assert engine.loss_scale.value < 2.0**20
         engine.initialise()
         state = whole_state(engine)
-        found.append((all(np.array_equal(begun[name], state[name]) for name in begun), first, train(engine, range(4))))
+        found.append((all(np.array_equal(begun[name], state[name]) for name in begun), first, train(engine, range(8))))
         meet_again()
     return found
 
