@@ -153,7 +153,7 @@ def test_a_run_whose_disk_fails_again_and_again_is_the_same_run(seed: int, confi
 
 @pytest.mark.slow
 def test_a_quota_is_a_full_disk(dataset: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    """One that never has room for a first checkpoint: the run ends at its limit, and begins again once there is some."""
+    """One that never has room for a first checkpoint: it ends at its limit, and begins again once there is some."""
     with small_disk(tmp_path / "disk", 1 << 17) as disk:
         config = write_config(dataset, disk)
         process = command.Command(
