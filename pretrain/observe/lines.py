@@ -176,8 +176,8 @@ class Lines:
         time.sleep(_AGAIN_S)
 
     def _is_whole(self) -> bool:
-        """Whether the path leads to the open file, and that has all that was written."""
-        return self._is_there() and os.fstat(self._file).st_size >= self._end
+        """Whether the path leads to the open file, and that has what was written and no more."""
+        return self._is_there() and os.fstat(self._file).st_size == self._end
 
     def _is_there(self) -> bool:
         try:

@@ -123,6 +123,10 @@ def test_a_volume_that_turns_read_only_ends_the_run_on_all_ranks_with_what_is_sa
         assert any("metrics.jsonl cannot be written (Read-only file system)" in line for line in said)
         assert any("failed: Read-only file system" in line and "restore access" in line for line in said)
         assert "after 2 tries the run ends" in said[-1]
+        again = command.run(*arguments)
+        assert again.returncode == 1, "the same command may find it well later"
+        assert f"{run} cannot be written (Read-only file system)" in again.stderr
+        assert again.stderr.count("pretrain: ") == 1
         disk.repair()
         assert (run / "checkpoints" / "step-00000008").exists()
         done = command.run(*arguments)
@@ -153,7 +157,7 @@ def test_a_run_whose_disk_fails_again_and_again_is_the_same_run(seed: int, confi
 
 @pytest.mark.slow
 def test_a_quota_is_a_full_disk(dataset: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    """It never has room for a first checkpoint: the run ends at its limit, and begins again once there is some."""
+    """One that never has room for a first checkpoint: it ends at its limit, and begins again once there is some."""
     with small_disk(tmp_path / "disk", 1 << 17) as disk:
         config = write_config(dataset, disk)
         process = command.Command(
@@ -165,6 +169,12 @@ def test_a_quota_is_a_full_disk(dataset: Path, uninterrupted: Path, tmp_path: Pa
         assert "24 steps are lost" in sentences(process)[-1]
         assert process.printed.count("MLflow at sqlite:") == 1, "its own trouble is said once, and ends nothing"
         assert metrics(disk / "run")[-1]["step"] == 24, "it ends at its limit"
+        ballast = fill(disk)
+        again = command.run("train", config, *TENSOR_2)
+        assert again.returncode == 1
+        assert "config.yaml cannot be written (No space left on device)" in again.stderr
+        assert again.stderr.count("pretrain: ") == 1
+        ballast.unlink()
         resize(disk, 64 << 20)
         assert command.run("train", config, *TENSOR_2).returncode == 0
         assert_same_run(disk / "run", uninterrupted, tolerance=0)

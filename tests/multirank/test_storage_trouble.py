@@ -36,7 +36,9 @@ class _Tried(NamedTuple):
     end: str
 
 
-def _train_while_the_last_rank_cannot_write(directory: Path, failures: float, limit_steps: int) -> _Tried:
+def _train_while_the_last_rank_cannot_write(
+    directory: Path, failures: float, limit_steps: int, in_flight: int
+) -> _Tried:
     """As the loop does, every second step; the last rank's disk is full for so many tries."""
     engine = build_engine(tiny_config())
     whole_write, left = files.write, [failures]
@@ -56,7 +58,7 @@ def _train_while_the_last_rank_cannot_write(directory: Path, failures: float, li
             patch.setattr(files, "write", write)
         step, limits = 0, Unsaved(0, limit_steps)
         try:
-            with Saver(directory, keep=2, in_flight=1, failed=failed.append, unsaved=limits) as saver:
+            with Saver(directory, 2, in_flight, failed=failed.append, unsaved=limits) as saver:
                 while step < 12:
                     step += 1
                     train(engine, range(step, step + 1))
@@ -71,8 +73,11 @@ def _train_while_the_last_rank_cannot_write(directory: Path, failures: float, li
     return _Tried(begun, [failure.step for failure in failed], "")
 
 
-def test_a_save_that_fails_on_one_rank_is_tried_again_by_all_while_training_goes_on(tmp_path: Path) -> None:
-    first, *others = run_ranks(2, _train_while_the_last_rank_cannot_write, tmp_path, 2, 100)
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_a_save_that_fails_on_one_rank_is_tried_again_by_all_while_training_goes_on(
+    in_flight: int, tmp_path: Path
+) -> None:
+    first, *others = run_ranks(2, _train_while_the_last_rank_cannot_write, tmp_path, 2, 100, in_flight)
     assert first.end == ""
     assert first.failed[0] == 2, "the first save failed, and training went on"
     assert len(first.failed) == 2
@@ -83,7 +88,7 @@ def test_a_save_that_fails_on_one_rank_is_tried_again_by_all_while_training_goes
 
 def test_too_much_unsaved_ends_the_run_at_the_same_step_on_all_ranks(tmp_path: Path) -> None:
     run_ranks(1, save_steps, tmp_path, [1], 2)
-    first, *others = run_ranks(2, _train_while_the_last_rank_cannot_write, tmp_path, math.inf, 5)
+    first, *others = run_ranks(2, _train_while_the_last_rank_cannot_write, tmp_path, math.inf, 5, 1)
     assert first.begun[-1] == 5
     assert first.failed[-3:] == [5, 5, 5], "the last save is tried three times"
     assert "step-00000005 failed: no space left" in first.end

@@ -109,6 +109,16 @@ def test_what_was_cut_short_keeps_what_is_there_and_says_what_is_lost(log: Log) 
     assert "bytes of lines are lost" in log.said[0]
 
 
+def test_what_others_append_does_not_stay(log: Log) -> None:
+    log.add(5)
+    assert log.whole()
+    with log.path.open("a") as file:
+        file.write('{"number": -1}\n' * 100)
+    log.add(1)
+    assert log.whole()
+    assert not log.said
+
+
 def test_what_a_disk_took_and_lost_is_written_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """As network file systems do: writing succeeds, and syncing says that nothing of it was kept."""
     log.add(30)

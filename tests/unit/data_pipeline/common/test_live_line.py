@@ -1,0 +1,36 @@
+"""The live line where what it is written to fails."""
+
+import errno
+import io
+import os
+
+import pytest
+
+from data_pipeline.common.live_line import LiveLine
+
+
+class _Failing(io.StringIO):
+    """A stream whose file can't be written."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code, self.tries = code, 0
+
+    def write(self, text: str) -> int:
+        self.tries += 1
+        raise OSError(self.code, os.strerror(self.code))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_log_on_a_disk_in_trouble_does_not_end_what_is_logged(code: int) -> None:
+    stream = _Failing(code)
+    line = LiveLine(stream)
+    for number in range(3):
+        line.say(f"step {number}")
+    line.close()
+    assert stream.tries == 3, "it may be well again"
+
+
+def test_a_reader_that_is_gone_is_no_disk() -> None:
+    with pytest.raises(BrokenPipeError):
+        LiveLine(_Failing(errno.EPIPE)).say("step 1")
