@@ -115,7 +115,7 @@ def _wait(store: Store, keys: list[str], patience: Patience, missing: Callable[[
             store.wait(keys, timedelta(seconds=patience.turn_s))
             return
         except RuntimeError as error:
-            if type(error).__name__ == "DistNetworkError":  # torch's: there is no store any more
+            if type(error).__name__ != "DistStoreError":  # torch's for "not yet": there is no store any more
                 raise NotMetError(f"{_GONE}: look for what it printed, and start all ranks again") from None
         if patience.over:
             raise NotMetError(

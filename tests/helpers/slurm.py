@@ -11,6 +11,7 @@ which are requeued after 15 s of grace.
 """
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from pretrain.process.local import free_port
 from tests.helpers.command import LAUNCHER
 from tests.helpers.slurm_config import Host, local_hosts, write_config
 
@@ -32,6 +32,7 @@ OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMO
 """states that a job does not leave by itself"""
 _ROOT = Path(__file__).parents[2]
 _POLL_S, _TRIES = 0.3, 5
+_JOBS = 1000  # at most, of one Slurm
 _BUSY = ("timed out", "Unable to contact slurm controller")
 _ENDING_S = 30.0
 
@@ -52,6 +53,8 @@ class Slurm:
         self._hosts = {host.node: host for host in (hosts or local_hosts(nodes))}
         self._controller = controller
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        # Slurm knows a job's processes by names of node and job, and ends what another one on this machine has there.
+        self._first = random.SystemRandom().randrange(1, 60_000) * _JOBS
         self.directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # munge's socket needs a short path
 
     @property
@@ -60,7 +63,7 @@ class Slurm:
 
     def __enter__(self) -> Self:
         try:
-            self._environment = write_config(self.directory, list(self._hosts.values()), self._controller, free_port())
+            self._environment = write_config(self.directory, list(self._hosts.values()), self._controller, self._first)
             self._environment |= self._of_commands()
             munge = {name: f"--{name}={self.directory}/munge.{name}" for name in ("key-file", "pid-file", "log-file")}
             socket = f"--socket={self.directory}/munge.socket"
@@ -249,9 +252,13 @@ class Slurm:
                     daemon.poll()
                 time.sleep(_POLL_S)
         self._daemons.clear()
-        for path in Path("/sys/fs/cgroup").glob("*/slurm_*"):
-            if path.name.removeprefix("slurm_") in self._hosts:
-                _remove_group(path)
+        for node in self._hosts:
+            for path in Path("/sys/fs/cgroup").glob(f"*/slurm_{node}/uid_*/job_*"):
+                if 0 <= int(path.name.removeprefix("job_")) - self._first < _JOBS:
+                    _remove_group(path)
+            for pattern in (f"*/slurm_{node}/uid_*", f"*/slurm_{node}"):
+                for path in Path("/sys/fs/cgroup").glob(pattern):
+                    _remove(path)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
@@ -269,5 +276,9 @@ def _remove_group(path: Path) -> None:
     """An empty control group with those in it."""
     for inner in [child for child in path.iterdir() if child.is_dir()]:
         _remove_group(inner)
+    _remove(path)
+
+
+def _remove(path: Path) -> None:
     with suppress(OSError):  # one that is not empty stays
         path.rmdir()

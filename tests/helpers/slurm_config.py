@@ -15,6 +15,7 @@ ClusterName=tests
 SlurmctldHost={host}({controller})
 SlurmctldPort={port}
 SlurmUser=root
+FirstJobId={first_job}
 AuthInfo=socket={directory}/munge.socket,cred_expire=5
 CredType=cred/munge
 MpiDefault=none
@@ -65,7 +66,7 @@ def local_hosts(count: int) -> list[Host]:
     return [Host(f"n{number}", socket.gethostname().split(".")[0], "127.0.0.1", free_port()) for number in range(count)]
 
 
-def write_config(directory: Path, hosts: list[Host], controller: str, port: int) -> dict[str, str]:
+def write_config(directory: Path, hosts: list[Host], controller: str, first_job: int) -> dict[str, str]:
     """Fills `directory`, and returns the variable that tells Slurm's commands of it."""
     for name in ("state", "jobs", *(f"spool-{host.node}" for host in hosts)):
         (directory / name).mkdir()
@@ -79,7 +80,8 @@ def write_config(directory: Path, hosts: list[Host], controller: str, port: int)
     text = _CONFIG.format(
         host=socket.gethostname().split(".")[0],
         controller=controller,
-        port=port,
+        port=free_port(),
+        first_job=first_job,
         directory=directory,
         tracking="proctrack/cgroup" if freezer else "proctrack/linuxproc",
     )
