@@ -116,7 +116,8 @@ def test_a_volume_that_turns_read_only_ends_the_run_on_all_ranks_with_what_is_sa
         run = disk.place / "run"
         arguments = ("train", config, f"run.dir={run}", *TENSOR_2)
         process = command.Command(*arguments, first=partial(impatient, (0.1,)))
-        wait_for(process, (run / "checkpoints" / "step-00000008").exists)
+        events = run / "events.jsonl"
+        wait_for(process, lambda: events.exists() and '"saved", "step": 8' in events.read_text())  # and so on the disk
         disk.fail()
         assert process.wait(120) == 1, process.printed
         said = sentences(process)
