@@ -86,12 +86,16 @@ class Lines:
             raise self._ended
 
     def settle(self, timeout_s: float) -> None:
-        """Raises RunError if the file does not have every line so far within this time."""
-        self.flush(timeout_s)
+        """Raises RunError if the disk does not confirm every line so far within this time."""
+        with self._changed:
+            self._wants_sync = True
+            self._changed.notify_all()
+            confirmed = self._changed.wait_for(lambda: not self._wants_sync or self._ended is not None, timeout_s)
         self.check()
-        if missing := self._missing:
+        if not confirmed:
             why = self._trouble.strerror if self._trouble is not None else "the disk does not answer"
-            raise RunError(f"{self.path} cannot be written ({why}): {missing:,} lines of it are lost")
+            number = len(self._pending) + len(self._unconfirmed)
+            raise RunError(f"{self.path} cannot be written ({why}): {number:,} lines of it may be lost")
 
     @property
     def in_trouble(self) -> bool:
@@ -150,6 +154,8 @@ class Lines:
     def _wrote(self, lines: list[bytes], synced: bool) -> None:
         self._unconfirmed.extend(lines)
         self._end += sum(map(len, lines))
+        while self._unconfirmed and (synced or len(self._unconfirmed) > _MOST):
+            self._held += len(self._unconfirmed.popleft())
         with self._changed:
             for _ in lines:
                 self._pending.popleft()
@@ -158,8 +164,6 @@ class Lines:
             # A sync that was asked for while this one went on may be about lines that came later.
             self._wants_sync = self._wants_sync and not (synced and not self._pending)
             self._changed.notify_all()
-        while self._unconfirmed and (synced or len(self._unconfirmed) > _MOST):
-            self._held += len(self._unconfirmed.popleft())
         if over:
             self._warn(f"{self.path} is written again, with all lines of the time between")
 
