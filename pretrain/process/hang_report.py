@@ -73,11 +73,15 @@ def stands() -> tuple[dict[int, Stand], dict[int, str]]:
 
 
 def _exchange(inner: list[FrameType]) -> str | None:
-    """The collective that these calls, innermost first, wait in."""
+    """The collective that these calls, innermost first, wait in. Where a library has several at once, its own function
+    that does."""
+    caller = ""
     for frame in reversed(inner):
-        path = frame.f_code.co_filename
+        path, name = frame.f_code.co_filename, frame.f_code.co_name
         if _EXCHANGES in path and not path.endswith(_WRAPPER):
-            return frame.f_code.co_name
+            return caller if name.startswith("_") and caller else name
+        if any(library in path for library in _LIBRARIES):
+            caller = name
     for frame in inner[:1]:
         code = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         if ".wait(" in code and any(library in frame.f_code.co_filename for library in _LIBRARIES):

@@ -42,7 +42,9 @@ def judge(reports: Mapping[int, Report], places: Sequence[Place], hang_s: float,
     lines = [begun, *(f"  {one}" for one in found)]
     for (_, line), ranks in sorted(elsewhere.items(), key=lambda item: len(item[1]))[:_MOST_STACKS]:
         lines += [f"  the stack of rank {ranks[0]}, at {line}:", *_indented(reports[ranks[0]].stack)]
-    lines.append(f"  each rank's stack is in {folder}; the same command goes on from the newest checkpoint")
+    lines.append(
+        f"  each rank's stack is in {folder}; the same command goes on from the newest checkpoint, or begins again"
+    )
     facts = {
         "step": step,
         "hang_s": hang_s,

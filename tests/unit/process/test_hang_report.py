@@ -44,6 +44,18 @@ def test_the_collective_is_the_one_that_our_line_called() -> None:
     assert "in all_gather\n" in place.stack
 
 
+def test_of_several_at_once_the_library_s_function_is_named() -> None:
+    place = stand(
+        frame_in(
+            (OURS, "step", "inner()"),
+            ("/lib/megatron/core/distributed/buffer.py", "start_grad_sync", "inner()"),
+            ("/lib/python3/contextlib.py", "__exit__", "inner()"),
+            ("/lib/torch/distributed/distributed_c10d.py", "_coalescing_manager", "inner()"),
+        )
+    )
+    assert place.waits_in == "start_grad_sync"
+
+
 def test_elsewhere_there_is_none() -> None:
     place = stand(frame_in((OURS, "largest", "inner()"), ("/lib/numpy/core.py", "wait", "inner()")))
     assert place.waits_in is None
