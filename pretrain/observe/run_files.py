@@ -15,6 +15,7 @@ from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics
 from pretrain.process.urgency import Urgency
 
 _PATIENCE_S = 60.0  # with a disk, when the run is to end
+_CLOSE_S = 5.0  # with one that is in trouble, when the run has ended by an error
 
 
 class RunFiles:
@@ -78,7 +79,7 @@ class RunFiles:
     def close(self) -> None:
         """Writes what is left, if the disk takes it."""
         for lines in self._all:
-            if number := lines.close():
+            if number := lines.close(_CLOSE_S):
                 self._alarm(f"{number:,} lines of {lines.path} could not be written and are lost")
 
     @property

@@ -24,7 +24,7 @@ def impatient(tries: tuple[float, ...] = (0.2,) * 8) -> None:
     """Before a command: what is tried again is so at once."""
     saver._LAST_TRIES_S = tries
     unsaved._FIRST_S = lines._AGAIN_S = 0.05
-    run_files._PATIENCE_S = 10.0
+    run_files._PATIENCE_S, run_files._CLOSE_S = 10.0, 0.5
 
 
 def faulty(directory: Path, share: float, seed: int) -> None:
