@@ -18,7 +18,7 @@ from tests.end_to_end.test_train import assert_same_run, metrics, wait_for_steps
 from tests.helpers import command
 
 _SETTINGS = ("parallel.tensor=2", "health.hang_s=2", "health.timeout_s=100", "checkpoint.every_steps=4")
-_WITHIN_S = 60
+_WITHIN_S = 120
 
 
 def start(config: Path, *settings: str, first: Callable[[], object] | None = None) -> list[command.Command]:
