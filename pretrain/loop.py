@@ -14,7 +14,7 @@ from data_pipeline.loader import load
 from pretrain.bad_steps import BadSteps
 from pretrain.build import Training, starting_weights, versions
 from pretrain.checkpoint import change, directory, skips, store
-from pretrain.checkpoint.collective import file_group, on_leader
+from pretrain.checkpoint.collective import file_group, on_leader, together
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
@@ -90,12 +90,13 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             without = bad_steps.judge(step, batch, result, saves)
             if without is not None:
                 saver.wait()  # as the newest may still be on its way
-                log.went_back(without, step - 1)
+                together("going back", partial(log.went_back, without, step - 1))  # on the disk before all that follows
                 start, config = _start(run, log, checkpoints)  # as after a crash
                 step, tokens, save_seconds = start.step, start.tokens, 0.0
                 batches, bad_steps = _from(run, log, config, parts, start)
-                log.went_back(config, step)
+                together("going back", partial(log.went_back, config, step))
                 bad_steps.returned(step)
+                stopping = False  # the next step asks again, and the run saves after it
                 continue
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(
