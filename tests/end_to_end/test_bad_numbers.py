@@ -253,7 +253,7 @@ def test_twice_at_the_same_step_ends_the_run_with_its_documents(write: Callable[
 
 
 def _spoil(what: str) -> None:
-    """Has steps on noise have a loss that is not a number, leave a moment that is infinite, or meet a signal to stop."""
+    """Steps on noise have a loss that is not a number, leave a moment that is infinite, or meet a signal to stop."""
     from pretrain.engine.megatron.engine import MegatronEngine
 
     step_of = MegatronEngine.train_step
