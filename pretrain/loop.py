@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -97,14 +98,14 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             without = bad_steps.judge(step, batch, result, saves)
             if without is not None:
                 saver.drain()  # as the newest may still be on its way
-                log.went_back(without, step - 1)
+                together("going back", partial(log.went_back, without, step - 1), group)  # before all that follows
                 start, config = resume(run, log, checkpoints, group)  # as after a crash
                 step, tokens, stream, save_seconds = start.step, start.tokens, skipping(run.stream, config), 0.0
                 batches = batches_from(run, config, parts, start, stream)
                 bad_steps = BadSteps(run, log, config, stream, start)
-                log.went_back(config, step)
+                together("going back", partial(log.went_back, config, step), group)
                 bad_steps.returned(step)
-                stopping = False  # who asked for it asks again
+                stopping = False  # the next step asks again, and the run saves after it
                 continue
             if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
                 raise RunError(

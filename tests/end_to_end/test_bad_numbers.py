@@ -253,7 +253,7 @@ def test_twice_at_the_same_step_ends_the_run_with_its_documents(write: Callable[
 
 
 def _spoil(what: str) -> None:
-    """Has steps on noise have a loss that is not a number, or leave a moment that is infinite."""
+    """Steps on noise have a loss that is not a number, leave a moment that is infinite, or meet a signal to stop."""
     from pretrain.engine.megatron.engine import MegatronEngine
 
     step_of = MegatronEngine.train_step
@@ -262,6 +262,8 @@ def _spoil(what: str) -> None:
         noise = bool((batch.sample_ids[:, 0] == 1).any())
         if noise and what == "loss":
             batch.loss_mask[0, 0] = np.nan
+        if noise and what == "stop":
+            os.kill(os.getpid(), signal.SIGTERM)
         result = step_of(self, batch, learning_rate, step)
         if noise and what == "moment":
             moments = [part for name, part in self.state().items() if name.startswith("exp_avg_sq/")]
@@ -269,6 +271,16 @@ def _spoil(what: str) -> None:
         return result
 
     MegatronEngine.train_step = spoilt  # type: ignore[method-assign]
+
+
+def test_asked_to_stop_at_the_noise_it_goes_back_first_and_saves(
+    write: Callable[..., Path], clean: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    train(write("run"), ACT, status=75, first=partial(_spoil, "stop"))
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == list(range(1, 17)), "15, and one more"
+    assert (tmp_path / "run" / "checkpoints" / "step-00000016").is_dir()
+    train(write("run"), ACT)
+    assert_same(read_metrics(tmp_path / "run"), clean())
 
 
 WARN = "health.spike=warn"
