@@ -142,7 +142,8 @@ class Saver:
                 if delay_s is None:
                     tries, steps = 1 + len(_LAST_TRIES_S), self._unsaved.steps(record.step)
                     raise RunError(f"{error}; after {tries} tries the run ends, and {steps:,} steps are lost") from None
-                time.sleep(delay_s)
+                with beats.at_files():
+                    time.sleep(delay_s)
         return time.perf_counter() - started_s
 
     def wait(self, timeout_s: float | None = None) -> None:

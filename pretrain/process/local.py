@@ -80,26 +80,25 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     failed: int | None = None
     deadline = float("inf")
-    while None in [process.poll() for process in processes]:  # each is asked, or the status of a later one stays unseen
-        for process in processes:
+    while True:
+        running = None in [process.poll() for process in processes]  # each is asked, or a later one's stays unseen
+        for rank, process in enumerate(processes):
             if failed is None and process.returncode not in (None, 0, STOPPED):
                 failed = process.returncode
                 if failed < 0:  # it could not say anything itself
-                    number = processes.index(process)
                     name = signal.Signals(-failed).name
                     why = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
-                    print(f"pretrain: rank {number} was ended by {name}{why}", file=sys.stderr)
+                    print(f"pretrain: rank {rank} was ended by {name}{why}", file=sys.stderr)
                 deadline = time.monotonic() + _GRACE_S
+        if not running:
+            break
         if time.monotonic() > deadline:
             for process in processes:
                 if process.poll() is None:
                     process.kill()
         time.sleep(0.05)
-    codes = [process.returncode for process in processes]
     if failed is None:
-        failed = next((code for code in codes if code not in (0, STOPPED)), None)
-    if failed is None:
-        return max(codes)
+        return max(process.returncode for process in processes)
     return failed if failed > 0 else 1
 
 

@@ -186,25 +186,26 @@ def _die() -> None:
 
 def _die_at(moment: str) -> None:
     """Has the rank that reports be killed at a moment between finding the noise and having passed it."""
-    from pretrain import loop
-    from pretrain.observe import log
+    from pretrain import resume
+    from pretrain.observe import run_files
+    from pretrain.observe.run_files import RunFiles
 
-    event, write, cut, load = log._Reports.event, log._Reports._write_config, log.MetricsLog, loop.store.load
+    event, write, cut, load = RunFiles.event, RunFiles._write_config, run_files.MetricsLog, resume.store.load
     began = []
 
     def dying_event(self: Any, name: str, **facts: Any) -> None:
         event(self, name, **facts)
         if (moment, name) in (("the spike is told", "spike"), ("the return is told", "went_back")):
+            assert self._events.flush(60)
             _die()
 
-    def dying_write(self: Any, config: Any) -> Path:
+    def dying_write(self: Any, config: Any) -> None:
         began.append(1)
         if len(began) > 1 and moment == "metrics are cut":
             _die()
-        path = write(self, config)
+        write(self, config)
         if len(began) > 1 and moment == "the skip is on disk":
             _die()
-        return path
 
     def dying_cut(*arguments: Any) -> Any:
         if arguments[1] == BAD - 1 and moment == "nothing is written":
@@ -217,10 +218,10 @@ def _die_at(moment: str) -> None:
             _die()
         return loaded
 
-    log._Reports.event = dying_event  # type: ignore[method-assign]
-    log._Reports._write_config = dying_write  # type: ignore[method-assign]
-    log.MetricsLog = dying_cut  # type: ignore[misc, assignment]
-    loop.store.load = dying_load  # type: ignore[assignment]
+    RunFiles.event = dying_event  # type: ignore[method-assign]
+    RunFiles._write_config = dying_write  # type: ignore[method-assign]
+    run_files.MetricsLog = dying_cut  # type: ignore[misc, assignment]
+    resume.store.load = dying_load  # type: ignore[assignment]
 
 
 def test_killed_at_every_moment_of_going_back_it_is_the_same_run(
@@ -233,7 +234,8 @@ def test_killed_at_every_moment_of_going_back_it_is_the_same_run(
         "the return is told",
     )  # fmt: skip
     for moment in moments:
-        train(config, *layout, ACT, status=1, first=partial(_die_at, moment))
+        said = train(config, *layout, ACT, status=1, first=partial(_die_at, moment))
+        assert "was ended by SIGKILL" in said, moment
         assert not events(tmp_path / "run", "finished")
     train(config, *layout, ACT)
     assert_same(read_metrics(tmp_path / "run"), clean(*layout))

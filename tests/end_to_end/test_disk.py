@@ -2,7 +2,9 @@
 with what is wrong and a checkpoint to go on from."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 
 from pretrain.checkpoint import saver, unsaved
 from pretrain.observe import lines, run_files
+from pretrain.observe.metrics import read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.end_to_end.test_train import TENSOR_2, assert_same_run, metrics, wait_for_steps
 from tests.helpers import command
@@ -91,22 +94,26 @@ def test_a_run_directory_that_is_deleted_is_made_again(config: Path, uninterrupt
 
 
 def test_a_run_whose_directory_another_has_taken_ends(config: Path) -> None:
-    run = config.parent / "run"
-    process = command.Command("train", config, "train.steps=100000", *TENSOR_2, first=impatient)
+    run, endless = config.parent / "run", "train.steps=100000"
+    process = command.Command("train", config, endless, *TENSOR_2, first=impatient)
     wait_for_steps(process, run, 3)
+    ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for rank in ranks:
+        os.kill(int(rank), signal.SIGSTOP)  # or it would have the directory back before another could come
     run.rename(run.with_name("moved"))
-    other = command.Command("train", config, "run.name=other")
+    other = command.Command("train", config, endless)
     try:
-        # The first may have made the directory again before the other came: then that one is refused.
-        ended = (other, process) if other.wait(120) == 2 else (process, other)
-        if ended[0] is process:
-            assert process.wait(120) == 1, process.printed
-            assert "another run writes to it by now" in sentences(process)[-1]
-            assert len(metrics(run)) == 24, "it did not touch the other's files"
-        else:
-            assert "another run is writing" in sentences(other)[0]
+        wait_for_steps(other, run, 3)
+        for rank in ranks:
+            os.kill(int(rank), signal.SIGCONT)
+        assert process.wait(120) == 1, process.printed
+        assert sentences(process)[-1].endswith("was deleted under this run, and another run writes to it by now")
+        assert other.poll() is None, other.printed
     finally:
+        other.kill()
         process.kill()
+    steps = [line["step"] for line in read_metrics(run)]
+    assert steps == list(range(1, len(steps) + 1)), "it did not touch the other's files"
 
 
 def test_a_volume_that_turns_read_only_ends_the_run_on_all_ranks_with_what_is_saved(

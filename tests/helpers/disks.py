@@ -6,6 +6,7 @@ with small_disk(tmp_path / "disk", 1 << 20) as disk: ...     # a tmpfs of its ow
 import errno
 import io
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ class BreakableDisk:
     """An ext4 in a file, which its kernel makes read-only under open files, as after an error of the medium."""
 
     def __init__(self, image: Path, place: Path, size_bytes: int) -> None:
+        if shutil.which("mkfs.ext4") is None:
+            pytest.skip("there is no mkfs.ext4 here")
         self._image, self.place = image, place
         with image.open("wb") as file:
             file.truncate(size_bytes)
@@ -121,6 +124,8 @@ def fails_now_and_then(directory: Path, share: float, seed: int) -> None:
 
 
 def _mount_or_skip(*arguments: object) -> None:
+    if shutil.which("mount") is None:
+        pytest.skip("there is no mount here")
     done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"mounting is not possible here: {done.stderr.strip()}")

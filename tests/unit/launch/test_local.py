@@ -26,3 +26,11 @@ def test_a_rank_that_fails_ends_the_others_whichever_it_is(failing: int, monkeyp
 )
 def test_the_status_of_ranks_that_end_by_themselves(statuses: list[int], expected: int) -> None:
     assert local._wait([_process(f"raise SystemExit({status})") for status in statuses]) == expected
+
+
+def test_a_rank_that_was_killed_is_named_also_where_all_end_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    processes = [_process(f"import os; os.kill(os.getpid(), {number})") for number in (15, 9)]
+    for process in processes:
+        process.wait()
+    assert local._wait(processes) == 1
+    assert capsys.readouterr().err == "pretrain: rank 0 was ended by SIGTERM\n"
