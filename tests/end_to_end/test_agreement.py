@@ -65,9 +65,13 @@ def test_the_same_data_elsewhere_is_no_difference(config: Path, dataset: Path) -
     assert [rank.poll() for rank in ranks] == [0, 0], [rank.printed for rank in ranks]
 
 
-def test_verify_and_eval_agree_first(config: Path, uninterrupted: Path) -> None:
+@pytest.mark.slow
+def test_verify_agrees_first(config: Path) -> None:
     layouts = (["verify", config, "--layouts", layout, "--out", config.parent / "v.json"] for layout in ("tp2", "pp2"))
     assert "--layouts is ['tp2pp1dp1'] on rank 0 and ['tp1pp2dp1'] on rank 1" in verdict(launched(*layouts))
+
+
+def test_eval_agrees_first(config: Path, uninterrupted: Path) -> None:
     asked = ["eval", uninterrupted, "--tasks", "heldout", "--out", config.parent / "report"]
     said = verdict(launched([*asked, "--seed", "1"], [*asked, "--seed", "2"]))
     assert "--seed is 1 on rank 0 and 2 on rank 1" in said

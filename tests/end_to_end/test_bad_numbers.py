@@ -109,9 +109,13 @@ LAYOUTS = {
     "tensor 2 x pipeline 2": ("parallel.tensor=2", "parallel.pipeline=2", "--nproc", "4"),
     "data 2, stage 3": ("parallel.zero=3", "parallel.zero_engine=deepspeed", "--nproc", "2"),
 }
+SLOW = ("one rank", "data 2, stage 3")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(LAYOUTS[name], marks=[pytest.mark.slow] if name in SLOW else [], id=name) for name in LAYOUTS],
+)
 def test_act_ends_as_the_run_that_never_had_the_noise(
     layout: tuple[str, ...], write: Callable[..., Path], clean: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -167,6 +171,7 @@ def test_warn_and_off_change_nothing(write: Callable[..., Path], tmp_path: Path)
     assert len(read_metrics(tmp_path / "off")) == STEPS
 
 
+@pytest.mark.slow
 def test_a_stop_before_the_noise_does_not_blind_the_run(
     write: Callable[..., Path], clean: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -275,6 +280,7 @@ def _spoil(what: str) -> None:
     MegatronEngine.train_step = spoilt  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_asked_to_stop_at_the_noise_it_goes_back_first_and_saves(
     write: Callable[..., Path], clean: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:

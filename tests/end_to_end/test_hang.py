@@ -53,7 +53,7 @@ def _slow_steps() -> None:
     MegatronEngine.train_step = train_step  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("stopped", [1, 0])
+@pytest.mark.parametrize("stopped", [pytest.param(1, marks=pytest.mark.slow), 0])
 def test_a_stopped_rank_is_named_with_where_the_other_waits_and_wakes_to_its_end(
     stopped: int, config: Path, uninterrupted: Path
 ) -> None:
@@ -131,6 +131,7 @@ def _rank_1_scores_slowly() -> None:
     MegatronEngine.score = score  # type: ignore[method-assign, assignment]
 
 
+@pytest.mark.slow
 def test_a_rank_that_takes_long_to_score_is_waited_for(config: Path) -> None:
     """Fourteen batches, so that the other waits for it for twice `hang_s`."""
     run = config.parent / "run"
@@ -163,6 +164,7 @@ def _rank_1_works_slowly() -> None:
     MegatronEngine.train_step = train_step  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_named_and_machines_are_tested_before(config: Path, uninterrupted: Path) -> None:
     run = config.parent / "run"
     settings = ("parallel.tensor=2", "health.straggler_steps=2", "health.preflight=warn")

@@ -67,7 +67,15 @@ def _after_bad_gradients(parallels: Sequence[dict[str, Any]], factor: float) -> 
     return found
 
 
-@pytest.mark.parametrize("factor", [float("inf"), float("nan"), 1e25], ids=["inf", "nan", "its square is beyond fp32"])
+@pytest.mark.parametrize(
+    "factor",
+    [
+        float("inf"),
+        pytest.param(float("nan"), marks=pytest.mark.slow),
+        pytest.param(1e25, marks=pytest.mark.slow),
+    ],
+    ids=["inf", "nan", "its square is beyond fp32"],
+)
 def test_a_gradient_that_is_bad_under_a_good_loss_changes_nothing(factor: float) -> None:
     ranks = run_ranks(2, _after_bad_gradients, SHARDINGS, factor)
     (*_, expected), *_ = ranks[0]
@@ -158,6 +166,7 @@ def _begun_again(parallels: Sequence[dict[str, Any]]) -> list[tuple[bool, Any, A
     return found
 
 
+@pytest.mark.slow
 def test_an_engine_that_has_made_steps_begins_again_as_a_new_one() -> None:
     for same, first, second in run_ranks(2, _begun_again, SHARDINGS)[0]:
         assert same

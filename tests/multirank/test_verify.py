@@ -32,6 +32,7 @@ def _configs() -> dict[str, Callable[[], RunConfig]]:
     small_decay = {"weight_decay": 0.01, "learning_rate": 1e-3}
     return {
         "gpt": lambda: tiny_config(model=_model(**DROPOUT)),
+        "gpt, more": lambda: tiny_config(model=_model(**DROPOUT)),
         "recomputing": lambda: tiny_config(model=_model(**DROPOUT), parallel={"recompute": "full"}),
         "packed": lambda: tiny_config(objective={"packing": "best_fit"}),
         "wide heads": lambda: tiny_config(model=_model(head_dim=64)),
@@ -55,7 +56,6 @@ TABLES: dict[str, list[Expected]] = {
         (faults.mask_lost, "pp2", 1, "token count", "", ()),
         (faults.dropout_shared, "dp2", 1, "gradient", "", (0,)),
         (faults.zero_divides_again, "dp2", 1, "gradient", "", (0,)),
-        (faults.parameter_nobody_trains, "pp2", 0, "initial weights", "", ()),
         (faults.slices_attend_to_themselves, "cp2", 1, "gradient", ".", (0,)),
         (faults.loss_not_a_number, "tp2", 1, "loss", "", ()),
         (faults.updates_not_shared, "dp2", 1, "replicas", ".", (0,)),
@@ -63,7 +63,6 @@ TABLES: dict[str, list[Expected]] = {
         (hidden_faults.layers_reversed, "pp2", 1, "gradient", ".", None),
         (hidden_faults.late_micro_batches_lost, "pp2", 1, "token count", "", ()),
         (hidden_faults.long_slices_swapped, "cp2", 1, "gradient", ".", (0,)),
-        (hidden_faults.power_off_by_one, "dp2", 3, "update", ".", (0,)),
         (hidden_faults.power_off_by_one, "dp2+zero2", 3, "update", ".", (0,)),
         (hidden_faults.schedule_off_by_one, "tp2", 3, "update", ".", (0,)),
         (hidden_faults.a_step_forgotten, "dp2", 2, "samples", "", None),
@@ -72,8 +71,12 @@ TABLES: dict[str, list[Expected]] = {
         (hidden_faults.dropout_left_on, "tp2", 1, "scores", "", ()),
         (hidden_faults.dropout_left_off, "tp2", 2, "gradient", ".", (0,)),
         (hidden_faults.dropout_of_the_first_batch_s_rows, "dp2", 2, "gradient", ".", (0,)),
-        (hidden_faults.rate_of_a_group_kept, "dp2", 2, "update", ".", (0,)),
         (hidden_faults.rate_of_a_group_kept, "dp2+zero2", 2, "update", ".", (0,)),
+    ],
+    "gpt, more": [
+        (hidden_faults.power_off_by_one, "dp2", 3, "update", ".", (0,)),
+        (hidden_faults.rate_of_a_group_kept, "dp2", 2, "update", ".", (0,)),
+        (faults.parameter_nobody_trains, "pp2", 0, "initial weights", "", ()),
     ],
     "recomputing": [(hidden_faults.recomputed_with_other_dropout, "pp2", 1, "gradient", ".", None)],
     "packed": [(faults.documents_lost, "pp2", 1, "gradient", ".", None)],
@@ -94,6 +97,10 @@ SOUND = {"packed": ["tp2+sp", "cp2"], "lamb": ["dp2"], "adafactor": ["dp2"]}
 _tables: dict[str, list[Row]] = {}
 
 
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if name == "gpt, more" else []
+
+
 def _table(name: str, meeting: Path) -> list[Row]:
     """Made once, with all its faults, as one of them costs a tenth of what a table of its own would."""
     if name not in _tables:
@@ -102,7 +109,7 @@ def _table(name: str, meeting: Path) -> list[Row]:
     return _tables[name]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in TABLES])
 def test_layouts_without_a_fault_are_the_same_run_beside_those_with_one(name: str, tmp_path: Path) -> None:
     check_sound(_table(name, tmp_path))
 
@@ -110,7 +117,7 @@ def test_layouts_without_a_fault_are_the_same_run_beside_those_with_one(name: st
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        pytest.param(name, expected, id=f"{name}-{expected[0].__name__}-{expected[1]}")
+        pytest.param(name, expected, marks=_marks(name), id=f"{name}-{expected[0].__name__}-{expected[1]}")
         for name, rows in TABLES.items()
         for expected in rows
     ],
@@ -123,22 +130,29 @@ def test_fault_is_found_where_it_is(name: str, expected: Expected, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("layouts", "titles"),
+    ("precisions", "layouts", "titles"),
     [
-        (["tp2pp2+sp+vp2", "cp2dp2+zero0"], [["one rank", "cp2dp2"], ["one rank", "tp2pp2+sp+vp2"]]),
+        (("fp32",), ["tp2pp2+sp+vp2", "cp2dp2+zero0"], [["one rank", "cp2dp2"], ["one rank", "tp2pp2+sp+vp2"]]),
         pytest.param(
-            ["tp2pp2+sp+vp2", "pp2dp2+zero0", "dp4+zero1", "tp2cp2+zero0", "cp4"],
-            [["one rank", "dp4+zero1", "tp2cp2", "cp4+zero1"], ["one rank", "pp2dp2"], ["one rank", "tp2pp2+sp+vp2"]],
+            ("fp32", "bf16"),
+            ["tp2pp2+sp+vp2", "cp2dp2+zero0", "pp2dp2+zero0", "dp4+zero1", "tp2cp2+zero0", "cp4"],
+            [
+                ["one rank", "cp2dp2", "dp4+zero1", "tp2cp2", "cp4+zero1"],
+                ["one rank", "pp2dp2"],
+                ["one rank", "tp2pp2+sp+vp2"],
+            ],
             marks=pytest.mark.slow,
         ),
     ],
     ids=["every way to split", "more layouts"],
 )
-def test_layouts_that_are_right_are_the_same_run(layouts: list[str], titles: list[list[str]], tmp_path: Path) -> None:
+def test_layouts_that_are_right_are_the_same_run(
+    precisions: tuple[str, ...], layouts: list[str], titles: list[list[str]], tmp_path: Path
+) -> None:
     """`titles` are those of the rows that need a network of one depth: of the shallowest first."""
-    rows = table(tiny_config(precision="bf16", model=_model(**DROPOUT)), tmp_path, layouts)
+    rows = table(tiny_config(precision=precisions[-1], model=_model(**DROPOUT)), tmp_path, layouts)
     check_sound(rows)
-    wanted = [f"{t} {p}" for alike in titles for p in ("fp32", "bf16") for t in alike]
+    wanted = [f"{t} {p}" for alike in titles for p in precisions for t in alike]
     assert [f"{row.job.title} {row.job.config.precision}" for row in rows] == wanted
     for row in rows:
         assert row.verdict is not None
@@ -149,6 +163,8 @@ def test_layouts_that_are_right_are_the_same_run(layouts: list[str], titles: lis
 
 
 AMONG_TWO: list[tuple[Fault, str]] = [(faults.norms_not_summed, "tp2+sp"), (hidden_faults.scores_swapped, "cp2")]
+ODD_SEEDS = (3, 7, 9)
+"""with which bf16 rounds alike on one rank and in fp32, by chance, where other layouts don't"""
 BETWEEN_STAGES: list[tuple[Fault, str]] = [
     (faults.tied_embedding_not_exchanged, "pp2"),
     (faults.mask_lost, "pp2"),
@@ -165,13 +181,15 @@ BETWEEN_STAGES: list[tuple[Fault, str]] = [
     ids=["bf16", "bf16 between stages", "fp16"],
 )
 def test_half_precision_alone_shows_it_too(precision: str, planted: list[tuple[Fault, str]], tmp_path: Path) -> None:
-    rows = table(tiny_config(precision=precision), tmp_path, [], planted)
+    config = tiny_config(precision=precision, run={"dir": "unused", "seed": ODD_SEEDS[0]})
+    rows = table(config, tmp_path, ["tp2", "tp2+sp"], planted)
     check_sound(rows)
     for fault, layout in planted:
         assert not of_fault(rows, fault, layout, precision).same
 
 
-@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (7, 9))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ODD_SEEDS[1:])
 def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: int, tmp_path: Path) -> None:
     check_sound(table(tiny_config(precision="bf16", run={"dir": "unused", "seed": seed}), tmp_path, ["tp2", "tp2+sp"]))
 

@@ -179,6 +179,7 @@ def _spoilt(parallels: Sequence[dict[str, Any]]) -> list[Any]:
     return found
 
 
+@pytest.mark.slow  # beside test_bad_gradients.py
 def test_a_gradient_that_is_not_finite_changes_nothing_on_any_sharding() -> None:
     (expected, *_), *_ = found = run_ranks(4, _spoilt, SHARDINGS)[0]
     for losses, skipped, unchanged in found:
