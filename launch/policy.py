@@ -13,9 +13,10 @@ from itertools import takewhile
 from typing import Literal
 
 from launch.attempts import Attempt
+from launch.run_files import HUNG
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_OF_MACHINES = ("LostPeersError", "HungError", "NotMetError")
+_OF_MACHINES = ("LostPeersError", HUNG, "NotMetError")
 """how reasons begin that say nothing of the run itself"""
 
 
@@ -43,12 +44,7 @@ def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
     failed = list(takewhile(lambda attempt: attempt.ending == "failed", reversed(attempts)))
     alike = list(takewhile(lambda attempt: (attempt.step, attempt.reason) == (last.step, last.reason), failed))
     if len(alike) > 1 and last.reason is not None and not last.reason.startswith(_OF_MACHINES):
-        return Decision(
-            "over",
-            f"failed twice in the same way{_at(last)}, on the same documents (`pretrain data trace` shows them): a "
-            f"problem of data or numbers, not of machines: {last.reason}",
-            1,
-        )
+        return Decision("over", f"failed twice in the same way{_same(last)}: {last.reason}", 1)
     fruitless = len(list(takewhile(lambda attempt: attempt.saved == last.saved, failed)))
     said = _without_advice(last.reason) if last.reason is not None else _silent(last.status)
     if fruitless > restarts:
@@ -58,6 +54,15 @@ def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
     from_step = "the beginning" if last.saved is None else f"step {last.saved:,}"
     why = f"failed{_at(last)} ({said}); start {fruitless} of {restarts} again, from {from_step}"
     return Decision("again", why, pause_s=pause_s)
+
+
+def _same(attempt: Attempt) -> str:
+    if not attempt.step:
+        return " before its first step, so another start does not help"
+    return (
+        f"{_at(attempt)}, on the same documents (`pretrain data trace` shows them), which is a problem of data or "
+        "numbers, not of machines"
+    )
 
 
 def _at(attempt: Attempt) -> str:

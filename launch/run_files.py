@@ -10,6 +10,7 @@ from typing import Any
 
 _TAIL_BYTES = 2**18
 """of a file that grows with the run, what is read: hundreds of lines"""
+HUNG = "HungError"
 _COMPLETE = re.compile("step-([0-9]+)")
 
 
@@ -50,9 +51,13 @@ def events(run_dir: Path, since: datetime | None = None) -> list[dict[str, Any]]
 
 
 def failure(run_dir: Path, since: datetime) -> str | None:
-    """What the run said of its end in error since then; None: it could not say anything."""
-    reasons = [event.get("reason") for event in events(run_dir, since) if event["event"] in ("failed", "hung")]
-    return next((reason for reason in reversed(reasons) if isinstance(reason, str)), None)
+    """What the run said of its end in error since then; None: it could not say anything. Of a hang, it begins with
+    HUNG."""
+    found = events(run_dir, since)
+    reasons = [event.get("reason") for event in found if event["event"] == "failed"]
+    reason = next((reason for reason in reversed(reasons) if isinstance(reason, str)), None)
+    hung = any(event["event"] == "hung" for event in found)
+    return f"{HUNG}: {reason or 'the run hangs'}" if hung else reason
 
 
 def heartbeat(run_dir: Path) -> dict[str, Any] | None:

@@ -119,7 +119,7 @@ class Supervisor:
         found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Progress(0, None)
         reason = run_files.failure(self.run_dir, began) if self.run_dir is not None and status != STOPPED else None
         if silent and reason is None:
-            reason = f"HungError: no sign of life for {self.silence_s:g} s"
+            reason = f"{run_files.HUNG}: no sign of life for {self.silence_s:g} s"
         return Attempt(
             began.isoformat(timespec="milliseconds"),
             datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -122,7 +122,7 @@ def _located(cluster: str) -> str:
 
 def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[Job], Callable[[], object]]:
     """The jobs, in order, and what writes the files that they need."""
-    config = load(RunConfig, options.config, options.overrides)
+    config = _tested(load(RunConfig, options.config, options.overrides))
     known = config if options.before and config.model.vocabulary is None else resolve(config)
     _check(known, site, options.nodes)
     run_dir = Path(config.run.dir).absolute()
@@ -148,6 +148,13 @@ def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list
         *(_beside(train, "after", number, text) for number, text in enumerate(options.after, 1)),
     ]
     return jobs, partial(snapshot.take, directory, config)
+
+
+def _tested(config: RunConfig) -> RunConfig:
+    """With tests of the machines at each start, unless the config says what it wants of them."""
+    if "preflight" in config.health.model_fields_set:
+        return config
+    return config.model_copy(update={"health": config.health.model_copy(update={"preflight": "warn"})})
 
 
 def _check(config: RunConfig, site: Site, nodes: int) -> None:

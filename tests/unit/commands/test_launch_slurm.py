@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from pretrain.commands import launch_slurm
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from tests.helpers.datasets import build_dataset, make_documents
 
@@ -39,6 +41,14 @@ def test_a_run_is_submitted_with_all_that_it_needs(given: list[str], capsys: pyt
     printed = capsys.readouterr().out
     assert "job 101: debug-gpt" in printed
     assert "pretrain launch status" in printed
+
+
+def test_machines_are_tested_unless_the_config_says_otherwise(given: list[str]) -> None:
+    kept = Path("runs/big/launch/config.yaml")
+    launch(*given)
+    assert load(RunConfig, kept).health.preflight == "warn"
+    launch(*given, "health.preflight=off")
+    assert load(RunConfig, kept).health.preflight == "off"
 
 
 def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:

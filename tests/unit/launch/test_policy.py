@@ -58,6 +58,13 @@ def test_the_same_failure_twice_at_the_same_step_is_of_data_or_numbers() -> None
     assert NAN in decision.why
 
 
+def test_the_same_failure_twice_before_the_first_step_is_of_no_documents() -> None:
+    decision = decide([attempt(1, step=0, saved=None, reason="RunError: n1 is slow")] * 2, restarts=9)
+    assert decision.why == (
+        "failed twice in the same way before its first step, so another start does not help: RunError: n1 is slow"
+    )
+
+
 @pytest.mark.parametrize("reason", [LOST, "HungError: step 13: rank 1 is missing", None])
 def test_a_lost_machine_at_the_same_step_is_not(reason: str | None) -> None:
     assert decide([attempt(1, reason=reason)] * 2, restarts=9).next == "again"

@@ -82,6 +82,19 @@ def test_what_fails_in_the_same_words_is_tried_twice(tmp_path: Path) -> None:
     assert "RunError: step 8: not finite" in said[-1]
 
 
+def test_a_hang_in_the_same_words_is_tried_again(tmp_path: Path) -> None:
+    lines = [
+        {"time": "2999-01-01T00:00:00.000+00:00", "event": "hung", "step": 8},
+        {"time": "2999-01-01T00:00:00.000+00:00", "event": "failed", "reason": "the run hangs at step 8"},
+    ]
+    told = "".join(f"echo '{json.dumps(line)}' >> events.jsonl; " for line in lines)
+    status, said = supervise(tmp_path, f"{step(7)} {told} exit 1", restarts=2)
+    assert status == 1
+    assert len(attempts.read(tmp_path / "launch")) == 3
+    assert "failed 3 times without a new checkpoint" in said[-1]
+    assert "HungError: the run hangs at step 8" in said[-1]
+
+
 def test_failures_of_an_earlier_start_are_not_taken_for_its_own(tmp_path: Path) -> None:
     event = {"time": "2001-01-01T00:00:00.000+00:00", "event": "failed", "reason": "RunError: old"}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n")
