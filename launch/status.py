@@ -3,7 +3,9 @@
 import statistics
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from launch import attempts, presence, run_files
 from launch.slurm import client, queueing
@@ -53,7 +55,7 @@ def status(run_dir: Path) -> Status:
     heard_s = max(0.0, time.time() - beat["time"]) if beat is not None else None
     jobs, state, why = _of_queue(directory)
     if state is None:
-        state, why = ("running", None) if presence.here(directory) is not None else _of_files(run_dir, heard_s)
+        state, why = ("running", None) if presence.here(directory) is not None else _of_files(run_dir, beat)
     total = _total_steps(run_dir)
     recent = [line["step_seconds"] for line in steps[-_RECENT:] if isinstance(line.get("step_seconds"), int | float)]
     left = (total - found.step) * statistics.median(recent) if total is not None and recent else None
@@ -97,17 +99,16 @@ def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]
     return tuple(named), state, why
 
 
-def _of_files(run_dir: Path, heard_s: float | None) -> tuple[str, str | None]:
-    if heard_s is not None and heard_s < _ALIVE_S:
-        return "running", None
-    endings = ("finished", "stopped", "failed", "hung")
+def _of_files(run_dir: Path, beat: dict[str, Any] | None) -> tuple[str, str | None]:
+    endings = ("finished", "stopped", "failed")
     last = next((event for event in reversed(run_files.events(run_dir)) if event["event"] in endings), None)
+    ended = datetime.fromisoformat(last["time"]).timestamp() if last is not None else 0.0
+    if beat is not None and beat["time"] > max(ended, time.time() - _ALIVE_S):
+        return "running", None
     if (run_dir / "launch" / "cancelled").exists() and (last is None or last["event"] != "finished"):
         return "cancelled", None
     if last is None:
         return "unknown", "it has not begun, or was ended from outside"
-    if last["event"] == "hung":
-        return "failed", last.get("reason")
     return last["event"], last.get("reason")
 
 

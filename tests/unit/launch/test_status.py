@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_the_last_ending_counts(run: Path, name: str) -> None:
     event(run, name, reason="why")
     event(run, "warning", text="x")
     assert (status(run).state, status(run).why) == (name, "why")
+
+
+def test_a_run_that_has_just_ended_has_ended(run: Path) -> None:
+    beat(run, 3.0)
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps({"time": datetime.now(UTC).isoformat(), "event": "finished"}) + "\n")
+    assert status(run).state == "finished"
+    beat(run, -1.0)  # of another start, after it
+    assert status(run).state == "running"
 
 
 def test_starts_and_what_was_done_after_the_last(run: Path) -> None:
