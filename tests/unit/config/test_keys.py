@@ -48,6 +48,8 @@ def test_every_key_says_what_it_means() -> None:
 def test_every_key_of_every_shipped_config_is_listed() -> None:
     listed = {key.dotted.replace("[]", "") for key in RUN}
     for name in shipped():
+        if name.startswith("cluster/"):
+            continue  # read as a site, of `pretrain launch`
         if name.startswith("data/"):
             continue
         config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])

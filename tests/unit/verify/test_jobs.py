@@ -14,7 +14,7 @@ from pretrain.plan.ramp import batch_sizes
 from pretrain.plan.split import split_layers
 from pretrain.verify.jobs import fits, plan
 
-CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in ("data",))
+CONFIGS = sorted(path for path in Path("configs").glob("*/*.yaml") if path.parent.name not in ("data", "cluster"))
 CONFIGS = [path for path in CONFIGS if path.stem != "common"]
 
 
