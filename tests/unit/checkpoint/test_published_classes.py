@@ -22,7 +22,6 @@ CLASSES = {
     "transformer/": "MarianMTModel",
     "bart/": "BartForConditionalGeneration",
     "debug/gpt": "GPTNeoForCausalLM",
-    "debug/arithmetic": "GPT2LMHeadModel",
     "debug/bert": "BertForPreTraining",
     "debug/roberta": "RobertaForMaskedLM",
     "debug/t5": "T5ForConditionalGeneration",
@@ -32,6 +31,7 @@ CLASSES = {
 REFUSED = {
     "t5/decoder-lm": "T5 has an encoder",
     "t5/prefix-lm": "T5 has an encoder",
+    "debug/arithmetic": "model.positions",
 }
 
 
