@@ -1,6 +1,7 @@
 """This machine as a place for attempts."""
 
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,9 @@ class Here:
 
     def command(self, command: Sequence[str]) -> list[str]:
         return list(command)
+
+    def ask_to_stop(self, process: "subprocess.Popen[bytes]", number: int) -> None:
+        process.send_signal(number)
 
     def clear(self) -> None:
         """Local ranks end with the process that started them."""

@@ -45,6 +45,10 @@ class Place(Protocol):
         """`command` for the machines that are there now. Raises ConfigError where no layout suits them."""
         ...
 
+    def ask_to_stop(self, process: "subprocess.Popen[bytes]", number: int) -> None:
+        """Has every process that runs the command get the signal `number`, or one that means the same to it."""
+        ...
+
     def clear(self) -> None:
         """Ends what is left of an attempt on any machine."""
         ...
@@ -69,6 +73,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._asked: int | None = None
+        self._hurried = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, command: Sequence[str]) -> int:
@@ -106,10 +111,13 @@ class Supervisor:
         whole = self.place.command(command)
         # In a session of its own: a terminal's Ctrl-C comes to us, and killing reaches all that it started.
         self._process = subprocess.Popen(whole, start_new_session=True, preexec_fn=_end_with_parent)
-        if self._asked is not None:  # while it was being started
-            self._forward(self._asked)
-        silent = False
+        silent, told = False, False
         while (status := self._process.poll()) is None:
+            if self._asked is not None and not told:
+                told = True
+                self.place.ask_to_stop(self._process, self._asked)
+            if self._hurried:
+                self._kill()
             if not silent and self._is_silent(began):
                 silent = True
                 self.say(f"no sign of life for {self.silence_s:g} s: its ranks are killed")
@@ -144,14 +152,8 @@ class Supervisor:
         return self._asked is not None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self._asked == signal.SIGINT:
-            self._kill()  # a second Ctrl-C does not wait
+        self._hurried = number == signal.SIGINT and self._asked == signal.SIGINT  # a second Ctrl-C does not wait
         self._asked = number
-        self._forward(number)
-
-    def _forward(self, number: int) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
 
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -1,5 +1,6 @@
 """The nodes of a Slurm job as a place for attempts: each is a step of the job (`srun`)."""
 
+import subprocess
 import time
 from collections.abc import Sequence
 
@@ -20,10 +21,12 @@ class Allocation:
     def __init__(self, job: str, nodes: str, script: str, ranks_per_node: int | None, config: str | None) -> None:
         self.job, self.nodes = job, nodes
         self._script, self._ranks_per_node, self._config = script, ranks_per_node, config
+        self._is_step = False
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """`command` begins with srun, which gets the nodes that are up where some may be lost."""
-        if self._ranks_per_node is None or self._config is None or command[0] != "srun":
+        """A `command` that begins with srun gets the nodes that are up, where some may be lost."""
+        self._is_step = command[0] == "srun"
+        if self._ranks_per_node is None or self._config is None or not self._is_step:
             return list(command)
         names = client.node_names(self.nodes)
         up = client.usable(names)
@@ -31,6 +34,13 @@ class Allocation:
             return list(command)
         few = most_nodes(load(RunConfig, self._config), len(up), self._ranks_per_node)
         return ["srun", f"--nodes={few}", f"--nodelist={','.join(up[:few])}", *_without_nodes(command[1:])]
+
+    def ask_to_stop(self, process: "subprocess.Popen[bytes]", number: int) -> None:
+        """srun itself must not get it: SIGTERM has it kill the ranks at once."""
+        if self._is_step:
+            client.signal_steps(self.job, "USR1")
+        else:
+            process.send_signal(number)
 
     def clear(self) -> None:
         """Kills what is left of the step: ranks on nodes that srun lost sight of."""

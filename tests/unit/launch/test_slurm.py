@@ -1,6 +1,8 @@
 """What is asked of Slurm and made of its answers, with programs of its names that say what Slurm 22.05 says."""
 
+import signal
 import stat
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +103,19 @@ def test_a_run_that_waits_for_another_node_asks_nothing(slurm: Slurm, tmp_path: 
     calls = slurm(**names_and(""))
     assert allocation(tmp_path, shrinks=False).command(STEP) == list(STEP)
     assert not calls.exists()
+
+
+def test_ranks_are_asked_to_stop_and_not_srun(slurm: Slurm, tmp_path: Path) -> None:
+    calls = slurm(scancel="true")
+    place = allocation(tmp_path, shrinks=False)
+    place.command(STEP)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        place.ask_to_stop(process, signal.SIGTERM)
+        assert calls.read_text() == "scancel --quiet --signal=USR1 17\n"
+        assert process.poll() is None
+        place.command(["python", "-m", "pretrain", "data", "build"])  # no step: it is in the script itself
+        place.ask_to_stop(process, signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM
 
 
 def test_a_stopped_job_is_queued_again(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
