@@ -5,9 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.common.atomic import write_whole
 from launch.run_files import tail
 
 Ending = Literal["done", "stopped", "config", "failed"]
+_CANCELLED = "cancelled"
 _OF_STATUS: dict[int, Ending] = {0: "done", 2: "config", 75: "stopped"}
 
 
@@ -49,3 +51,18 @@ def append(directory: Path, attempt: Attempt, then: str) -> None:
     line = {**asdict(attempt), "ending": attempt.ending, "then": then}
     with (directory / "attempts.jsonl").open("ab") as file:
         file.write(json.dumps(line).encode() + b"\n")
+
+
+def forbid(directory: Path) -> None:
+    """From now on a stop of the job is for good. Raises OSError."""
+    write_whole(directory / _CANCELLED, b"")
+
+
+def allow(directory: Path) -> None:
+    """The job is launched anew. Raises OSError."""
+    (directory / _CANCELLED).unlink(missing_ok=True)
+
+
+def is_forbidden(directory: Path) -> bool:
+    """Whether it was cancelled since."""
+    return (directory / _CANCELLED).exists()

@@ -5,15 +5,12 @@ import signal
 import time
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
-from launch import presence
+from launch import attempts, presence
 from launch.slurm import client, queueing
 from pretrain.errors import ConfigError, unwritable
 
 _BETWEEN_S = 0.5
 """two Ctrl-C: the second one does not wait"""
-MARK = "cancelled"
-"""file in a job's directory: a stop is for good"""
 _OPEN = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 
@@ -24,11 +21,13 @@ def cancel(run_dir: Path, now: bool) -> list[str]:
     directory = run_dir / "launch"
     if not directory.is_dir():
         raise ConfigError(f"{run_dir} was not started by `pretrain launch`: end its ranks with Ctrl-C or SIGTERM")
+    jobs = queueing.queued(directory)
     try:
-        write_whole(directory / MARK, b"")
+        for records in {directory, *(Path(job.records) for job in jobs)}:
+            attempts.forbid(records)
     except OSError as error:
-        raise unwritable(directory / MARK, error) from None
-    done = [sentence for job in queueing.queued(directory) if (sentence := _end_job(job, now)) is not None]
+        raise unwritable(directory, error) from None
+    done = [sentence for job in jobs if (sentence := _end_job(job, now)) is not None]
     done += _end_here(directory, now)
     if not done:
         raise ConfigError(f"{run_dir}: nothing of it is queued or running, as far as can be seen from here")

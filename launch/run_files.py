@@ -15,7 +15,7 @@ _COMPLETE = re.compile("step-([0-9]+)")
 
 
 @dataclass(frozen=True)
-class Progress:
+class Reached:
     """Where a run stands."""
 
     step: int
@@ -24,10 +24,10 @@ class Progress:
     """step of the newest complete checkpoint; None: there is none"""
 
 
-def progress(run_dir: Path) -> Progress:
+def progress(run_dir: Path) -> Reached:
     """What is on the disk now. A directory that is not there yet is a run that has not begun."""
     lines = metrics(run_dir)
-    return Progress(lines[-1]["step"] if lines else 0, newest_checkpoint(run_dir))
+    return Reached(lines[-1]["step"] if lines else 0, newest_checkpoint(run_dir))
 
 
 def newest_checkpoint(run_dir: Path) -> int | None:
@@ -58,15 +58,6 @@ def failure(run_dir: Path, since: datetime) -> str | None:
     reason = next((reason for reason in reversed(reasons) if isinstance(reason, str)), None)
     hung = any(event["event"] == "hung" for event in found)
     return f"{HUNG}: {reason or 'the run hangs'}" if hung else reason
-
-
-def heartbeat(run_dir: Path) -> dict[str, Any] | None:
-    """What the run last said it was doing, and when (`time`: Unix seconds); None: it has said nothing."""
-    try:
-        found = json.loads((run_dir / "heartbeat.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("time"), int | float) else None
 
 
 def tail(path: Path) -> list[dict[str, Any]]:

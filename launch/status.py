@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from launch import attempts, presence, run_files
 from launch.slurm import client, queueing
@@ -13,6 +12,8 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.plan.run_length import run_length
+from pretrain.process import heartbeat
+from pretrain.process.heartbeat import Heartbeat
 
 _RECENT = 50
 """steps whose median is the speed"""
@@ -51,8 +52,8 @@ def status(run_dir: Path) -> Status:
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such run")
     history, steps = attempts.read(directory), run_files.metrics(run_dir)
-    beat, found = run_files.heartbeat(run_dir), run_files.progress(run_dir)
-    heard_s = max(0.0, time.time() - beat["time"]) if beat is not None else None
+    beat, found = heartbeat.read(run_dir), run_files.progress(run_dir)
+    heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
     jobs, state, why = _of_queue(directory)
     if state is None:
         state, why = ("running", None) if presence.here(directory) is not None else _of_files(run_dir, beat)
@@ -70,7 +71,7 @@ def status(run_dir: Path) -> Status:
         newest.get("loss"),
         newest.get("tokens_per_second"),
         left if state == "running" else None,
-        str(beat.get("doing")) if beat is not None and state == "running" else None,
+        beat.doing if beat is not None and state == "running" else None,
         heard_s if state == "running" else None,
         len(history),
         sum(attempt.ending == "failed" for attempt in history),
@@ -99,13 +100,13 @@ def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]
     return tuple(named), state, why
 
 
-def _of_files(run_dir: Path, beat: dict[str, Any] | None) -> tuple[str, str | None]:
+def _of_files(run_dir: Path, beat: Heartbeat | None) -> tuple[str, str | None]:
     endings = ("finished", "stopped", "failed")
     last = next((event for event in reversed(run_files.events(run_dir)) if event["event"] in endings), None)
     ended = datetime.fromisoformat(last["time"]).timestamp() if last is not None else 0.0
-    if beat is not None and beat["time"] > max(ended, time.time() - _ALIVE_S):
+    if beat is not None and beat.time > max(ended, time.time() - _ALIVE_S):
         return "running", None
-    if (run_dir / "launch" / "cancelled").exists() and (last is None or last["event"] != "finished"):
+    if attempts.is_forbidden(run_dir / "launch") and (last is None or last["event"] != "finished"):
         return "cancelled", None
     if last is None:
         return "unknown", "it has not begun, or was ended from outside"

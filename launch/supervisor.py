@@ -1,11 +1,12 @@
 """Starts a job's command, and again after each failure, until it is done, stopped, or of no use to start again.
 
 It reads only exit statuses and the run's files, so the command may be ranks on this machine (`pretrain train --nproc
-N`) or on many (`srun pretrain train`); where it runs is the `Place`'s affair. Signals that ask to stop go on to the
+N`) or on many (`srun pretrain train`); where it runs is the `Machines`'s affair. Signals that ask to stop go on to the
 command once, and its own status is ours then: 75 after saving.
 """
 
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -21,16 +22,19 @@ from typing import Protocol
 from launch import attempts, presence, run_files
 from launch.attempts import Attempt
 from launch.policy import Decision, decide
+from pretrain.process import heartbeat
+from pretrain.process.local import STOPPED
 from pretrain.process.signals import SIGNALS, unblock
 
-STOPPED = 75
-SILENCE_S = 1800.0
-"""without a sign of life, after which ranks are killed: longer than they themselves wait for each other"""
+SILENCE_S = 8100.0
+"""without a sign of life, after which ranks are killed: longer than they wait for each other or for a disk (2 h)"""
+_AGAIN_S = 10.0
+"""after which a command that was asked to stop is asked again: its ranks may not have been there yet"""
 _POLL_S = 0.2
 _PR_SET_PDEATHSIG = 1
 
 
-class Place(Protocol):
+class Machines(Protocol):
     """Where attempts run."""
 
     @property
@@ -63,7 +67,7 @@ class Place(Protocol):
 class Supervisor:
     """Of one job. `directory` holds what it records; `run_dir` is the run's, for commands that have one."""
 
-    place: Place
+    place: Machines
     directory: Path
     run_dir: Path | None
     restarts: int
@@ -82,7 +86,9 @@ class Supervisor:
             signal.signal(number, self._receive)
         unblock()
         presence.write(self.directory, self.place.job)
-        history = attempts.read(self.directory)
+        # A job that is queued again keeps its number, and its budget; what is launched anew begins with a whole one.
+        job = self.place.job
+        history = [attempt for attempt in attempts.read(self.directory) if job is not None and attempt.job == job]
         while True:
             attempt = self._attempt(command)
             decision = self._decide([*history, attempt])
@@ -92,7 +98,7 @@ class Supervisor:
             if decision.next == "over":
                 return decision.status
             if decision.next == "stopped":
-                if (self.directory / "cancelled").exists():
+                if attempts.is_forbidden(self.directory):
                     return STOPPED
                 self.say(self.place.go_on_later())
                 return STOPPED
@@ -111,11 +117,12 @@ class Supervisor:
         whole = self.place.command(command)
         # In a session of its own: a terminal's Ctrl-C comes to us, and killing reaches all that it started.
         self._process = subprocess.Popen(whole, start_new_session=True, preexec_fn=_end_with_parent)
-        silent, told = False, False
+        silent, ask_s = False, 0.0
         while (status := self._process.poll()) is None:
-            if self._asked is not None and not told:
-                told = True
+            if self._asked is not None and time.monotonic() >= ask_s:
                 self.place.ask_to_stop(self._process, self._asked)
+                # A second Ctrl-C would mean something else.
+                ask_s = math.inf if self._asked == signal.SIGINT else time.monotonic() + _AGAIN_S
             if self._hurried:
                 self._kill()
             if not silent and self._is_silent(began):
@@ -124,7 +131,7 @@ class Supervisor:
                 self._kill()
             time.sleep(_POLL_S)
         self.place.clear()
-        found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Progress(0, None)
+        found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Reached(0, None)
         reason = run_files.failure(self.run_dir, began) if self.run_dir is not None and status != STOPPED else None
         if silent and reason is None:
             reason = f"{run_files.HUNG}: no sign of life for {self.silence_s:g} s"
@@ -141,8 +148,8 @@ class Supervisor:
 
     def _is_silent(self, began: datetime) -> bool:
         """Whether the run, having said in this attempt that it lives, has said nothing for too long."""
-        beat = run_files.heartbeat(self.run_dir) if self.run_dir is not None else None
-        return beat is not None and began.timestamp() < beat["time"] < time.time() - self.silence_s
+        beat = heartbeat.read(self.run_dir) if self.run_dir is not None else None
+        return beat is not None and began.timestamp() < beat.time < time.time() - self.silence_s
 
     def _wait(self, pause_s: float) -> bool:
         """Whether a signal came in the pause."""

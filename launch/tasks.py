@@ -12,7 +12,7 @@ _MOST = 10_000
 
 
 @dataclass(frozen=True)
-class Task:
+class ArrayTask:
     """One of them."""
 
     command: tuple[str, ...]
@@ -42,14 +42,14 @@ def lines(path: Path) -> list[list[str]]:
     return found
 
 
-def write(path: Path, tasks: list[Task]) -> None:
+def write(path: Path, tasks: list[ArrayTask]) -> None:
     write_whole(path, "".join(f"{json.dumps(asdict(task))}\n" for task in tasks).encode())
 
 
-def read(path: Path, number: int) -> Task:
+def read(path: Path, number: int) -> ArrayTask:
     """Raises ConfigError where there is none of this number."""
     try:
         values = json.loads(path.read_text(encoding="utf-8").splitlines()[number])
-        return Task(tuple(values["command"]), values["run_dir"])
+        return ArrayTask(tuple(values["command"]), values["run_dir"])
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{path} has no task {number} ({error}): submit the array again") from None

@@ -59,12 +59,6 @@ def steps(job: str) -> list[str]:
     return [name for name in names if not name.endswith((".batch", ".extern", ".interactive"))]
 
 
-def node_names(hosts: str) -> list[str]:
-    """`n[0-1],m3` one by one."""
-    found = _run("scontrol", ["show", "hostnames", hosts])
-    return found.stdout.split() if found.returncode == 0 else []
-
-
 def usable(names: Sequence[str]) -> list[str]:
     """Those of the nodes that Slurm takes to be up."""
     found = _run("sinfo", ["--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %T"])

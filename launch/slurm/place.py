@@ -8,6 +8,7 @@ from launch.checks import most_nodes
 from launch.slurm import client
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
+from pretrain.process.slurm import hosts
 
 _PATIENCE_S = 60.0
 """for processes of a step to end, and for Slurm to end a job that is queued again"""
@@ -28,7 +29,7 @@ class Allocation:
         self._is_step = command[0] == "srun"
         if self._ranks_per_node is None or self._config is None or not self._is_step:
             return list(command)
-        names = client.node_names(self.nodes)
+        names = hosts(self.nodes)
         up = client.usable(names)
         if len(up) == len(names):
             return list(command)

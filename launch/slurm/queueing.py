@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from data_pipeline.common.atomic import write_whole
+from launch import attempts
 from launch.run_files import tail
 from launch.slurm import client
-from launch.slurm.script import Job, script
+from launch.slurm.script import BatchJob, script
 from pretrain.errors import unwritable
 
 _RECORD = "jobs.jsonl"
@@ -23,9 +24,11 @@ class Queued:
     name: str
     log: str
     """where it will be, with Slurm's % for what is not known"""
+    records: str
+    """directory of its attempts"""
 
 
-def chain(jobs: Sequence[Job], dependency: str | None = None) -> list[Queued]:
+def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queued]:
     """Submits jobs of which each begins once the one before it has ended well; the first waits for `dependency`, as
     Slurm writes it. Raises RunError where a script can't be written, ConfigError with what Slurm says against one."""
     queued: list[Queued] = []
@@ -34,27 +37,29 @@ def chain(jobs: Sequence[Job], dependency: str | None = None) -> list[Queued]:
             dependency = f"afterok:{queued[-1].number}"
         write(job)
         number = client.submit(str(job.path), dependency)
-        queued.append(Queued(number, job.name, str(job.log)))
+        queued.append(Queued(number, job.name, str(job.log), str(job.records)))
         _record(job, queued[-1])
     return queued
 
 
-def write(job: Job) -> None:
+def write(job: BatchJob) -> None:
     """The script, and the folder for its log, which Slurm does not make. Raises RunError."""
     try:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         write_whole(job.path, script(job).encode())
+        attempts.allow(job.records)
     except OSError as error:
         raise unwritable(job.path, error) from None
 
 
 def queued(directory: Path) -> list[Queued]:
     """Those that were submitted from a job's directory, oldest first."""
-    lines = [line for line in tail(directory / _RECORD) if {"number", "name", "log"} <= line.keys()]
-    return [Queued(line["number"], line["name"], line["log"]) for line in lines]
+    names = list(Queued.__dataclass_fields__)
+    lines = [line for line in tail(directory / _RECORD) if set(names) <= line.keys()]
+    return [Queued(**{name: line[name] for name in names}) for line in lines]
 
 
-def _record(job: Job, queued: Queued) -> None:
+def _record(job: BatchJob, queued: Queued) -> None:
     time = datetime.now(UTC).isoformat(timespec="seconds")
     with (job.directory / _RECORD).open("ab") as file:
         file.write(json.dumps({"time": time, **vars(queued)}).encode() + b"\n")

@@ -12,7 +12,7 @@ _LEAVE_S = 120
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """What is asked of the queue. Paths are absolute: a job begins in a directory of its own choice."""
 
     name: str
@@ -51,7 +51,7 @@ class Job:
         return self.directory / "logs" / ("%x-%A-%a.out" if self.tasks is not None else "%x-%j.out")
 
 
-def script(job: Job) -> str:
+def script(job: BatchJob) -> str:
     """The text of the file."""
     options = [f"# {why}\n#SBATCH {option}" for option, why in _options(job)]
     parts = [
@@ -62,7 +62,7 @@ def script(job: Job) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _options(job: Job) -> Iterator[tuple[str, str]]:
+def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
     site, quote = job.site, shlex.quote
     yield f"--job-name={quote(job.name)}", "What squeue shows."
     yield f"--output={quote(str(job.log))}", "All that ranks print, and what was done."
@@ -96,7 +96,7 @@ def _options(job: Job) -> Iterator[tuple[str, str]]:
     yield from ((option, "Asked for by --sbatch or the site.") for option in site.sbatch)
 
 
-def _body(job: Job) -> Iterator[str]:
+def _body(job: BatchJob) -> Iterator[str]:
     site, quote = job.site, shlex.quote
     yield f"\n# Relative paths count from where the job was submitted.\ncd {quote(str(job.work_dir))} || exit 2"
     if site.setup is not None:
@@ -124,7 +124,7 @@ def _body(job: Job) -> Iterator[str]:
     yield " ".join([f"    {quote(_python_of_ranks(job))} -m pretrain", *map(quote, job.command)])
 
 
-def _srun(job: Job) -> list[str]:
+def _srun(job: BatchJob) -> list[str]:
     """A rank whose status is not 0 does not end the others, which save or say what they know; `--wait` ends those that
     stay."""
     site = job.site
@@ -137,5 +137,5 @@ def _srun(job: Job) -> list[str]:
     return ["srun", *options, *site.srun]
 
 
-def _python_of_ranks(job: Job) -> str:
+def _python_of_ranks(job: BatchJob) -> str:
     return job.site.python or ("python3" if job.site.container is not None else job.python)

@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from launch import snapshot
-from launch.cancel import MARK
+from launch import attempts, snapshot
 from launch.here import Here
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.commands.arguments import Parser, at_least_zero
@@ -34,7 +33,7 @@ def main(argv: list[str]) -> int:
     plan_layout(resolve(config), ranks)
     directory = Path(config.run.dir) / "launch"
     taken = snapshot.take(directory, config)
-    (directory / MARK).unlink(missing_ok=True)
+    attempts.allow(directory)
     command = [sys.executable, "-m", "pretrain", "train", str(taken)]
     if ranks > 1:
         command += ["--nproc", str(ranks)]

@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from launch import snapshot, tasks
-from launch.cancel import MARK
 from launch.checks import check
 from launch.slurm import queueing
-from launch.slurm.script import Job, script
+from launch.slurm.script import BatchJob, script
 from launch.slurm.site import Site
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.printing import show
@@ -42,7 +41,6 @@ def main(argv: list[str]) -> int:
         return 0
     keep()
     directory = jobs[0].directory
-    (directory / MARK).unlink(missing_ok=True)
     for queued in queueing.chain(jobs, options.dependency):
         show([f"job {queued.number}: {queued.name}, log {queued.log}"])
     if options.tasks is None:
@@ -120,15 +118,15 @@ def _located(cluster: str) -> str:
     return cluster if "/" in cluster or cluster.endswith(".yaml") else f"cluster/{cluster}"
 
 
-def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[Job], Callable[[], object]]:
+def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
     """The jobs, in order, and what writes the files that they need."""
     config = _tested(load(RunConfig, options.config, options.overrides))
-    known = config if options.before and config.model.vocabulary is None else resolve(config)
+    known = config if options.before else resolve(config)  # whose data may have to be built first
     _check(known, site, options.nodes)
     run_dir = Path(config.run.dir).absolute()
     directory = run_dir / "launch"
     made = f"pretrain launch slurm {shlex.join(argv)}"
-    train = Job(
+    train = BatchJob(
         name=config.run.name,
         what=f"Trains {run_dir}. Written by: {made}",
         directory=directory,
@@ -161,7 +159,7 @@ def _check(config: RunConfig, site: Site, nodes: int) -> None:
     check(config, nodes * site.ranks, site.gpu_memory_gib if site.gpus_per_node else None)
 
 
-def _beside(train: Job, when: str, number: int, text: str) -> Job:
+def _beside(train: BatchJob, when: str, number: int, text: str) -> BatchJob:
     """A command before or after the run, on one node."""
     words = _words(text)
     name = f"{train.name}-{when}" + (f"-{number}" if number > 1 else "")
@@ -192,7 +190,7 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[Job], Callable[[], object]]:
+def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
     """As `_run`: one job."""
     if options.directory is None:
         raise ConfigError("launch slurm --tasks: name a folder for script, logs and records with --directory")
@@ -204,7 +202,7 @@ def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[li
             config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
             _check(resolve(config), site, options.nodes)
             run_dir = str(Path(config.run.dir).absolute())
-        found.append(tasks.Task(tuple(words), run_dir))
+        found.append(tasks.ArrayTask(tuple(words), run_dir))
     joins = {task.command[0] in _JOIN for task in found}
     if len(joins) > 1:
         raise ConfigError(
@@ -212,7 +210,7 @@ def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[li
         )
     directory = options.directory.absolute()
     file = directory / "tasks.jsonl"
-    job = Job(
+    job = BatchJob(
         name=directory.name,
         what=f"The {len(found)} commands of {options.tasks}. Written by: pretrain launch slurm {shlex.join(argv)}",
         directory=directory,

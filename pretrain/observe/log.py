@@ -20,6 +20,7 @@ from pretrain.observe.metrics import StepMetrics, read_events
 from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
 from pretrain.observe.run_files import RunFiles
+from pretrain.observe.spikes import StepNumbers
 from pretrain.observe.track import Tracker
 from pretrain.plan.changes import recorded, sentence
 from pretrain.plan.flops import training_flops_per_token
@@ -31,15 +32,9 @@ from pretrain.plan.run_length import run_length
 from pretrain.process.urgency import Urgency
 
 
-class Result(Protocol):
+class Result(StepNumbers, Protocol):
     """As much of the engine's StepResult as is reported."""
 
-    @property
-    def loss_sum(self) -> float: ...
-    @property
-    def token_count(self) -> int: ...
-    @property
-    def grad_norm(self) -> float: ...
     @property
     def loss_scale(self) -> float | None: ...
     @property

@@ -130,7 +130,7 @@ def test_what_is_killed_starts_again_within_the_job(
 
 
 def test_at_its_time_limit_it_is_queued_again(cluster: Slurm, config: Path, whole: list[dict[str, Any]]) -> None:
-    """The limit is a minute, of which Slurm counts the last part as the time to save."""
+    """Of two minutes, the last 75 s are for saving."""
     launched = Launched(cluster, config, "--time", "2", "--sbatch=--signal=B:USR1@75")
     launched.reach(3)
     cluster.wait(launched.job, "PENDING", timeout_s=300)

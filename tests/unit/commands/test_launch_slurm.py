@@ -60,6 +60,7 @@ def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.Captur
 
 def test_a_chain_waits_for_what_comes_before(given: list[str]) -> None:
     before, after = "data build data/text input=a output=b", "eval runs/big --tasks heldout --out x"
+    given += ["data.path=not/yet/built", "model.vocabulary=512"]
     assert launch(*given, "--before", before, "--after", after, "--dependency", "singleton") == 0
     calls = Path("calls").read_text().splitlines()
     assert [call.split()[1] for call in calls] == [

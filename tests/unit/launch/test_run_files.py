@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from launch import run_files, tasks
-from launch.run_files import Progress
-from launch.tasks import Task
+from launch.run_files import Reached
+from launch.tasks import ArrayTask
 from pretrain.errors import ConfigError
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    assert run_files.progress(tmp_path / "none") == Progress(0, None)
-    assert run_files.heartbeat(tmp_path) is None
+    assert run_files.progress(tmp_path / "none") == Reached(0, None)
     assert run_files.failure(tmp_path, LONG_AGO) is None
 
 
@@ -24,7 +23,7 @@ def test_the_newest_step_and_the_newest_whole_checkpoint_count(tmp_path: Path) -
     (tmp_path / "metrics.jsonl").write_text('{"step": 41}\n{"step": 42}\n{"step": 43, "lo')
     for name in ("step-00000030", "step-00000100", "step-00000200.tmp", "step-00000300.damaged"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert run_files.progress(tmp_path) == Progress(42, 100)
+    assert run_files.progress(tmp_path) == Reached(42, 100)
 
 
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +56,7 @@ def test_the_last_failure_counts_and_a_hang_is_told_apart(tmp_path: Path) -> Non
 
 def test_tasks_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "tasks.jsonl"
-    written = [Task(("train", "a b", "x='y'"), "/runs/a"), Task(("eval", "r"), None)]
+    written = [ArrayTask(("train", "a b", "x='y'"), "/runs/a"), ArrayTask(("eval", "r"), None)]
     tasks.write(path, written)
     assert [tasks.read(path, number) for number in range(2)] == written
     with pytest.raises(ConfigError, match="has no task 2"):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from launch.slurm.script import Job, script
+from launch.slurm.script import BatchJob, script
 from launch.slurm.site import Site
 
 RUN = Path("/runs/it's big")
 
 
-def job(**settings: object) -> Job:
-    plain = Job(
+def job(**settings: object) -> BatchJob:
+    plain = BatchJob(
         name="big",
         what="Trains it. Written by: pretrain launch slurm gpt3/1.3b",
         directory=RUN / "launch",

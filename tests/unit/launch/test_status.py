@@ -12,7 +12,7 @@ import pytest
 
 from launch import attempts, presence
 from launch.attempts import Attempt
-from launch.cancel import MARK, cancel
+from launch.cancel import cancel
 from launch.status import status
 from pretrain.config.load import dump
 from pretrain.errors import ConfigError
@@ -42,7 +42,9 @@ def event(run: Path, name: str, **facts: Any) -> None:
 
 
 def beat(run: Path, age_s: float) -> None:
-    (run / "heartbeat.json").write_text(json.dumps({"time": time.time() - age_s, "doing": "step 41"}))
+    (run / "heartbeat.json").write_text(
+        json.dumps({"time": time.time() - age_s, "step": 41, "doing": "step 41", "host": "h", "pid": 1})
+    )
 
 
 def slurm(run: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Path:
@@ -54,7 +56,7 @@ def slurm(run: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Path:
         path.write_text(f'#!/bin/sh\necho "{name} $*" >> {run.parent}/calls\necho "{answer}"\n')
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    job = {"time": "", "number": "17", "name": "big", "log": "x"}
+    job = {"time": "", "number": "17", "name": "big", "log": "x", "records": str(run / "launch" / "big")}
     (run / "launch" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
     return run.parent / "calls"
 
@@ -117,7 +119,8 @@ def test_a_running_job_is_asked_to_save_and_a_waiting_one_ends(run: Path, monkey
     calls = slurm(run, monkeypatch, "JobId=17 JobState=RUNNING")
     assert cancel(run, now=False) == ["job 17 (big) saves and ends"]
     assert calls.read_text().splitlines()[-1] == "scancel --batch --signal=TERM 17"
-    assert (run / "launch" / MARK).exists()
+    assert attempts.is_forbidden(run / "launch")
+    assert attempts.is_forbidden(run / "launch" / "big"), "also what comes before the run"
     assert cancel(run, now=True) == ["job 17 (big) is cancelled"]
     assert calls.read_text().splitlines()[-1] == "scancel 17"
     slurm(run, monkeypatch, "JobId=17 JobState=PENDING")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import attempts
+from launch import attempts, supervisor
 from launch.here import Here
 from launch.supervisor import Supervisor
 from pretrain.process.signals import SIGNALS
@@ -29,10 +29,10 @@ def supervise(
 ) -> tuple[int, list[str]]:
     """Its status, and what it said. `script` is run by a shell in `run`, and `during` beside it."""
     said: list[str] = []
-    supervisor = Supervisor(Here(), run / "launch", run, restarts, silence_s, said.append)
+    watched = Supervisor(Here(), run / "launch", run, restarts, silence_s, said.append)
     beside = threading.Thread(target=during or (lambda: None))
     beside.start()
-    status = supervisor.run(["sh", "-c", f"cd {run}; {script}"])
+    status = watched.run(["sh", "-c", f"cd {run}; {script}"])
     beside.join()
     return status, said
 
@@ -103,10 +103,30 @@ def test_failures_of_an_earlier_start_are_not_taken_for_its_own(tmp_path: Path) 
     assert "old" not in said[-1]
 
 
-def test_another_supervisor_goes_on_counting(tmp_path: Path) -> None:
+def test_a_job_that_is_queued_again_goes_on_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Here, "job", "17")
     assert supervise(tmp_path, "exit 1", restarts=0)[0] == 1
     assert supervise(tmp_path, "exit 1", restarts=1)[0] == 1
     assert len(attempts.read(tmp_path / "launch")) == 2
+
+
+@pytest.mark.parametrize("job", [None, "18"])
+def test_what_is_launched_anew_has_a_whole_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str | None
+) -> None:
+    monkeypatch.setattr(Here, "job", job and "17")
+    assert supervise(tmp_path, "exit 1", restarts=0)[0] == 1
+    monkeypatch.setattr(Here, "job", job)
+    assert supervise(tmp_path, "exit 1", restarts=1)[0] == 1
+    assert len(attempts.read(tmp_path / "launch")) == 3
+
+
+def test_ranks_that_were_not_there_yet_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_AGAIN_S", 0.3)
+    script = "trap '' TERM; touch there; sleep 1; trap 'exit 75' TERM; while true; do sleep 0.05; done"
+    status, said = supervise(tmp_path, script, during=after_start(tmp_path, signal.SIGTERM))
+    assert status == 75
+    assert "stopped after saving" in said[0]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -134,14 +154,15 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_run_is_not_asked_to_go_on(tmp_path: Path) -> None:
-    (tmp_path / "launch").mkdir()
-    (tmp_path / "launch" / "cancelled").touch()
+    attempts.forbid(tmp_path / "launch")
     status, said = supervise(tmp_path, "exit 75")
     assert (status, len(said)) == (75, 1)
 
 
 def test_ranks_that_fell_silent_are_killed(tmp_path: Path) -> None:
-    beat = json.dumps({"time": time.time() + 0.5, "doing": "step 3"})  # after the start, and never again
+    beat = json.dumps(
+        {"time": time.time() + 0.5, "step": 3, "doing": "step 3", "host": "h", "pid": 1}
+    )  # after the start, and never again
     status, said = supervise(tmp_path, f"echo '{beat}' > heartbeat.json; exec sleep 60", restarts=0, silence_s=1.0)
     assert status == 1
     assert "no sign of life for 1 s" in said[0]
