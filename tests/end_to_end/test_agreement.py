@@ -7,6 +7,7 @@ import pytest
 
 from pretrain.process.local import free_port
 from tests.helpers import command
+from tests.helpers.breadth import slow
 from tests.helpers.command import LAUNCHER, Command
 
 _WITHIN_S = 60  # forked commands import nothing anew; a hang takes health.timeout_s, ten minutes
@@ -38,9 +39,9 @@ def verdict(ranks: list[Command], status: int = 2) -> str:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ("optimizer.learning_rate=1e-3", "optimizer.learning_rate=2e-3", "learning_rate is 0.001 on rank 0 and 0.002"),
+        slow(("optimizer.learning_rate=1e-3", "optimizer.learning_rate=2e-3", "rate is 0.001 on rank 0 and 0.002")),
         ("model.layers=2", "model.layers=4", "model.layers is 2 on rank 0 and 4 on rank 1"),
-        ("health.timeout_s=600", "health.timeout_s=500", "health.timeout_s is 600 on rank 0 and 500 on rank 1"),
+        slow(("health.timeout_s=600", "health.timeout_s=500", "health.timeout_s is 600 on rank 0 and 500 on rank 1")),
         ("model.layers=2", "model.layers=0", "rank 1 of 2: "),  # which it finds before it meets the other
     ],
 )

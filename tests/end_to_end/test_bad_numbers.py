@@ -16,6 +16,7 @@ from data_pipeline.batch import Batch
 from pretrain.engine.base import StepResult
 from pretrain.observe.metrics import read_events, read_metrics
 from tests.helpers import command
+from tests.helpers.breadth import slow
 
 BAD, STEPS, ROWS = 17, 22, 16
 TOKENS = ROWS * 32
@@ -229,15 +230,21 @@ def _die_at(moment: str) -> None:
     resume.store.load = dying_load  # type: ignore[assignment]
 
 
-def test_killed_at_every_moment_of_going_back_it_is_the_same_run(
-    write: Callable[..., Path], clean: Callable[..., list[dict[str, Any]]], tmp_path: Path
+MOMENTS = (
+    "the spike is told", "nothing is written", "metrics are cut", "the skip is on disk", "weights are loaded",
+    "the return is told",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("moments", [MOMENTS[1:4:2], slow((MOMENTS,))], ids=["two moments", "every moment"])
+def test_killed_while_going_back_it_is_the_same_run(
+    moments: tuple[str, ...],
+    write: Callable[..., Path],
+    clean: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
 ) -> None:
     """One after the other: each start finds what the one before it left."""
     config, layout = write("run"), ("--nproc", "2")
-    moments = (
-        "the spike is told", "nothing is written", "metrics are cut", "the skip is on disk", "weights are loaded",
-        "the return is told",
-    )  # fmt: skip
     for moment in moments:
         said = train(config, *layout, ACT, status=1, first=partial(_die_at, moment))
         assert "was ended by SIGKILL" in said, moment

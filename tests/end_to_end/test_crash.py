@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import crash_build, crash_train
+from tests.helpers.breadth import slow
 from tests.helpers.crash import table
 
 pytestmark = pytest.mark.timeout(3600)  # the campaigns notice what hangs by themselves
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [6, slow(300)])
 def test_training_killed_at_random_moments_is_the_uninterrupted_run(
     kills: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -23,7 +24,7 @@ def test_training_killed_at_random_moments_is_the_uninterrupted_run(
         assert {kill.layout for kill in done} == set(crash_train.LAYOUTS)
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [6, slow(60)])
 def test_building_killed_at_random_moments_gives_the_uninterrupted_dataset(
     kills: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sacrebleu
 
 from tests.helpers import command
+from tests.helpers.breadth import slow
 
 SMALL = (
     *("batch={sequences: 8, micro_sequences: 2}", "schedule={name: constant}", "track.mlflow=false"),
@@ -47,7 +48,7 @@ def alone(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return runs
 
 
-@pytest.mark.parametrize("family", ["bert", "t5"])
+@pytest.mark.parametrize("family", [slow("bert"), "t5"])
 def test_it_goes_on_on_another_layout_and_is_the_same_run(
     family: str, dataset: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:

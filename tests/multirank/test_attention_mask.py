@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
+from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import run_ranks
@@ -50,13 +51,13 @@ def test_a_prefix_is_seen_from_everywhere_and_what_follows_from_later_only() -> 
     assert np.array_equal(_changed("prefix-lm", "tokens", behind), np.arange(LENGTH) >= behind)
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", slow("roberta")])
 def test_an_encoder_sees_its_tokens_from_everywhere_and_padding_from_nowhere(family: str) -> None:
     assert _changed(family, "tokens", PREFIX - 1).all()
     assert np.array_equal(_changed(family, "tokens", PREFIX), np.arange(LENGTH) == PREFIX), "only its own position"
 
 
-@pytest.mark.parametrize("family", ["t5", "transformer", "bart"])
+@pytest.mark.parametrize("family", ["t5", slow("transformer"), slow("bart")])
 def test_a_decoder_sees_its_input_but_no_padding_and_of_its_target_what_came_before(family: str) -> None:
     assert _changed(family, "tokens", 0).all()
     assert not _changed(family, "tokens", PREFIX).any()

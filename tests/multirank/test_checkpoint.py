@@ -18,6 +18,7 @@ from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, check_same_run, scoring_config
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import ConfigError, RunError
+from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
 
@@ -106,7 +107,7 @@ def _writers_for(reader: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("writer", "precision"),
-    [*product(WRITERS, ["fp32"]), ("data 4, zero 1", "bf16")],
+    [*product(WRITERS, ["fp32"]), ("data 4, zero 1", "bf16"), slow(("tensor 2 x pipeline 2", "bf16"))],
 )
 def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: Written, continued: Continued) -> None:
     _, state, curve = written(writer, precision)
@@ -166,7 +167,7 @@ def _score(parallel: dict[str, Any], directory: Path) -> Any:
     return read_bytes, _bytes(state), held
 
 
-@pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}, {"tensor": 2}], ids=str)
+@pytest.mark.parametrize("parallel", [slow({}), slow({"pipeline": 2}), {"tensor": 2}], ids=str)
 def test_an_engine_that_scores_reads_the_weights_only_and_rounds_them(
     parallel: dict[str, Any], written: Written
 ) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pretrain.random.dropout import Dropout
+from tests.helpers.breadth import only, slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import ROWS, build_engine, rows, tiny_config, train
 from tests.multirank.test_layouts import BF16_TOLERANCE, FP32_TOLERANCE, LAYOUTS
@@ -39,24 +40,22 @@ def _assert_same(found: list[Any], expected: Any, tolerance: float) -> None:
         assert np.abs(norms / expected_norms - 1).max() <= 10 * tolerance
 
 
-KINDS = ("tensor 2 + sequence", "pipeline 2, virtual 2", "data 2, zero 0", "context 2", ALL)
+KINDS = ("tensor 2 + sequence", "context 2", ALL)
 
 
-@pytest.mark.parametrize(
-    "name", [*KINDS, *(pytest.param(name, marks=pytest.mark.slow) for name in LAYOUTS if name not in KINDS)]
-)
+@pytest.mark.parametrize("name", only(KINDS, LAYOUTS))
 def test_fp32_layout_follows_one_rank(name: str) -> None:
     world, parallel = LAYOUTS[name]
     _assert_same(run_ranks(world, _curve, parallel), _one_rank(), FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["tensor 2 + sequence", "pipeline 2, virtual 2"])
+@pytest.mark.parametrize("name", [slow("tensor 2 + sequence"), "pipeline 2, virtual 2"])
 def test_post_norm_layout_follows_one_rank(name: str) -> None:
     world, parallel = LAYOUTS[name]
     _assert_same(run_ranks(world, _curve, parallel, 2, "fp32", "post"), _one_rank(norm="post"), FP32_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["tensor 2 + sequence", "pipeline 2, virtual 2", "data 2, zero 0"])
+@pytest.mark.parametrize("name", ["tensor 2 + sequence", slow("pipeline 2, virtual 2"), slow("data 2, zero 0")])
 def test_bf16_layout_follows_one_rank(name: str) -> None:
     world, parallel = LAYOUTS[name]
     found = run_ranks(world, _curve, parallel, 2, "bf16")
@@ -64,7 +63,7 @@ def test_bf16_layout_follows_one_rank(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "parallel", "micro"), [(1, {}, 1), (1, {}, 4), (2, {"pipeline": 2}, 1), (4, {"tensor": 2}, 4)]
+    ("world", "parallel", "micro"), [slow((1, {}, 1)), (1, {}, 4), (2, {"pipeline": 2}, 1), slow((4, {"tensor": 2}, 4))]
 )
 def test_rows_of_any_micro_batch_size_drop_the_same(world: int, parallel: dict[str, Any], micro: int) -> None:
     _assert_same(run_ranks(world, _curve, parallel, micro), _one_rank(), FP32_TOLERANCE)
@@ -75,9 +74,9 @@ def test_rows_of_any_micro_batch_size_drop_the_same(world: int, parallel: dict[s
     [
         (2, {"tensor": 2, "sequence": True}),
         (2, {"pipeline": 2, "virtual": 2}),
-        pytest.param(1, {}, marks=pytest.mark.slow),
-        pytest.param(2, {"context": 2}, marks=pytest.mark.slow),
-        pytest.param(*LAYOUTS[ALL], marks=pytest.mark.slow),
+        slow((1, {})),
+        slow((2, {"context": 2})),
+        slow(LAYOUTS[ALL]),
     ],
     ids=str,
 )
@@ -135,7 +134,7 @@ def _continued(parallel: dict[str, Any]) -> Any:
     return third, train(fresh, range(2, 3))
 
 
-@pytest.mark.parametrize("parallel", [{"tensor": 2, "sequence": True}, {"pipeline": 2}, {}], ids=str)
+@pytest.mark.parametrize("parallel", [{"tensor": 2, "sequence": True}, slow({"pipeline": 2}), slow({})], ids=str)
 def test_a_checkpoint_needs_no_random_state(parallel: dict[str, Any]) -> None:
     third, continued = run_ranks(2, _continued, parallel)[0]
     assert continued == third

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.helpers.breadth import slow
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.hf import save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
@@ -16,10 +17,11 @@ STEPS = 3
 TOLERANCE = 1e-5
 BF16_TOLERANCE = 0.05  # of losses of 5 to 6
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "tp2pp2": {"tensor": 2, "pipeline": 2},
-    "pp2dp2+vp2": {"pipeline": 2, "virtual": 2},
+    "tp2pp2+vp2": {"tensor": 2, "pipeline": 2, "virtual": 2},
 }
 MORE: dict[str, dict[str, Any]] = {
+    "tp2pp2": {"tensor": 2, "pipeline": 2},
+    "pp2dp2+vp2": {"pipeline": 2, "virtual": 2},
     "tp2pp2+sp": {"tensor": 2, "pipeline": 2, "sequence": True},
     "pp4": {"pipeline": 4},
     "tp2cp2": {"tensor": 2, "context": 2},
@@ -139,8 +141,8 @@ def _go_on(family: str, parallel: dict[str, Any], checkpoint: Path) -> Any:
 @pytest.mark.parametrize(
     ("family", "then"),
     [
-        ("bert", {"tensor": 2, "sequence": True}),
-        ("t5v1.1", {"pipeline": 4}),
+        slow(("bert", {"tensor": 2, "sequence": True})),
+        slow(("t5v1.1", {"pipeline": 4})),
         ("transformer", {"pipeline": 2, "zero": 3, "zero_engine": "deepspeed"}),
     ],
     ids=["bert", "t5v1.1", "transformer"],
@@ -148,7 +150,7 @@ def _go_on(family: str, parallel: dict[str, Any], checkpoint: Path) -> Any:
 def test_a_family_goes_on_from_its_checkpoint_on_another_layout(
     family: str, then: dict[str, Any], tmp_path: Path
 ) -> None:
-    first = LAYOUTS["tp2pp2"]
+    first = MORE["tp2pp2"]
     expected = run_ranks(4, _save, family, first, tokenizer_for(family, tmp_path), tmp_path / "checkpoints")[0]
     found = run_ranks(4, _go_on, family, then, tmp_path / "checkpoints" / "step-00000000")[0]
     assert np.abs(np.array(found) - np.array(expected[STEPS:])).max() <= TOLERANCE

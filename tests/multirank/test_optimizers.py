@@ -54,7 +54,7 @@ Cells = dict[str, list[str]]
 TABLE: Cells = {optimizer: list(LAYOUTS) for optimizer in OPTIMIZERS}
 SOME: Cells = {
     "adam": ["one rank", "data 2, zero 2"],
-    "lamb": ["one rank", "tensor 2 x data 2, zero 1", "pipeline 2 x data 2 + virtual 2, zero 2"],
+    "lamb": ["one rank", "pipeline 2 x data 2 + virtual 2, zero 2"],
     "adafactor": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
     "adafactor with all": ["one rank", "tensor 2 + sequence"],
 }

@@ -8,6 +8,7 @@ import pytest
 from data_pipeline.batch import Rows
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Beam, Sampling
+from tests.helpers.breadth import slow
 from tests.helpers.decoding import continued, greedy
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, VOCABULARY, build_engine, tiny_config, train
@@ -28,11 +29,11 @@ def _score(parallel: dict[str, Any], rows_count: int) -> tuple[np.ndarray, np.nd
 @pytest.mark.parametrize(
     ("world", "parallel"),
     [
-        (2, {"tensor": 2, "sequence": True}),
-        (2, {"pipeline": 2}),
+        slow((2, {"tensor": 2, "sequence": True})),
+        slow((2, {"pipeline": 2})),
         (4, {"tensor": 2, "pipeline": 2, "virtual": 2}),
         (4, {"context": 2}),
-        (4, {"context": 2, "pipeline": 2}),
+        slow((4, {"context": 2, "pipeline": 2})),
     ],
 )
 def test_every_rank_gets_the_scores_that_one_rank_gets(world: int, parallel: dict[str, Any]) -> None:
@@ -87,7 +88,7 @@ def texts() -> list[list[list[list[int]]]]:
 
 @pytest.mark.parametrize(
     ("world", "parallel"),
-    [(2, {"tensor": 2, "sequence": True}), (2, {"pipeline": 2}), (4, {"tensor": 2, "pipeline": 2})],
+    [slow((2, {"tensor": 2, "sequence": True})), slow((2, {"pipeline": 2})), (4, {"tensor": 2, "pipeline": 2})],
 )
 def test_every_layout_makes_the_texts_that_one_rank_makes(
     world: int, parallel: dict[str, Any], texts: list[list[list[list[int]]]]

@@ -14,6 +14,7 @@ import pytest
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.errors import RunError
+from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.storage import SMALL, contents, names_in, newest, newest_error, save_steps
 
@@ -91,7 +92,10 @@ def test_nothing_valid_is_an_error_and_nothing_at_all_is_a_beginning(tmp_path: P
     assert "no checkpoint" in run_ranks(1, newest_error, tmp_path)[0], "nor is one that was set aside a beginning"
 
 
-@pytest.mark.parametrize("what", ["step-00000002", "step-00000002/manifest.json", "step-00000002/record.json", "."])
+@pytest.mark.parametrize(
+    "what",
+    ["step-00000002", slow("step-00000002/manifest.json"), slow("step-00000002/record.json"), slow(".")],
+)
 def test_lost_permission_is_an_error_and_changes_nothing(what: str, tmp_path: Path) -> None:
     directory = tmp_path / "checkpoints"
     run_ranks(2, save_steps, directory, [1, 2], 2)
@@ -123,7 +127,7 @@ def _newest_with(number: int, directory: Path) -> Any:
             return str(error)
 
 
-@pytest.mark.parametrize("number", [errno.ESTALE, errno.ETIMEDOUT, errno.EPERM, errno.EMFILE])
+@pytest.mark.parametrize("number", [errno.ESTALE, slow(errno.ETIMEDOUT), slow(errno.EPERM), slow(errno.EMFILE)])
 def test_an_error_that_is_not_the_files_is_no_damage(number: int, tmp_path: Path) -> None:
     run_ranks(2, save_steps, tmp_path, [1, 2], 2)
     for message in run_ranks(2, _newest_with, number, tmp_path):

@@ -21,6 +21,7 @@ from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.errors import RunError
 from tests.helpers import privileges
+from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.storage import names_in, newest, save_on_a_disk_that_forgets, save_steps
 from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
@@ -156,7 +157,7 @@ def _states(parallel: dict[str, Any], directory: Path, steps: list[int]) -> Any:
     return found
 
 
-@pytest.mark.parametrize("parallel", [{}, {"pipeline": 2}], ids=str)
+@pytest.mark.parametrize("parallel", [{}, slow({"pipeline": 2})], ids=str)
 def test_training_goes_on_while_a_slow_disk_takes_the_state_of_the_saves_own_step(
     parallel: dict[str, Any], tmp_path: Path
 ) -> None:

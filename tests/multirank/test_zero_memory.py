@@ -17,6 +17,7 @@ from pretrain.plan.layout import plan_layout
 from pretrain.plan.layout_names import parse
 from pretrain.plan.memory import StateBytes, state_bytes
 from pretrain.plan.parameters import num_parameters
+from tests.helpers.breadth import slow
 from tests.helpers.memory import held, tensor_bytes
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train
@@ -57,7 +58,7 @@ def _measured(names: list[str], precision: str) -> list[tuple[int, StateBytes]]:
 
 @pytest.mark.parametrize(
     ("names", "precision"),
-    [(LAYOUTS, "fp32"), (LAYOUTS[1:4:2], "bf16"), (PIPELINES, "bf16")],
+    [(LAYOUTS, "fp32"), slow((LAYOUTS[1:4:2], "bf16")), (PIPELINES, "bf16")],
     ids=["data 4 fp32", "data 4 bf16", "pipeline 2 x data 2 bf16"],
 )
 def test_memory_of_each_stage_is_within_5_percent_of_theory(names: list[str], precision: str) -> None:

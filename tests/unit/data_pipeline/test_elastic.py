@@ -21,7 +21,7 @@ from data_pipeline.loader import SampleStream, load
 from data_pipeline.order.order import permute, round_keys
 
 REAL_CASES = 5
-CASES = pytest.mark.parametrize("cases", [40, pytest.param(120, marks=pytest.mark.slow)])
+CASES = pytest.mark.parametrize("cases", [20, pytest.param(120, marks=pytest.mark.slow)])
 Sizes = Callable[[int], int]
 Phases = list[tuple[int, list[float]]]
 

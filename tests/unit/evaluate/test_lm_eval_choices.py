@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pretrain.evaluate.tasks.registry import FILES, task_named
+from tests.helpers.breadth import slow
 from tests.unit.evaluate.fakes import FakeEngine
 from tests.unit.evaluate.lm_eval_choices import PARTIAL, check_agreement, ours
 from tests.unit.evaluate.task_lines import LINES
@@ -50,13 +51,14 @@ def _varied(line: dict[str, Any], draw: random.Random) -> str:
     return json.dumps(changed) + "\n"
 
 
-def test_every_choice_is_lm_evals(engine: FakeEngine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("documents", [3, slow(DOCUMENTS)])
+def test_every_choice_is_lm_evals(documents: int, engine: FakeEngine, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     write_made_up_files(data)
     assert len(CHOICES) == 23
-    compared = check_agreement(engine, data, dict.fromkeys(CHOICES, (0, 2)), tmp_path, DOCUMENTS)
-    assert compared == 2 * DOCUMENTS * (3 * (len(CHOICES) - len(PARTIAL)) + len(PARTIAL))
+    compared = check_agreement(engine, data, dict.fromkeys(CHOICES, (0, 2)), tmp_path, documents)
+    assert compared == 2 * documents * (3 * (len(CHOICES) - len(PARTIAL)) + len(PARTIAL))
 
 
 def test_decisions_are_not_all_the_same_by_all_ways(engine: FakeEngine, tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.tasks.base import Loaded, Sources, Task
 from pretrain.evaluate.tasks.registry import FILES, task_named
+from tests.helpers.breadth import slow
 from tests.unit.evaluate.fakes import ToyTokenizer
 from tests.unit.evaluate.task_lines import LINES
 
 SOURCES = Sources(None, None, ToyTokenizer(), seed=0)  # type: ignore[arg-type]
 NAMES = sorted(FILES)
-ROUNDS = 120  # mutations of each task
+ROUNDS = [30, slow(120)]  # mutations of each task
 
 
 def load(task: Task, lines: list[Any], folder: Path) -> Loaded:
@@ -127,12 +128,15 @@ def mutate(line: dict[str, Any], draw: random.Random) -> Any:
     return changed
 
 
+@pytest.mark.parametrize("rounds", ROUNDS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_mutated_line_is_used_or_told_with_its_number_and_never_stops_the_others(name: str, tmp_path: Path) -> None:
+def test_a_mutated_line_is_used_or_told_with_its_number_and_never_stops_the_others(
+    name: str, rounds: int, tmp_path: Path
+) -> None:
     task, (lines, _), draw = task_named(name), LINES[name], random.Random(f"fuzz {name}")
     whole = load(task, lines, tmp_path)
     refused = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         at = draw.randrange(len(lines))
         bad = mutate(lines[at], draw)
         # The mutated line stands between whole ones, which are about something else.
@@ -150,7 +154,7 @@ def test_a_mutated_line_is_used_or_told_with_its_number_and_never_stops_the_othe
             assert len(problem.what) < 400
             if "earlier" not in (FILES[name]).read_text() and task.judged != ("perplexity",):
                 assert len(loaded.documents) == 2 * len(whole.documents)
-    assert refused > ROUNDS // 8, "what is read is checked"
+    assert refused > rounds // 8, "what is read is checked"
 
 
 @pytest.mark.parametrize("name", NAMES)

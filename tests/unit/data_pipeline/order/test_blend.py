@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.order.blend import Blend
+from tests.helpers.breadth import only
 
 GPT3 = [60.0, 22.0, 8.0, 8.0, 3.0]
 FIRST = 100_000
@@ -46,7 +47,7 @@ def test_no_source_is_ever_off_by_more_than_one_sample(weights: list[float]) -> 
         assert off(blend, np.array(weights) / sum(weights), start) <= float(blend.bound) + 1e-3
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", only([0], range(5)))
 def test_weights_without_small_ratios_are_kept_to_a_millionth(seed: int) -> None:
     weights = random_weights(seed, 15)
     shares = np.array(weights) / sum(weights)

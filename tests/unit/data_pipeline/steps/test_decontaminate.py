@@ -17,6 +17,7 @@ from data_pipeline.overlap.overlap import overlap_report
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import Unit
 from data_pipeline.steps.decontaminate import Decontaminate
+from tests.helpers.breadth import slow
 from tests.helpers.steps import documents_of, run_global
 
 GRAM = [f"gram{number}" for number in range(13)]
@@ -85,7 +86,7 @@ SMALL = {"ngram": 3, "window_characters": 12, "least_characters": 15, "most_piec
 PAPER = {"ngram": 13, "window_characters": 200, "least_characters": 200, "most_pieces": 10, "most_documents": 10}
 
 
-@pytest.mark.parametrize(("settings", "length"), [(SMALL, 60), (PAPER, 1500)])
+@pytest.mark.parametrize(("settings", "length"), [(SMALL, 60), slow((PAPER, 1500))])
 def test_pieces_are_those_of_a_removal_in_plain_python(tmp_path: Path, settings: dict[str, int], length: int) -> None:
     draw = random.Random(1)
     vocabulary = ["".join(draw.choice("abcdeXYZ'-") for _ in range(draw.randint(1, 7))) for _ in range(400)]

@@ -156,6 +156,7 @@ def test_newlines_go_with_the_paragraph_before_them(tmp_path: Path) -> None:
     assert tally.dropped == {"duplicate": 1}
 
 
+@pytest.mark.slow
 def test_equal_texts_by_the_hundred_thousand(tmp_path: Path) -> None:
     units = [documents_of(["the same"] * 50_000), documents_of(["The same!", *["the same"] * 49_999])]
     kept, tally = run_global(DedupExact(items_per_task=2**12), units, tmp_path)

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from data_pipeline.dedup.minhash import MinHash, min_hashes
 from data_pipeline.steps.fuzzy import DedupFuzzy
 from data_pipeline.text.words import Words
+from tests.helpers.breadth import only
 from tests.helpers.duplicates import Item, expected, outcome
 from tests.helpers.steps import documents_of, run_global
 
@@ -43,7 +44,7 @@ def _items(chance: random.Random, bases: list[list[str]], changes: int) -> list[
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", only([0], range(3)))
 def test_equal_to_comparing_all_with_all(seed: int, settings: dict[str, Any], tmp_path: Path) -> None:
     chance = random.Random(seed)
     bases = [[f"{base}w{chance.randrange(10**6)}" for _ in range(1000)] for base in range(8)]
@@ -62,7 +63,7 @@ def test_equal_to_comparing_all_with_all(seed: int, settings: dict[str, Any], tm
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", only([0], range(3)))
 def test_gpt3_is_equal_to_comparing_all_estimates(seed: int, settings: dict[str, Any], tmp_path: Path) -> None:
     """On words of a small vocabulary, and changed so much that some are candidates and some of these confirmed."""
     chance = random.Random(seed)
@@ -142,7 +143,7 @@ def test_any_number_of_workers_and_nothing_twice(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
 
-@pytest.mark.parametrize("preset", ["strong", "gpt3"])
+@pytest.mark.parametrize("preset", only(["strong"], ["strong", "gpt3"]))
 def test_equal_texts_by_the_hundred_thousand(preset: str, tmp_path: Path) -> None:
     units = [documents_of(["five words that are same"] * 50_000, f"{number}.jsonl") for number in range(2)]
     start = time.monotonic()

@@ -58,6 +58,7 @@ def test_words_are_those_of_plain_python() -> None:
     check(["only ascii, Here", "AND THERE"])
 
 
+@pytest.mark.slow
 def test_real_words_have_hashes_of_their_own(real_text: Path) -> None:
     check((real_text / "wikitext2_test.txt").read_text(encoding="utf-8").split("\n\n")[:2000])
 

@@ -17,6 +17,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.tokenizers import hf_json as module
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import Kind, load_tokenizer, train_tokenizer
+from tests.helpers.breadth import only
 from tests.helpers.datasets import ODD, build_dataset, make_documents
 
 TEXTS = [f"{text} The end! [SEP] naïve 中文 x-{i}" for i, text in enumerate(make_documents(0, 200))]
@@ -40,7 +41,7 @@ def byte_bpe() -> Tokenizer:
     return train_tokenizer(TEXTS, "byte_bpe", 500)
 
 
-@pytest.mark.parametrize("kind", ["byte_bpe", pytest.param("wordpiece", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", only([], ["byte_bpe", "wordpiece"]))
 def test_any_number_of_threads_trains_the_same_bytes(kind: str, tmp_path: Path) -> None:
     found = set()
     for threads in ("1", "2", "5"):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import GPT2LMHeadModel
 
 from data_pipeline.dataset.dataset import Dataset
 from docs.make.browser import CHROMIUM, measured
@@ -18,8 +19,9 @@ from tests.unit.evaluate.fakes import LENGTH, FakeEngine
 from tests.unit.evaluate.report.pages import FACTS, Page, many
 
 
-@pytest.fixture
-def evaluation(engine: FakeEngine, dataset: Dataset, data_dir: Path) -> Evaluation:
+@pytest.fixture(scope="module")
+def evaluation(model: GPT2LMHeadModel, dataset: Dataset, data_dir: Path) -> Evaluation:
+    engine = FakeEngine(model)
     settings = Settings(shots=(0, 1, 4), limit=5, data_dir=data_dir)
     tasks = ["heldout", "last_word", "lambada_openai", "reversed_words"]
     return evaluate(engine, CausalScorer(engine, dataset.tokenizer(), LENGTH), dataset, tasks, settings)

@@ -1,0 +1,19 @@
+"""Which cases of a test `make test` runs: one of each kind. The others are run by `make test-slow`."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+
+def slow(case: Any) -> Any:
+    """A case, or the values of several parameters, for `make test-slow`."""
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def only(quick: Sequence[Any], cases: Iterable[Any]) -> list[Any]:
+    """`cases`, of which only those in `quick` are not slow."""
+    found = list(cases)
+    assert all(case in found for case in quick), "a name that is no case would make them all slow"
+    return [case if case in quick else slow(case) for case in found]
