@@ -15,7 +15,7 @@ from pretrain.attention.exchange import own_positions, whole_sequences
 from pretrain.attention.patterns.base import Kernel, mask, masked
 from pretrain.attention.patterns.registry import FORMS
 from pretrain.attention.relative import bias_by_distance, bias_of_distances
-from pretrain.attention.rotary import rotated
+from pretrain.attention.rotary import frequencies, rotated
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions
@@ -63,7 +63,7 @@ class CoreAttention(MegatronModule):
         self.form = FORMS.get(type(self.pattern))
         self.number = model.attention.kinds.index(self.pattern) if kind != "cross" else 0
         self.biased = model.positions.name == "relative"
-        self.rotary_base = model.positions.base if isinstance(model.positions, RotaryPositions) else None
+        self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
         self.distance = model.relative_distance
         self.context = pg_collection.cp
@@ -77,8 +77,9 @@ class CoreAttention(MegatronModule):
         rank's slice of the sequence, of queries and of keys. `attention_bias`: [buckets, heads] added to scores by
         distance. Queries are the last of the keys' positions, but where a decoder reads an encoder's."""
         inputs = attention_mask
-        if self.rotary_base is not None:
-            query, key = (rotated(x, inputs.positions_BS, self.rotary_base) for x in (query, key))
+        if self.rotary is not None:
+            turns = frequencies(self.rotary, query.shape[-1], isinstance(self.pattern, Dense), query.device)
+            query, key = (rotated(x, inputs.positions_BS, turns) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:
@@ -142,6 +143,8 @@ class CoreAttention(MegatronModule):
         if query.shape == key.shape:  # together, as each exchange waits for the slowest
             q, k, v = whole_sequences(torch.cat((query, key, value), dim=-1), self.context).chunk(3, dim=-1)
         else:
+            if (repeats := self.context.size() // key.shape[2]) > 1:  # of fewer heads than ranks, each goes to several
+                key, value = (x.repeat_interleave(repeats, dim=2) for x in (key, value))
             q = whole_sequences(query, self.context)
             k, v = whole_sequences(torch.cat((key, value), dim=-1), self.context).chunk(2, dim=-1)
         return q, k, v

@@ -1,16 +1,43 @@
 """Positions as angles that queries and keys are turned by (Su et al. 2021, arXiv 2104.09864): feature i of the first
 half of a head and feature i of the second are one pair, as in Llama and GPT-NeoX."""
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from pretrain.config.positions import LinearScaling, Llama3Scaling, RotaryPositions
 
-def rotated(x_SBHD: Tensor, positions_BS: Tensor, base: float) -> Tensor:
-    """Pair i of D / 2 turned by position * base^(-2 i / D), computed in fp32."""
-    half = x_SBHD.shape[-1] // 2
-    frequencies = 1 / base ** (torch.arange(half, device=x_SBHD.device, dtype=torch.float32) / half)
+
+def rotated(x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor) -> Tensor:
+    """Pair i turned by position * frequencies[i], of D / 2; computed in fp32."""
     angles = positions_BS.T[:, :, None, None].float() * frequencies
     cosine, sine = angles.cos(), angles.sin()
     first, second = x_SBHD.float().chunk(2, dim=-1)
     turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return turned.to(x_SBHD.dtype)
+
+
+def frequencies(settings: RotaryPositions, width: int, dense: bool, device: torch.device) -> Tensor:
+    """[width / 2] fp32, in radians a position, of a head of `width`: base^(-2 i / width), scaled. `dense`: of a layer
+    whose attention is."""
+    base, scaling = settings.base, settings.scaling
+    if settings.local_base is not None and not dense:
+        base, scaling = settings.local_base, None
+    plain = 1 / base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
+    return plain if scaling is None else _SCALED[type(scaling)](plain, scaling)
+
+
+def _linear(plain: Tensor, scaling: LinearScaling) -> Tensor:
+    return plain / scaling.factor
+
+
+def _llama3(plain: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """meta-llama/llama-models, models/llama3/model.py, apply_scaling."""
+    turns = scaling.original_length * plain / (2 * math.pi)  # in a text of the original length
+    whole = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    return whole * plain + (1 - whole) * plain / scaling.factor
+
+
+_SCALED: dict[type, Callable[..., Tensor]] = {LinearScaling: _linear, Llama3Scaling: _llama3}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart"]
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama"]
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,19 @@ class Capabilities:
     """attributes of `model` that have one value in this family"""
 
 
-_PLAIN = {
+_BEFORE_LLAMA = {"qkv_bias": None, "query_key_norm": False, "logit_cap": None}
+
+_PLAIN = _BEFORE_LLAMA | {
     "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
     "init.name": "normal",
 }  # fmt: skip
 
 CAPABILITIES: dict[Family, Capabilities] = {
     "gpt": Capabilities(decoder=True, packing=True, first_names=True, positions=("learned", "rotary"), only=_PLAIN),
-    "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1),
-    "roberta": Capabilities(encoder=True, masked_head=True, fewest_segments=2),
-    "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True),
-    "transformer": Capabilities(encoder=True, decoder=True),
-    "bart": Capabilities(encoder=True, decoder=True),
+    "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1, only=_BEFORE_LLAMA),
+    "roberta": Capabilities(encoder=True, masked_head=True, fewest_segments=2, only=_BEFORE_LLAMA),
+    "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, only=_BEFORE_LLAMA),
+    "transformer": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
+    "bart": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
+    "llama": Capabilities(decoder=True, packing=True, positions=("rotary",)),
 }

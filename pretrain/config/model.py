@@ -36,12 +36,25 @@ class Model(Section):
     vocabulary_multiple: int = Field(
         128, gt=0, description="embedding rows are padded up to a multiple of this, so that tensor ranks can share them"
     )
-    norm: Literal["pre", "post"] = Field("pre", description="norm before each sublayer (GPT-2, 3, T5) or after (GPT)")
-    norm_type: Literal["layer", "rms"] = Field("layer", description="rms: without mean and bias (T5)")
+    norm: Literal["pre", "post", "sandwich"] = Field(
+        "pre",
+        description="pre: before each sublayer (GPT-2, 3, T5, Llama); post: after its residual (GPT); sandwich: before "
+        "and after each sublayer, inside its residual (Gemma 3)",
+    )
+    norm_type: Literal["layer", "rms", "rms_zero_centered"] = Field(
+        "layer",
+        description="rms: without mean and bias (T5, Llama); rms_zero_centered: its gain is kept less one (Gemma)",
+    )
     norm_eps: float = Field(1e-5, gt=0, lt=1, description="added to the variance in norms")
     bias: bool = Field(True, description="linear layers have one")
-    activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu"] = Field(
-        "gelu_tanh", description="gelu: exact (BERT); gated_gelu: the tanh form times a second projection (T5 v1.1)"
+    qkv_bias: bool | None = Field(
+        None, description="the layers that make queries, keys and values have a bias (Qwen2); absent: as bias"
+    )
+    query_key_norm: bool = Field(False, description="a norm of each head's query and key (Qwen3, Gemma 3)")
+    activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu", "gated_silu", "gated_relu"] = Field(
+        "gelu_tanh",
+        description="gelu: exact (BERT); gated: times a second projection: GELU in its tanh form (T5 v1.1, Gemma), "
+        "SiLU (Llama) or ReLU",
     )
     positions: Positions = LearnedPositions()
     segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
@@ -49,8 +62,9 @@ class Model(Section):
         False, description="a head on the first position that says whether the second segment follows (BERT)"
     )
     embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
-    embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer)")
+    embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer, Gemma)")
     tied_head: bool = Field(True, description="the output projection is the token embedding")
+    logit_cap: float | None = Field(None, gt=0, description="logits are cap * tanh(logits / cap) (Gemma 2)")
     dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
@@ -153,7 +167,17 @@ class Model(Section):
 
     @property
     def gated(self) -> bool:
-        return self.activation == "gated_gelu"
+        return self.activation.startswith("gated_")
+
+    @property
+    def norm_first(self) -> bool:
+        """Sublayers read a norm of the residual stream, which has one more at its end."""
+        return self.norm != "post"
+
+    @property
+    def biased_queries(self) -> bool:
+        """Queries, keys and values have a bias."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
 
     @property
     def capabilities(self) -> Capabilities:

@@ -37,11 +37,43 @@ class RelativePositions(Section):
         return self
 
 
+class LinearScaling(Section):
+    """Positions divided by a factor: interpolation (Chen et al. 2023, arXiv 2306.15595)."""
+
+    name: Literal["linear"] = "linear"
+    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
+
+
+class Llama3Scaling(Section):
+    """Long wavelengths by a factor, short ones not at all, those between by more and more (Llama 3.1)."""
+
+    name: Literal["llama3"] = "llama3"
+    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
+    original_length: int = Field(8192, gt=0, description="of texts before")
+    low: float = Field(1.0, gt=0, description="wavelengths above original_length / low are scaled whole")
+    high: float = Field(4.0, gt=0, description="wavelengths below original_length / high are not scaled")
+
+    @model_validator(mode="after")
+    def _some_lie_between(self) -> "Llama3Scaling":
+        if self.low >= self.high:
+            raise ValueError(
+                f"model.positions.scaling.low={self.low} is to be less than model.positions.scaling.high={self.high}"
+            )
+        return self
+
+
+Scaling = Annotated[LinearScaling | Llama3Scaling, Discriminator("name")]
+
+
 class RotaryPositions(Section):
     """Queries and keys are turned, by angles that grow with the position (Llama)."""
 
     name: Literal["rotary"] = "rotary"
     base: float = Field(10000.0, gt=1, description="of the wavelengths, 2 pi to 2 pi times this")
+    local_base: float | None = Field(
+        None, gt=1, description="of layers whose attention is not dense, without scaling (Gemma 3); absent: as others"
+    )
+    scaling: Scaling | None = Field(None, description="of wavelengths, for longer texts than a model was trained on")
 
 
 Positions = Annotated[

@@ -30,7 +30,14 @@ class _Recomputed:
 
 
 class OwnPartAttention(_Recomputed, SelfAttention):
-    """Of a part of the stream to itself."""
+    """Of a part of the stream to itself. Where queries and keys have norms, each tensor rank has a gradient of its own
+    heads, which engines sum as they do those of slices of a sequence."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for norm in (self.q_layernorm, self.k_layernorm):
+            for parameter in () if norm is None else norm.parameters():
+                parameter.sequence_parallel = True
 
 
 class MemoryAttention(_Recomputed, CrossAttention):

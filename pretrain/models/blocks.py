@@ -61,6 +61,22 @@ class ResidualThenNorm(BiasDropoutAdd):
         return normed
 
 
+class NormThenResidual(ResidualThenNorm):
+    """Sandwich: residual + dropout(norm(x + bias))."""
+
+    def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
+        x, bias = x_with_bias
+        return BiasDropoutAdd.add(self, (self.norm(x if bias is None else x + bias), None), residual, probability)
+
+
+RESIDUALS: dict[str, type[BiasDropoutAdd]] = {
+    "pre": BiasDropoutAdd,
+    "post": ResidualThenNorm,
+    "sandwich": NormThenResidual,
+}
+"""by `model.norm`"""
+
+
 class FeedForward(MLP):
     """megatron-core's, with dropout between its matrices. If gated, gate and value of each feature lie side by side, so
     that tensor ranks share features and not halves."""
@@ -89,11 +105,12 @@ def layer_parts(
     model: Model, megatron: MegatronConfig, part: Literal["encoder", "decoder"]
 ) -> TransformerLayerSubmodules:
     """Of a layer of `part`: self-attention, attention to the encoder if that is the decoder of both, feed-forward; each
-    pre- or post-norm."""
-    pre, kernels = model.norm == "pre", megatron.kernels
+    with its norms."""
+    kernels = megatron.kernels
     core = partial(CoreAttention, model=model, kernel=kernels.attention)
-    norm = kernels.norm[model.norm_type] if pre else IdentityOp
-    residual = ModuleSpec(BiasDropoutAdd if pre else ResidualThenNorm, params={"config": megatron, "model": model})
+    norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
+    residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
+    of_heads = kernels.norm[model.norm_type] if model.query_key_norm else None
     self_attention = ModuleSpec(
         module=OwnPartAttention,
         params={"attn_mask_type": AttnMaskType.causal},  # not read: the part says it
@@ -101,6 +118,8 @@ def layer_parts(
             linear_qkv=kernels.column_linear,
             core_attention=partial(core, kind=part),
             linear_proj=kernels.row_linear,
+            q_layernorm=of_heads,
+            k_layernorm=of_heads,
         ),
     )
     parts = TransformerLayerSubmodules(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
@@ -9,19 +10,21 @@ from pretrain.models.megatron_config import MegatronConfig
 
 
 class PlainHead(nn.Module):
-    """Logits straight from the last layer, times `scale`."""
+    """Logits straight from the last layer, times `scale`, and if there is a `cap`, softly between it and its opposite
+    (Gemma 2: arXiv 2408.00118, section 2)."""
 
-    def __init__(self, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 1.0, cap: float | None = None) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.cap = scale, cap
 
     def forward(self, hidden_LBH: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        return project(hidden_LBH * self.scale if self.scale != 1 else hidden_LBH)
+        logits = project(hidden_LBH * self.scale if self.scale != 1 else hidden_LBH)
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 
 def plain(model: Model, megatron: MegatronConfig) -> PlainHead:
     """See `network.Head`."""
-    return PlainHead()
+    return PlainHead(cap=model.logit_cap)
 
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:

@@ -34,6 +34,14 @@ class RMSNorm(nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
 
+class ZeroCenteredRMSNorm(RMSNorm):
+    """Likewise, with the gain kept less one: what decays to zero, or has few bits, is the distance from one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = F.rms_norm(x.float(), self.normalized_shape, 1 + self.weight.float(), self.eps)
+        return normed.to(x.dtype)
+
+
 @dataclass(frozen=True)
 class Kernels:
     """One provider."""
@@ -69,8 +77,15 @@ def plain(device: torch.device) -> Kernels:
         column_linear=ColumnParallelLinear,
         row_linear=RowParallelLinear,
         embedding=VocabParallelEmbedding,
-        norm={"layer": LayerNorm, "rms": RMSNorm},
-        activation={"gelu_tanh": _GELU_TANH, "gelu": F.gelu, "relu": F.relu, "gated_gelu": _GELU_TANH},
+        norm={"layer": LayerNorm, "rms": RMSNorm, "rms_zero_centered": ZeroCenteredRMSNorm},
+        activation={
+            "gelu_tanh": _GELU_TANH,
+            "gelu": F.gelu,
+            "relu": F.relu,
+            "gated_gelu": _GELU_TANH,
+            "gated_silu": F.silu,
+            "gated_relu": F.relu,
+        },
         attention=F.scaled_dot_product_attention,
         cross_entropy=vocab_parallel_cross_entropy,
     )

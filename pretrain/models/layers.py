@@ -70,7 +70,7 @@ class Layer(TransformerLayer):
         self.global_name = f"{self.part}.layers.{number}"
         self.model, self.reads_memory = model, self.part == "decoder" and model.has_encoder
         last = self.layer_number in (encoder_layers, encoder_layers + decoder_layers)
-        self.final = final(config) if last and model.norm == "pre" else None
+        self.final = final(config) if last and model.norm_first else None
 
     def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
         """The stream, after this layer's work on its part."""

@@ -47,6 +47,8 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         activation_func=kernels.activation[model.activation],
         gated_linear_unit=model.gated,
         add_bias_linear=model.bias,
+        add_qkv_bias=model.biased_queries,
+        qk_layernorm=model.query_key_norm,
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,

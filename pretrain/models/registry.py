@@ -17,6 +17,7 @@ FAMILIES: dict[Family, FamilyParts] = {
     "t5": FamilyParts(head=heads.scaled_if_tied),
     "transformer": FamilyParts(head=heads.plain),
     "bart": FamilyParts(head=heads.plain),
+    "llama": FamilyParts(head=heads.plain),
 }
 
 

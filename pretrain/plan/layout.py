@@ -66,8 +66,11 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     batch. Raises ConfigError, naming the broken rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
     _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
-    if model.kv_heads is not None:
+    # Tensor ranks share the rows of queries, keys and values; heads of keys that are fewer than ranks go to several.
+    if model.kv_heads is not None and parallel.tensor % model.kv_heads:
         _divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
+    rows = (model.heads + 2 * model.query_groups) * model.head_width
+    _divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
     _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
     _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
     if model.ffn_dropout and model.ffn_width // parallel.tensor % 4:
@@ -77,8 +80,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         )
     # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
     _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
-    if model.kv_heads is not None:
-        groups = model.kv_heads // parallel.tensor
+    groups = max(1, model.query_groups // parallel.tensor)
+    if parallel.context % groups:
         _divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
     lengths = {"model.sequence_length": model.sequence_length}
     if model.is_encoder_decoder:

@@ -21,7 +21,7 @@ def declared(model: Model, prefix: str = "") -> list[Declared]:
             depth += 1
             name = f"{STACKS[stack]}.layers.{number}."
             found += _at(depth, name, layer(model, crosses=bool(stack) and model.is_encoder_decoder))
-            if number == layers - 1 and model.norm == "pre":
+            if number == layers - 1 and model.norm_first:
                 final = "decoder.final_layernorm." if model.capabilities.first_names else f"{name}final.norm."
                 found += _at(depth, final, norm(model))
     found += _at(depth + 1, "", head(model))
@@ -47,22 +47,24 @@ def embeddings(model: Model) -> Iterator[Declared]:
 
 def layer(model: Model, crosses: bool) -> Iterator[Declared]:
     """One layer; `crosses`: with attention to an encoder."""
-    pre = model.norm == "pre"
     scheme, biased = SCHEMES[model.init.name](model), model.bias
     hidden, queries, keys = model.hidden, model.heads * model.head_width, model.query_groups * model.head_width
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
     group = (query,) * (model.heads // model.query_groups) + (key, key)  # each key's queries lie before it
     fused = Normal(group, model.head_width) if query != key else Normal((key,))
-    yield from _under("input_layernorm." if pre else "self_attn_bda.norm.", norm(model))
-    yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, biased))
+    yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
+    yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.biased_queries))
+    if model.query_key_norm:
+        for name in ("q", "k"):
+            yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.head_width))
     yield from _under("self_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
     if crosses:
-        yield from _under("pre_cross_attn_layernorm." if pre else "cross_attn_bda.norm.", norm(model))
+        yield from _norms("pre_cross_attn_layernorm.", "cross_attn_bda.norm.", model)
         yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased))
         yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased))
         yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
     inner = (2 if model.gated else 1) * model.ffn_width
-    yield from _under("pre_mlp_layernorm." if pre else "mlp_bda.norm.", norm(model))
+    yield from _norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     first = Normal((scheme.projection(hidden, inner),))
     yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased))
     yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_width, hidden, biased))
@@ -82,10 +84,19 @@ def head(model: Model) -> Iterator[Declared]:
     yield replace(output, alias_of=WORDS) if model.tied_head else output
 
 
-def norm(model: Model) -> Iterator[Declared]:
-    yield _vector("weight", model.hidden, start=1.0)
+def norm(model: Model, width: int | None = None) -> Iterator[Declared]:
+    """Over the model's width unless another is given."""
+    yield _vector("weight", width or model.hidden, start=0.0 if model.norm_type == "rms_zero_centered" else 1.0)
     if model.norm_type == "layer":
-        yield _vector("bias", model.hidden)
+        yield _vector("bias", width or model.hidden)
+
+
+def _norms(before: str, behind: str, model: Model) -> Iterator[Declared]:
+    """Of one sublayer."""
+    if model.norm != "post":
+        yield from _under(before, norm(model))
+    if model.norm != "pre":
+        yield from _under(behind, norm(model))
 
 
 def column(inputs: int, outputs: int, init: Normal, bias: bool) -> Iterator[Declared]:

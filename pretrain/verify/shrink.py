@@ -9,6 +9,7 @@ and targets of other lengths; heads as wide as the config's, in proportion; posi
 from collections.abc import Sequence
 from itertools import count
 from math import lcm
+from typing import Literal
 
 from pretrain.config.load import validate
 from pretrain.config.model import Model
@@ -21,6 +22,7 @@ _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8
 _CHUNK_LAYERS = 2
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
+_SMOOTH: dict[str, Literal["gelu", "gated_gelu"]] = {"relu": "gelu", "gated_relu": "gated_gelu"}
 _TIMEOUT_S = 120  # that the others wait for a rank that a faulty layout keeps from going on
 
 
@@ -37,12 +39,12 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     length = _multiple(_LENGTH, slices)
     tree["model"] |= {
         "heads": heads,
-        "kv_heads": heads // 2 if shares_keys else None,
+        "kv_heads": None if not shares_keys else 1 if model.query_groups == 1 else heads // 2,
         "hidden": hidden,
         "head_dim": _head_width(model),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
-        "activation": "gelu" if model.activation == "relu" else model.activation,
+        "activation": _SMOOTH.get(model.activation, model.activation),
         "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_width / model.hidden))) * hidden, tensor),
         "sequence_length": length,
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,

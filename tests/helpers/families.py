@@ -1,10 +1,12 @@
 """The smallest model of each family that has all its parts, and made-up rows for it."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
+from tests.helpers.breadth import slow
 from tests.helpers.tiny import ROWS, tiny_config
 
 _BERT = {
@@ -17,6 +19,22 @@ _T5 = _TARGET | {
     "positions": "relative", "relative_buckets": 8, "relative_distance": 20, "init": "t5", "head_dim": 8,
 }  # fmt: skip
 _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
+
+_LLAMA = {
+    "family": "llama", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "gated_silu", "ffn": 160,
+    "kv_heads": 2, "tied_head": False, "scale_residual_init": False, "attention": {},
+    "positions": {
+        "name": "rotary", "base": 500.0, "scaling": {"name": "llama3", "factor": 4, "original_length": 16},
+    },
+}  # fmt: skip
+_GEMMA = _LLAMA | {
+    "norm": "sandwich", "norm_type": "rms_zero_centered", "activation": "gated_gelu", "kv_heads": 1, "head_dim": 24,
+    "query_key_norm": True, "embedding_scale": True, "tied_head": True, "logit_cap": 20.0,
+    "positions": {
+        "name": "rotary", "base": 500.0, "local_base": 50.0, "scaling": {"name": "linear", "factor": 2},
+    },
+    "attention": {"pattern": ["banded", "dense"], "window": 8},
+}  # fmt: skip
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
@@ -43,7 +61,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "objective": {"name": "denoising"},
     },
+    "gemma": {"model": _GEMMA},
+    "llama": {"model": _LLAMA},
+    "mistral": {"model": _LLAMA | {"positions": "rotary", "attention": {"pattern": ["banded"], "window": 8}}},
+    "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
+    "qwen3": {"model": _LLAMA | {"positions": "rotary", "query_key_norm": True, "head_dim": 24}},
 }  # fmt: skip
+_LIKE_GEMMA = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def each(families: Iterable[str]) -> list[Any]:
+    """Parameters of a test. Slow are those whose parts are all among Gemma's."""
+    return [slow(name) if name in _LIKE_GEMMA else name for name in families]
 
 
 def family_config(family: str, **sections: Any) -> RunConfig:

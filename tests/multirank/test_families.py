@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.breadth import slow
-from tests.helpers.families import FAMILIES, family_config, train_family
+from tests.helpers.families import FAMILIES, each, family_config, train_family
 from tests.helpers.hf import save, tokenizer_for
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, whole_state
@@ -63,7 +63,7 @@ def _largest(curves: dict[str, Any], expected: np.ndarray) -> dict[str, float]:
     return {name: np.abs(np.array(curve) - expected).max() for name, curve in curves.items()}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each(FAMILIES))
 def test_a_family_starts_bit_equal_and_trains_alike_on_every_layout(family: str) -> None:
     (start, expected), *_ = run_ranks(1, _starts_and_curves, family, [{}], {})[0]
     found = run_ranks(4, _starts_and_curves, family, list(LAYOUTS.values()), {})[0]
@@ -116,7 +116,7 @@ def test_gradients_of_distance_tables_lose_little_to_half_precision() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["bert", "t5v1.1", "bart"])
+@pytest.mark.parametrize("family", ["bert", "t5v1.1", "bart", "gemma", "llama"])
 def test_half_precision_departs_by_its_rounding(family: str) -> None:
     departures = _departures(family, {name: MORE[name] for name in ("tp2pp2+sp", "tp2cp2")}, precision="bf16")
     assert max(departures.values()) <= BF16_TOLERANCE, departures

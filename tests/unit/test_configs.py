@@ -42,7 +42,12 @@ def test_all_published_sizes_are_shipped() -> None:
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
     transformer = {"transformer/base", "transformer/big"}
-    assert gpt3 | gpt2 | {"gpt/117m"} | others | t5 | v11 | transformer <= {name(path) for path in RUNS}
+    llama = {f"llama/{size}" for size in GPT3_SIZES if size != "175b"}
+    released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
+    released |= {"smollm2/135m", "mistral/7b", "gemma3/270m", "gemma3/1b"}
+    released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
+    wanted = gpt3 | gpt2 | {"gpt/117m"} | others | t5 | v11 | transformer | llama | released
+    assert wanted <= {name(path) for path in RUNS}
 
 
 @pytest.mark.parametrize("path", RUNS, ids=name)
@@ -72,6 +77,13 @@ GPT3_SIZES = {
 }
 
 
+@pytest.mark.parametrize("size", [size for size in GPT3_SIZES if size != "175b"])
+def test_the_ladder_in_llama_s_shape_has_gpt3_s_sizes(size: str) -> None:
+    gpt3, llama = read(f"gpt3/{size}"), read(f"llama/{size}")
+    assert num_parameters(llama.model) == pytest.approx(num_parameters(gpt3.model), rel=0.03)
+    assert (llama.batch, llama.optimizer, llama.schedule) == (gpt3.batch, gpt3.optimizer, gpt3.schedule)
+
+
 @pytest.mark.parametrize(("size", "billions"), GPT3_SIZES.items())
 def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float) -> None:
     model = read(f"gpt3/{size}").model
@@ -90,9 +102,26 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
         ("gpt2/355m", 354_823_168),
         ("gpt2/774m", 774_030_080),
         ("gpt2/1.5b", 1_557_611_200),
+        ("llama1/7b", 6_738_415_616),
+        ("llama1/13b", 13_015_864_320),
+        ("llama1/33b", 32_528_943_616),
+        ("llama1/65b", 65_285_660_672),
+        ("llama2/7b", 6_738_415_616),
+        ("llama2/70b", 68_976_648_192),
+        ("smollm2/135m", 134_515_008),
+        ("gemma3/270m", 268_098_176),
+        ("gemma3/1b", 999_885_952),
+        ("qwen2/0.5b", 494_032_768),
+        ("qwen2/1.5b", 1_543_714_304),
+        ("qwen2/7b", 7_615_616_512),
+        ("qwen3/0.6b", 596_049_920),
+        ("qwen3/1.7b", 1_720_574_976),
+        ("qwen3/4b", 4_022_468_096),
+        ("qwen3/8b", 8_190_735_360),
+        ("mistral/7b", 7_241_732_096),
     ],
 )
-def test_gpt_and_gpt2_have_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
+def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
     assert num_parameters(read(size).model, padded=False) == parameters
 
 

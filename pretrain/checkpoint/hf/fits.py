@@ -12,10 +12,11 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
 def check(
-    model: Model, name: str, activations: Mapping[str, str], patterns: Sequence[str] = ("dense",), **wanted: Any
+    model: Model, name: str, activations: Mapping[str, str], patterns: Sequence[str] = ("dense",),
+    grouped: bool = False, **wanted: Any,
 ) -> None:  # fmt: skip
     """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, its activation is one that
-    `name` has, and its layers see whom `patterns` say."""
+    `name` has, its layers see whom `patterns` say, and each query has a key of its own, if it has no `grouped` ones."""
     for key, value in wanted.items():
         found = attrgetter(key)(model)
         if found != value:
@@ -29,7 +30,7 @@ def check(
             f"Hugging Face's {name} has {' and '.join(patterns)} attention only: model.attention.pattern={found} "
             "cannot be exported to it"
         )
-    if model.query_groups != model.heads:
+    if not grouped and model.query_groups != model.heads:
         raise ConfigError(
             f"Hugging Face's {name} has no grouped heads: model.kv_heads={model.kv_heads} cannot be exported"
         )

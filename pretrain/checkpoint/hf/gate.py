@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
+from pretrain.config.attention import Banded
+from pretrain.config.positions import RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import RunError
@@ -14,11 +16,18 @@ from pretrain.errors import RunError
 GATE = 1e-4
 """largest logit difference, fp32"""
 _ROWS = 2
+_BEYOND = 64
 
 
 def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
-    one document each, which is what Hugging Face's models are for."""
+    one document each, which is what Hugging Face's models are for. Rotary positions have no table that could be wrong
+    at its end: rows are then no longer than what shows every window's border."""
+    model = config.model
+    if isinstance(model.positions, RotaryPositions):
+        reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
+        length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
+        config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
     return replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
 
 

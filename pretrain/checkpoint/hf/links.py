@@ -76,7 +76,7 @@ def by_head(ours: str, theirs: Sequence[str], model: Model) -> Iterator[Link]:
         ]
         return torch.cat(split, dim=1).flatten(0, 2)
 
-    for leaf in ("weight", "bias") if model.bias else ("weight",):
+    for leaf in ("weight", "bias") if model.biased_queries else ("weight",):
         yield one(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)
 
 

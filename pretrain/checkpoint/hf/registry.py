@@ -8,7 +8,21 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, logging
 
-from pretrain.checkpoint.hf import bart, bert, gpt2, gpt_neo, marian, openai_gpt, roberta, t5
+from pretrain.checkpoint.hf import (
+    bart,
+    bert,
+    gemma3,
+    gpt2,
+    gpt_neo,
+    llama,
+    marian,
+    mistral,
+    openai_gpt,
+    qwen2,
+    qwen3,
+    roberta,
+    t5,
+)
 from pretrain.config.model import Model
 
 FAMILIES: dict[str, tuple[ModuleType, ...]] = {
@@ -18,6 +32,7 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "t5": (t5,),
     "transformer": (marian,),
     "bart": (bart,),
+    "llama": (gemma3, qwen3, qwen2, mistral, llama),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that

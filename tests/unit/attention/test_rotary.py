@@ -1,24 +1,50 @@
 """Rotary positions against transformers' own, of Llama."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from pretrain.attention.rotary import rotated
+from pretrain.attention.rotary import frequencies, rotated
+from pretrain.config.positions import RotaryPositions
 
 ROWS, HEADS, WIDTH = 2, 3, 16
 
 
-@pytest.mark.parametrize("base", [10000.0, 500000.0])
-def test_queries_and_keys_turn_as_llama_s_do(base: float) -> None:
-    config = LlamaConfig(hidden_size=HEADS * WIDTH, num_attention_heads=HEADS, rope_theta=base)
+def _frequencies(dense: bool = True, **settings: Any) -> Tensor:
+    return frequencies(RotaryPositions.model_validate(settings), WIDTH, dense, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "rope"),
+    [
+        ({"base": 1e4}, {"rope_type": "default", "rope_theta": 1e4}),
+        ({"base": 5e5}, {"rope_type": "default", "rope_theta": 5e5}),
+        (
+            {"base": 1e6, "scaling": {"name": "linear", "factor": 8}},
+            {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        ),
+        (
+            {"base": 5e5, "scaling": {"name": "llama3", "factor": 32}},
+            {
+                "rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+            },
+        ),
+    ],
+    ids=["llama", "llama 3", "linear", "llama 3.2"],
+)  # fmt: skip
+def test_queries_and_keys_turn_as_llama_s_do(ours: dict[str, Any], rope: dict[str, Any]) -> None:
+    config = LlamaConfig(hidden_size=HEADS * WIDTH, num_attention_heads=HEADS, rope_parameters=rope)
     positions = torch.tensor([[0, 1, 2, 0, 1], [7, 8, 500, 2047, 9]])  # anew in each document, and far ones
     query, key = torch.randn(2, positions.shape[1], ROWS, HEADS, WIDTH, generator=torch.Generator().manual_seed(0))
     cosine, sine = LlamaRotaryEmbedding(config)(query, positions)
     theirs = apply_rotary_pos_emb(query.permute(1, 2, 0, 3), key.permute(1, 2, 0, 3), cosine, sine)
-    for ours, expected in zip((query, key), theirs, strict=True):
-        found = rotated(ours, positions, base).permute(1, 2, 0, 3)
+    for x, expected in zip((query, key), theirs, strict=True):
+        found = rotated(x, positions, _frequencies(**ours)).permute(1, 2, 0, 3)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
@@ -26,8 +52,15 @@ def test_a_score_depends_on_the_distance_alone() -> None:
     query, key = torch.randn(2, 1, 1, 1, WIDTH, dtype=torch.float32, generator=torch.Generator().manual_seed(1))
 
     def score(query_at: int, key_at: int) -> float:
-        turned = rotated(query, torch.tensor([[query_at]]), 1e4), rotated(key, torch.tensor([[key_at]]), 1e4)
-        return float((turned[0] * turned[1]).sum())
+        turned = (rotated(x, torch.tensor([[at]]), _frequencies()) for x, at in ((query, query_at), (key, key_at)))
+        return float((next(turned) * next(turned)).sum())
 
     assert score(5, 3) == pytest.approx(score(105, 103), abs=1e-4)
     assert abs(score(5, 3) - score(5, 4)) > 1e-3
+
+
+def test_layers_that_are_not_dense_may_turn_by_a_base_of_their_own_without_scaling() -> None:
+    gemma = {"base": 1e6, "local_base": 1e4, "scaling": {"name": "linear", "factor": 8}}
+    assert torch.equal(_frequencies(False, **gemma), _frequencies(base=1e4))
+    assert torch.equal(_frequencies(True, **gemma), _frequencies(base=1e6) / 8)
+    assert torch.equal(_frequencies(False, base=1e6), _frequencies(base=1e6))

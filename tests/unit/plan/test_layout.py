@@ -25,6 +25,11 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         4,
         ("parallel.tensor=4", "model.kv_heads (6)", "nearest that does is 3"),
     ),
+    "rows of queries and keys": (
+        {"parallel": {"tensor": 4}, "model": {"kv_heads": 1, "head_dim": 5}},
+        4,
+        ("parallel.tensor=4", "(model.heads + 2 * model.kv_heads) * model.head_dim (70)", "nearest that does is 5"),
+    ),
     "heads of keys and context": (
         {"parallel": {"tensor": 2, "context": 3}, "model": {"kv_heads": 4}},
         6,
