@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,6 +23,8 @@ class Tokenizer(ABC):
     vocabulary_size: int
     end_of_text: int
     """The id after each document."""
+    begin_of_text: int | None = None
+    """The id before each text, where models were trained so (Gemma's <bos>); None: there is none."""
     identity: str
     """Digest of all that ids depend on."""
 
@@ -55,6 +57,15 @@ class Tokenizer(ABC):
         """Token ids of a text, without an end of text."""
         ids: list[int] = self.encode_batch([text], threads=1)[0].tolist()
         return ids
+
+    def opened(self, ids: Sequence[int]) -> list[int]:
+        """A text's ids, behind what is before each."""
+        return list(ids) if self.begin_of_text is None else [self.begin_of_text, *ids]
+
+    @property
+    def before_text(self) -> int:
+        """What the first token of a text follows: its begin, or the end of another."""
+        return self.end_of_text if self.begin_of_text is None else self.begin_of_text
 
     def is_special(self) -> NDArray[np.bool_]:
         """[vocabulary] the pieces that stand for no text."""

@@ -21,7 +21,7 @@ from data_pipeline.tokenizers.base import END_OF_TEXT, Tokenizer
 
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-_ENDS = (END_OF_TEXT, "</s>", "[SEP]")  # what a document ends with: the first that there is
+_ENDS = (END_OF_TEXT, "</s>", "<eos>", "[SEP]")  # what a document ends with: the first that there is
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _MAX_IDS = 2**22  # four times the largest vocabulary in use
 _INSIDE = "##"  # before a wordpiece that goes on with a word
@@ -58,6 +58,10 @@ class JsonTokenizer(Tokenizer):
         if not ends:
             raise DataError(f"{origin} has none of the special tokens {', '.join(_ENDS)} to end documents with.")
         self.end_of_text: int = ends[0]
+        plain = self._tokenizer.encode(_PROBE, add_special_tokens=False).ids
+        with_marks = self._tokenizer.encode(_PROBE).ids
+        if with_marks[1:] == plain:  # not of [CLS], which goes with a [SEP] behind
+            self.begin_of_text = with_marks[0]
         self.identity: str = hashlib.sha256(content + tokenizers.__version__.encode()).hexdigest()
 
     def save(self, path: Path) -> None:

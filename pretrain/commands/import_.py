@@ -1,7 +1,8 @@
-"""`pretrain import hf DIR [--out RUN]`"""
+"""`pretrain import hf DIR|gguf FILE [--out RUN]`"""
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pretrain.commands.arguments import Parser, check_directory
 
@@ -11,19 +12,31 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "import",
         "Makes a run with checkpoint 0 of another library's weights, once its logits agree with ours.",
-        ("hf downloads/gpt2 --out runs/gpt2",),
+        ("hf downloads/gpt2 --out runs/gpt2", "gguf downloads/SmolLM2-135M.gguf --out runs/smollm2"),
     )
-    parser.add_argument("format", choices=["hf"])
-    parser.add_argument("directory", type=Path, help="what save_pretrained wrote")
-    parser.add_argument("--out", type=Path, help="run directory to make; absent: runs/ and the directory's name")
+    parser.add_argument("format", choices=["hf", "gguf"])
+    parser.add_argument("source", type=Path, help="hf: the directory that save_pretrained wrote; gguf: a file")
+    parser.add_argument("--out", type=Path, help="run directory to make; absent: runs/ and the source's name")
     options = parser.parse(argv)
-    out = options.out or Path("runs") / options.directory.resolve().name
+    source = options.source.resolve()
+    out = options.out or Path("runs") / (source.name if options.format == "hf" else source.stem)
     check_directory("--out", out)
+    if options.format == "hf":
+        _import(options.source, out)
+        return 0
+    from pretrain.checkpoint.hf.gguf import unpack
+
+    with TemporaryDirectory() as temporary:
+        unpack(source, Path(temporary) / source.stem)
+        _import(Path(temporary) / source.stem, out)
+    return 0
+
+
+def _import(directory: Path, out: Path) -> None:
     from pretrain.build import build_empty
     from pretrain.checkpoint.hf.imports import import_hf, read_config
 
-    config = read_config(options.directory, out)
+    config = read_config(directory, out)
     engine = build_empty(config)
-    difference = import_hf(options.directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
+    difference = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
     print(f"{out}: largest logit difference from transformers {difference:.2e}")
-    return 0

@@ -39,6 +39,11 @@ class HarnessModel(TemplateLM):
         return self.text.end_of_text
 
     @property
+    def prefix_token_id(self) -> int:
+        """What lm-eval puts before a text without a context."""
+        return self.text.before_text
+
+    @property
     def tokenizer_name(self) -> str:
         return self.text.identity
 
@@ -47,12 +52,13 @@ class HarnessModel(TemplateLM):
         return self.text.encode(string)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Each text's log-probability after an end of text, every token once, in windows of the model's length."""
+        """Each text's log-probability after what comes before one, every token once, in windows of the model's
+        length."""
         windows: list[Pair] = []
         owners: list[int] = []
         for owner, request in enumerate(requests):
             ids = self.text.encode(request.args[0])
-            for window in get_rolling_token_windows(ids, self.eot_token_id, self.length, context_len=1):
+            for window in get_rolling_token_windows(ids, self.prefix_token_id, self.length, context_len=1):
                 windows.append(make_disjoint_window(window))
                 owners.append(owner)
         totals = [0.0] * len(requests)
@@ -78,7 +84,10 @@ class HarnessModel(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
-        return self._score([(context, continuation) for _, context, continuation in requests])
+        return self._score([(self._opened(context), continuation) for _, context, continuation in requests])
+
+    def _opened(self, ids: list[int]) -> list[int]:
+        return ids if ids[:1] == [self.prefix_token_id] else self.text.opened(ids)
 
     def _score(self, pairs: Sequence[Pair]) -> list[tuple[float, bool]]:
         mine = [pairs[item] for item in my_items(self.engine, len(pairs))]
@@ -92,7 +101,7 @@ class HarnessModel(TemplateLM):
         longest = settings.get("max_gen_toks", _NEW_TOKENS)
         if longest >= self.length:
             raise ConfigError(f"{longest} new tokens leave no room for a prompt in a model of {self.length} positions")
-        ids = (self.text.encode(prompt) or [self.eot_token_id])[-(self.length - longest) :]
+        ids = (self.text.opened(self.text.encode(prompt)) or [self.eot_token_id])[-(self.length - longest) :]
         return Request(ids[:-1], ids[-1], longest, prompt)
 
 

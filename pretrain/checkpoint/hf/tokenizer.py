@@ -42,7 +42,7 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
         whole.add_special_tokens([AddedToken(name, normalized=False)])
         if whole.token_to_id(name) != index:
             raise ConfigError(f"not exported: {name} is id {index} of the model, and {whole.token_to_id(name)} there")
-    before, after = around(objective, specials)
+    before, after = around(objective, specials, tokenizer)
     if before or after:
         marks = [(whole.id_to_token(index), index) for index in (*before, *after)]
         first, last = ([f"{whole.id_to_token(index)}:0" for index in ids] for ids in (before, after))
@@ -57,11 +57,11 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
     check(tokenizer, objective, directory)
 
 
-def around(objective: Objective, specials: Specials) -> tuple[list[int], list[int]]:
+def around(objective: Objective, specials: Specials, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The ids that the objective's samples have before a text, and after it."""
     needs = objective.needs
     if needs.end == "end_of_text":
-        return [], []
+        return tokenizer.opened([]), []
     before = [specials.cls] if "cls" in needs.roles else []
     return before, [specials.sep if "sep" in needs.roles else specials.end]
 
@@ -73,8 +73,9 @@ def found_in_text(specials: Specials) -> bool:
 
 def _config(tokenizer: Tokenizer, specials: Specials, model: Model, whole: tokenizers.Tokenizer) -> dict[str, Any]:
     unknown = next((i for i in map(tokenizer.id_of, ("<unk>", "[UNK]")) if i is not None), -1)
+    begin = tokenizer.begin_of_text
     roles = {
-        "bos": specials.cls if specials.cls >= 0 else specials.end,
+        "bos": specials.cls if specials.cls >= 0 else specials.end if begin is None else begin,
         "eos": specials.sep if specials.sep >= 0 else specials.end,
         "unk": unknown,
         "pad": specials.pad,
@@ -106,7 +107,7 @@ def check(tokenizer: Tokenizer, objective: Objective, directory: Path) -> None:
     theirs.model_max_length = 10**9  # it would warn of long texts
     special = tuple(token.content for token in theirs.added_tokens_decoder.values() if token.special)
     texts = hostile.texts(tokenizer, special if found_in_text(specials) else ())
-    before, after = around(objective, specials)
+    before, after = around(objective, specials, tokenizer)
     with_marks = theirs(texts, add_special_tokens=True)["input_ids"]
     for text, ours, there in zip(texts, tokenizer.encode_batch(texts, threads=1), with_marks, strict=True):
         ids = ours.tolist()

@@ -58,7 +58,7 @@ class Prompts:
         for. Raises ConfigError, in which it is `called` so, if it doesn't fit the model."""
         ids = self.encode(text)
         if self.continues:
-            ids = ids or [self._tokenizer.end_of_text]  # what comes before a document
+            ids = self._tokenizer.opened(ids) or [self._tokenizer.end_of_text]  # what comes before a document
             reads, start, read = ids[:-1], ids[-1], len(ids)
         else:
             reads, start = self.closed(ids), self.specials.start

@@ -30,7 +30,7 @@ class PerplexityMeasure:
     def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
         """See `base.Measure`."""
         texts = [self._tokenizer.encode(one.document.target) for one in asked]
-        found = [list(windows(ids, self._tokenizer.end_of_text, self._length, self._context)) for ids in texts]
+        found = [list(windows(ids, self._tokenizer.before_text, self._length, self._context)) for ids in texts]
         scored = iter(scorer.score([window for of_one in found for window in of_one])[:, 0])
         sums = [math.fsum(next(scored) for _ in of_one) for of_one in found]
         return np.array([(total, len(ids)) for total, ids in zip(sums, texts, strict=True)]).reshape(-1, 2)

@@ -54,10 +54,10 @@ def encode_pair(tokenizer: Tokenizer, context: str, target: str) -> Pair:
     stripped = context.rstrip()
     context, target = stripped, context[len(stripped) :] + target
     if not context:
-        return [tokenizer.end_of_text], tokenizer.encode(target)
+        return [tokenizer.before_text], tokenizer.encode(target)
     context_ids, whole_ids = tokenizer.encode(context), tokenizer.encode(context + target)
     cut = min(len(context_ids), len(whole_ids) - 1)  # a target that became one token with the context's end is scored
-    return context_ids[:cut], whole_ids[cut:]
+    return tokenizer.opened(context_ids[:cut]), whole_ids[cut:]
 
 
 def answer_text(tokenizer: Tokenizer, answer: Sequence[int], stops: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from data_pipeline.batch import Rows
 from data_pipeline.common.progress import TaskProgress
+from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Scores
 
 LENGTH = 192
@@ -21,6 +22,7 @@ class ToyTokenizer:
     """Bytes, and a few pieces of several characters that may lie across the border of context and target."""
 
     end_of_text, vocabulary_size, identity = 256, VOCABULARY, "toy"
+    begin_of_text, opened, before_text = None, Tokenizer.opened, Tokenizer.before_text
     pieces = (" the", "ing", "____.", "Q: What is", "\n\n", "; ")
 
     def encode(self, text: str) -> list[int]:

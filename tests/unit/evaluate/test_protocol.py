@@ -147,3 +147,15 @@ def test_answer_ends_before_a_stop_or_an_end_of_text(tokenizer: ToyTokenizer) ->
     assert answer_text(tokenizer, ids, ["\n"]) == " 12"
     assert answer_text(tokenizer, [*ids[:2], tokenizer.end_of_text, *ids], ["\n"]) == " 1"
     assert answer_text(tokenizer, ids, []) == " 12\n\nQ:"
+
+
+def test_a_begin_of_text_comes_before_every_context(
+    tokenizer: ToyTokenizer, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, target = encode_pair(tokenizer, "one two", " 1")
+    monkeypatch.setattr(tokenizer, "begin_of_text", 7)
+    assert encode_pair(tokenizer, "one two", " 1") == ([7, *context], target)
+    assert encode_pair(tokenizer, "", " 1") == ([7], tokenizer.encode(" 1"))
+    harness = HarnessModel(engine, tokenizer, 99)
+    assert harness.prefix_token_id == 7
+    assert [harness._opened(ids) for ids in ([3, 4], [7, 3, 4])] == [[7, 3, 4], [7, 3, 4]]

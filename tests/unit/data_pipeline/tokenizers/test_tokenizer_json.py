@@ -172,3 +172,21 @@ def test_a_sentencepiece_model_may_hold_specials_too(kind: Kind, specials: str, 
         assert trained.decode(trained.encode(name)) == name
         assert not set(trained.encode(name)) & set(ids)
     assert train_tokenizer(TEXTS, kind, 500).id_of(names[0]) is None
+
+
+def test_a_begin_that_a_file_puts_before_each_text_is_known() -> None:
+    """And [CLS] is none, which goes with a [SEP] behind."""
+    trained = tokenizers.Tokenizer.from_str(train_tokenizer(TEXTS, "byte_bpe", 400).to_json())
+
+    def with_marks(single: list[str]) -> Tokenizer:
+        marks = [(piece, trained.token_to_id(piece)) for piece in ("<s>", "</s>")]
+        trained.post_processor = tokenizers.processors.TemplateProcessing(single=single, special_tokens=marks)
+        return module.JsonTokenizer(trained.to_str().encode(), "here")
+
+    begun, around, plain = with_marks(["<s>", "$A"]), with_marks(["<s>", "$A", "</s>"]), with_marks(["$A"])
+    assert (begun.begin_of_text, around.begin_of_text, plain.begin_of_text) == (trained.token_to_id("<s>"), None, None)
+    ids = plain.encode("The end!")
+    assert begun.encode("The end!") == ids
+    assert begun.opened(ids) == [begun.before_text, *ids]
+    assert plain.opened(ids) == ids
+    assert plain.before_text == plain.end_of_text

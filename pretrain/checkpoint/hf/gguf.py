@@ -1,0 +1,87 @@
+"""A GGUF file, llama.cpp's format, as a folder of Hugging Face's: config, tokenizer, and weights in fp32, which may be
+quantised in the file."""
+
+from pathlib import Path
+
+import torch
+from gguf import GGUFReader, dequantize
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, logging
+
+from pretrain.errors import ConfigError
+
+_MAGIC = b"GGUF"
+_KNOWN = ("llama", "qwen2", "qwen3", "gemma3")
+_WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_OF_LAYER = {
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}  # fmt: skip
+
+
+def unpack(file: Path, directory: Path) -> None:
+    """Writes `directory` as save_pretrained does. Takes the memory of the whole model. Raises ConfigError for what is
+    no such file, or holds a model of a kind that is not known here."""
+    try:
+        with file.open("rb") as opened:
+            magic = opened.read(len(_MAGIC))
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    if magic != _MAGIC:
+        raise ConfigError(f"{file} is no GGUF file")
+    logging.set_verbosity_error()
+    source = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    try:
+        reader = GGUFReader(file)
+        kind = str(reader.fields["general.architecture"].contents())
+        if kind not in _KNOWN:
+            raise ConfigError(f"{file} is a {kind}; known are {', '.join(_KNOWN)}")
+        config = AutoConfig.from_pretrained(file.parent.resolve(), **source)
+        AutoTokenizer.from_pretrained(file.parent.resolve(), **source).save_pretrained(directory)
+        tensors = _tensors(reader, kind, config)
+    except ConfigError:
+        raise
+    except Exception as error:  # the libraries raise whatever a value leads to
+        raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())[:200]})") from None
+    config.tie_word_embeddings = "lm_head.weight" not in tensors
+    config.save_pretrained(directory)
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+
+def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[str, Tensor]:
+    """All weights under Hugging Face's names."""
+    found = {}
+    for tensor in reader.tensors:
+        name = _name(tensor.name, kind)
+        value = (
+            torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).float().reshape(*tensor.shape[::-1].tolist())
+        )
+        if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
+            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+            value = _halves(value, heads)
+        if kind == "gemma3" and name.endswith("norm.weight"):
+            value = value - 1  # whole gains there
+        found[name] = value.contiguous()
+    return found
+
+
+def _name(theirs: str, kind: str) -> str:
+    """Raises ConfigError for a tensor that no known model has."""
+    stem, _, leaf = theirs.rpartition(".")
+    if stem in _WHOLE:
+        return f"{_WHOLE[stem]}.{leaf}"
+    begin, _, rest = stem.partition(".")
+    number, _, part = rest.partition(".")
+    if begin != "blk" or part not in _OF_LAYER:
+        raise ConfigError(f"tensor {theirs} is not known here")
+    name = "pre_feedforward_layernorm" if (kind, part) == ("gemma3", "ffn_norm") else _OF_LAYER[part]
+    return f"model.layers.{number}.{name}.{leaf}"
+
+
+def _halves(rows: Tensor, heads: int) -> Tensor:
+    """Pairs that rotary positions turn lie side by side in Llama's files, and half a head apart here."""
+    return rows.view(heads, -1, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
