@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Rows
+from data_pipeline.tokenizers.load import load_tokenizer
 from tests.helpers import command
 from tests.helpers.benchmarks import benchmarks
 from tests.helpers.gguf import gguf
@@ -36,28 +37,25 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 # What runs on ranks. transformers takes seconds to import: only where it is needed.
 
 
-def _original(file: Path) -> tuple[np.ndarray, np.ndarray, list[list[int]], list[list[int]]]:
-    """By transformers alone: ids of a row, the log probability of each after those before it, ids of the prompts, and
-    what comes after each."""
+def _original(file: Path, folder: Path) -> tuple[np.ndarray, np.ndarray, list[list[int]], list[list[int]]]:
+    """By transformers alone, on the same weights: ids of a row, the log probability of each after those before it, ids
+    of the prompts, and what comes after each."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    from pretrain.checkpoint.hf.gguf import unpack
+
+    unpack(file, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.from_numpy(np.random.default_rng(0).integers(300, 40_000, (1, LENGTH + 1)))
     with torch.no_grad():
         said = model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
         prompts = [tokenizer(text)["input_ids"] for text in PROMPTS]
-        texts = [
-            model.generate(torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None)
-            for prompt in prompts
-        ]
-    return (
-        ids.numpy(),
-        said.numpy(),
-        prompts,
-        [text[0, len(p) :].tolist() for text, p in zip(texts, prompts, strict=True)],
-    )
+        settings = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None}
+        texts = [model.generate(torch.tensor([ids]), **settings)[0, len(ids) :].tolist() for ids in prompts]
+    assert "Paris" in tokenizer.decode(texts[0]), "which no weights in another order would know"
+    return ids.numpy(), said.numpy(), prompts, texts
 
 
 def _ours(run: Path, layout: tuple[str, ...], ids: np.ndarray, prompts: list[list[int]]) -> Any:
@@ -71,20 +69,14 @@ def _ours(run: Path, layout: tuple[str, ...], ids: np.ndarray, prompts: list[lis
     return said, greedy(engine, prompts, NEW_TOKENS)
 
 
-def test_it_says_what_transformers_says(imported: tuple[str, Path]) -> None:
+def test_it_says_what_transformers_says(imported: tuple[str, Path], tmp_path: Path) -> None:
+    """Of a row, and after prompts, which begin as there."""
     model, run = imported
-    ids, expected, prompts, texts = run_ranks(1, _original, gguf(model))[0]
+    ids, expected, prompts, texts = run_ranks(1, _original, gguf(model), tmp_path)[0]
     for world, layout in ((1, ()), (4, LAYOUT)):
         said, found = run_ranks(world, _ours, run, layout, ids, prompts)[0]
-        assert np.abs(said - expected).max() <= GATE
-        assert found == texts
-
-
-def test_its_prompts_begin_as_transformers_begins_them(imported: tuple[str, Path]) -> None:
-    from data_pipeline.tokenizers.load import load_tokenizer
-
-    model, run = imported
-    _, _, prompts, _ = run_ranks(1, _original, gguf(model))[0]
+        assert np.abs(said - expected).max() <= GATE, layout
+        assert found == texts, layout
     tokenizer = load_tokenizer(run / "checkpoints" / "step-00000000" / "tokenizer.model")
     assert [tokenizer.opened(tokenizer.encode(text)) for text in PROMPTS] == prompts
     assert (tokenizer.begin_of_text is not None) == (model == "gemma3")

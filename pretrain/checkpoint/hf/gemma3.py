@@ -15,7 +15,7 @@ from pretrain.errors import ConfigError
 __all__ = ["CLASS", "HEADS", "MODEL_TYPE", "OBJECTIVE", "hf_config", "links", "model_of", "refuse", "takes"]
 
 CLASS, MODEL_TYPE = Gemma3ForCausalLM, "gemma3_text"
-_ITS_OWN = {
+_ITS_OWN: dict[str, Any] = {
     "norm": "sandwich", "norm_type": "rms_zero_centered", "query_key_norm": True, "embedding_scale": True,
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 quantised in the file."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from gguf import GGUFReader, dequantize
@@ -34,17 +35,17 @@ def unpack(file: Path, directory: Path) -> None:
     if magic != _MAGIC:
         raise ConfigError(f"{file} is no GGUF file")
     logging.set_verbosity_error()
-    source = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    source: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
     try:
         reader = GGUFReader(file)
         kind = str(reader.fields["general.architecture"].contents())
         if kind not in _KNOWN:
-            raise ConfigError(f"{file} is a {kind}; known are {', '.join(_KNOWN)}")
+            raise ConfigError(f"it is a {kind}; known are {', '.join(_KNOWN)}")
         config = AutoConfig.from_pretrained(file.parent.resolve(), **source)
         AutoTokenizer.from_pretrained(file.parent.resolve(), **source).save_pretrained(directory)
         tensors = _tensors(reader, kind, config)
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
     except Exception as error:  # the libraries raise whatever a value leads to
         raise ConfigError(f"{file} cannot be read ({' '.join(str(error).split())[:200]})") from None
     config.tie_word_embeddings = "lm_head.weight" not in tensors

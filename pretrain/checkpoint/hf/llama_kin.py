@@ -8,7 +8,7 @@ from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
-from pretrain.config.positions import RotaryPositions
+from pretrain.config.positions import Llama3Scaling, RotaryPositions
 from pretrain.errors import ConfigError
 
 OBJECTIVE = "causal"
@@ -68,10 +68,11 @@ def rope(model: Model) -> dict[str, Any]:
     assert isinstance(positions, RotaryPositions), "the family has no others"
     if positions.scaling is None:
         return {"rope_type": "default", "rope_theta": positions.base}
-    found = {"rope_type": positions.scaling.name, "rope_theta": positions.base, "factor": positions.scaling.factor}
-    if positions.scaling.name == "llama3":
-        found["original_max_position_embeddings"] = positions.scaling.original_length
-        found["low_freq_factor"], found["high_freq_factor"] = positions.scaling.low, positions.scaling.high
+    scaling = positions.scaling
+    found: dict[str, Any] = {"rope_type": scaling.name, "rope_theta": positions.base, "factor": scaling.factor}
+    if isinstance(scaling, Llama3Scaling):
+        found["original_max_position_embeddings"] = scaling.original_length
+        found |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
     return found
 
 
