@@ -57,5 +57,9 @@ def model_of(config: Gemma3TextConfig) -> dict[str, Any]:
         if "scaling" in local:
             raise ConfigError("positions of layers with a sliding window are scaled, which is not known here")
         positions["local_base"] = local["base"]
-    own = {"positions": positions, "attention": llama_kin.patterns(config), "logit_cap": config.final_logit_softcapping}
+    own: dict[str, Any] = {
+        "positions": positions,
+        "attention": llama_kin.patterns(config),
+        "logit_cap": config.final_logit_softcapping,
+    }
     return section(config) | _ITS_OWN | own

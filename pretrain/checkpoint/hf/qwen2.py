@@ -44,5 +44,9 @@ def hf_config(model: Model, specials: Specials) -> Qwen2Config:
 
 def model_of(config: Qwen2Config) -> dict[str, Any]:
     """Our `model` section."""
-    own = {"positions": positions(config.rope_parameters), "attention": patterns(config), "qkv_bias": True}
+    own: dict[str, Any] = {
+        "positions": positions(config.rope_parameters),
+        "attention": patterns(config),
+        "qkv_bias": True,
+    }
     return section(config) | own

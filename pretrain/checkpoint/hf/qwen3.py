@@ -44,5 +44,9 @@ def hf_config(model: Model, specials: Specials) -> Qwen3Config:
 
 def model_of(config: Qwen3Config) -> dict[str, Any]:
     """Our `model` section."""
-    own = {"positions": positions(config.rope_parameters), "attention": patterns(config), "query_key_norm": True}
+    own: dict[str, Any] = {
+        "positions": positions(config.rope_parameters),
+        "attention": patterns(config),
+        "query_key_norm": True,
+    }
     return section(config) | own
