@@ -2,6 +2,7 @@
 attention by itself, as if it were alone in a row, so nothing is computed of what does not see each other."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def by_runs(attend: Callable[..., Tensor], q_BHSD: Tensor, k_BHSD: Tensor, v_BHS
     rows = []
     for row, *tensors in zip(runs, *(x.split(1) for x in (q_BHSD, k_BHSD, v_BHSD)), strict=True):
         bounds = [0, *(bound for run in row for bound in run), length]
-        sizes = [end - begin for begin, end in zip(bounds, bounds[1:], strict=False)]  # of padding, run, padding, ...
+        sizes = [end - begin for begin, end in pairwise(bounds)]  # of padding, run, padding, ...
         pieces = zip(*(x.split(sizes, dim=2) for x in tensors), strict=True)
         found = [attend(q, k, v) if place % 2 else torch.zeros_like(q) for place, (q, k, v) in enumerate(pieces)]
         rows.append(torch.cat(found, dim=2))

@@ -137,8 +137,8 @@ class Attention(Section):
         """Raises ValueError where a pattern does not suit a model of so many `heads` that reads `length` tokens."""
         if heads % self.head_period:
             raise ValueError(
-                f"model.heads={heads} is not a multiple of the {self.head_period} that model.attention.pattern=heads tells "
-                "apart"
+                f"model.heads={heads} is not a multiple of the {self.head_period} that model.attention.pattern=heads "
+                "tells apart"
             )
         for number, pattern in enumerate(self.pattern):
             try:

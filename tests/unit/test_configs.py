@@ -42,7 +42,9 @@ def test_all_published_sizes_are_shipped() -> None:
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
     transformer = {"transformer/base", "transformer/big"}
-    assert gpt3 | gpt2 | {"gpt/117m"} | others | t5 | v11 | transformer <= {name(path) for path in RUNS}
+    assert gpt3 | gpt2 | {"gpt/117m", "sparse-transformer/enwik8"} | others | t5 | v11 | transformer <= {
+        name(path) for path in RUNS
+    }
 
 
 @pytest.mark.parametrize("path", RUNS, ids=name)
@@ -118,6 +120,15 @@ def test_gpt_and_gpt2_have_exactly_the_released_number_of_parameters(size: str, 
 )
 def test_encoders_and_encoder_decoders_have_the_published_size(size: str, millions: float, off: float) -> None:
     assert num_parameters(read(size).model, padded=False) / 1e6 == pytest.approx(millions, rel=off)
+
+
+def test_the_sparse_transformer_has_the_published_size_with_the_paper_s_embedding_of_positions() -> None:
+    """95M, whose positions are the sum of two embeddings: of 96 blocks, and of 128 places in one."""
+    model = read("sparse-transformer/enwik8").model
+    blocks, places = model.sequence_length // 128, 128
+    of_positions = (model.sequence_length - blocks - places) * model.hidden
+    assert (num_parameters(model, padded=False) - of_positions) / 1e6 == pytest.approx(95, abs=0.5)
+    assert model.attention.of_layer(0).mean_keys(model.sequence_length, True) == 64.5 + 32 * (blocks - 1) / 2
 
 
 # Raffel et al. 2020, section 3.1.4: 512 positions with 15% in spans of 3 make targets of 114.

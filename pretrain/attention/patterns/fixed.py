@@ -1,5 +1,5 @@
 """The Sparse Transformer's fixed attention: the query's own block, and the summaries of all blocks before it. Queries
-of several neighbouring blocks share the summaries before the first of them, and have those between them by themselves."""
+of several neighbouring blocks share the summaries before the first of them, and have those between them apart."""
 
 from collections.abc import Iterator
 

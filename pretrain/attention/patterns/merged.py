@@ -27,7 +27,9 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def attend(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, parts: Sequence[Part], scale: float, kernel: Kernel) -> Tensor:
+def attend(
+    q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, parts: Sequence[Part], scale: float, kernel: Kernel
+) -> Tensor:
     """[B, H, S, D]. `kernel` computes parts that share no query where torch's own for a CPU do not run."""
     batch, heads, length, width = q_BHSD.shape
     if len(parts) == 1 and parts[0].queries.shape == parts[0].keys.shape == (1, length):

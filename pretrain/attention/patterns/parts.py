@@ -25,8 +25,8 @@ _CHUNK = 128  # queries of a band that share a window of keys, at least
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Positions, and which of its pairs it has. Of each query it has at least one: for others, kernels return an lse of 0
-    and not of minus infinity."""
+    """Positions, and which of its pairs it has. Of each query it has at least one: for others, kernels return an lse of
+    0 and not of minus infinity."""
 
     queries: Places
     """[G, Q]"""
@@ -72,7 +72,9 @@ def residues(length: int, step: int) -> list[Positions]:
     size, rest = divmod(length, step)
     bounds = ((0, rest, size + 1), (rest, step, size))
     return [
-        np.arange(first, last)[:, None] + step * np.arange(count) for first, last, count in bounds if last > first and count
+        np.arange(first, last)[:, None] + step * np.arange(count)
+        for first, last, count in bounds
+        if last > first and count
     ]
 
 

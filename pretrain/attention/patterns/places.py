@@ -1,5 +1,5 @@
-"""Positions of a sequence in groups, and how a tensor is read and written there: as a view where they are evenly spaced,
-so that neither windows that overlap nor every n-th position are copied."""
+"""Positions of a sequence in groups, and how a tensor is read and written there: as a view where they are evenly
+spaced, so that neither windows that overlap nor every n-th position are copied."""
 
 from functools import cached_property
 from typing import Any

@@ -55,7 +55,8 @@ class BigBird(PatternSettings):
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
         if decoder and self.last:
             raise ValueError(
-                f"last={self.last} global blocks at the end are an encoder's, as a decoder's sequences grow: leave it out"
+                f"last={self.last} global blocks at the end are an encoder's, as a decoder's sequences grow: leave it "
+                "out"
             )
 
     def head(self, layer: int, head: int, length: int | None) -> "BigBirdHead":

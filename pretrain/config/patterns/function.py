@@ -19,8 +19,8 @@ _ROWS = 64  # queries that it is asked of at once
 
 
 class Function(PatternSettings):
-    """`function(query, key)`, of positions from 0 on: whether the query sees the key. It may take arrays; one that takes
-    integers alone is asked of one pair after the other, which is slow."""
+    """`function(query, key)`, of positions from 0 on: whether the query sees the key. It may take arrays; one that
+    takes integers alone is asked of one pair after the other, which is slow."""
 
     name: Literal["function"] = "function"
     function: str = Field(description="package.module:name or path/to/file.py:name")
@@ -45,8 +45,8 @@ class Function(PatternSettings):
             if causal and (ahead := np.argwhere(seen & (keys > queries))).size:
                 row, key = ahead[0]
                 raise ValueError(
-                    f"{self.function} looks ahead: it lets position {first + row} see position {key}; in a decoder it has "
-                    "to say no where key > query"
+                    f"{self.function} looks ahead: it lets position {first + row} see position {key}; in a decoder it "
+                    "has to say no where key > query"
                 )
             if (without := np.flatnonzero(~seen.any(1))).size:
                 raise ValueError(
@@ -85,7 +85,8 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
     path = Path(name).expanduser()
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None, "it ends in .py"
+    assert spec is not None, "it ends in .py"
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -44,11 +44,11 @@ def test_the_kernel_s_backward_given_joint_values_is_the_gradient_of_its_part() 
     weight = torch.randn_like(expected)
     of_q, of_k, of_v = torch.autograd.grad((expected * weight).sum(), (q, k, v))
     lse = (q @ k.mT * SCALE).logsumexp(-1).detach()
+    out, query, key, value = (x.detach() for x in (expected, q, k, v))
     found = [
-        merged._backward(weight, q.detach(), k.detach()[:, :, keys], v.detach()[:, :, keys], expected.detach(), lse, 0.0,
-                         False, scale=SCALE)
+        merged._backward(weight, query, key[:, :, keys], value[:, :, keys], out, lse, 0.0, False, scale=SCALE)
         for keys in (slice(0, 60), slice(60, LENGTH))
-    ]  # fmt: skip
+    ]
     torch.testing.assert_close(found[0][0] + found[1][0], of_q)
     torch.testing.assert_close(torch.cat([part[1] for part in found], dim=2), of_k)
     torch.testing.assert_close(torch.cat([part[2] for part in found], dim=2), of_v)
