@@ -1,10 +1,10 @@
 """A pattern of the user's own: a Python function that says who sees whom."""
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, Literal
 
@@ -62,9 +62,9 @@ class Function(PatternSettings):
 @lru_cache
 def _function(name: str) -> Callable[[Any, Any], Any]:
     """As a function of integers or numpy arrays that broadcast, to bool."""
-    module, _, attribute = name.rpartition(":")
+    path, _, attribute = name.rpartition(":")
     try:
-        function = getattr(_module(module), attribute)
+        function = getattr(_file(Path(path)), attribute) if path.endswith(".py") else resolve_name(name)
     except (ImportError, OSError, AttributeError, ValueError) as error:
         raise ValueError(
             f"function={name} cannot be read ({error}): write package.module:name or path/to/file.py:name"
@@ -80,13 +80,10 @@ def _function(name: str) -> Callable[[Any, Any], Any]:
     return found
 
 
-def _module(name: str) -> ModuleType:
-    if not name.endswith(".py"):
-        return importlib.import_module(name)
-    path = Path(name).expanduser()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+def _file(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path.expanduser())
     assert spec is not None, "it ends in .py"
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -65,7 +65,8 @@ def test_without_private_operators_it_is_the_same(seen: Sees) -> None:
     flat = [x.permute(2, 0, 1, 3).flatten(1, 2) for x in inputs]
     other = apart(*flat, parts, SCALE, kernel).unflatten(1, (2, 3)).permute(1, 2, 0, 3)
     torch.testing.assert_close(found, other, atol=2e-6, rtol=0)
-    gradients, others = (torch.autograd.grad(x.square().sum(), inputs) for x in (found, other))
+    weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    gradients, others = (torch.autograd.grad((x * weight).sum(), inputs) for x in (found, other))
     torch.testing.assert_close(gradients, others, atol=1e-5, rtol=0)
 
 
@@ -80,10 +81,10 @@ def test_in_bf16_it_is_as_far_from_fp32_as_dense_attention_under_the_mask(seen: 
     exact_gradients = torch.autograd.grad(exact.square().sum(), full)
 
     def errors(found: Tensor) -> Tensor:
-        """Of the output and the three gradients."""
+        """Of the output and the three gradients: root mean squares. (Seen: 1.27 times those of the mask, at most.)"""
         gradients = torch.autograd.grad(found.float().square().sum(), half)
         pairs = zip((found, *gradients), (exact, *exact_gradients), strict=True)
-        return torch.stack([(a.float() - b).abs().max() for a, b in pairs])
+        return torch.stack([(a.float() - b).square().mean().sqrt() for a, b in pairs])
 
     of_parts = attend(*half, parts, SCALE, kernel)
     assert of_parts.dtype == torch.bfloat16
