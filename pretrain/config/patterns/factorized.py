@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pretrain.config.patterns.base import PatternSettings, Sees, climb, floors, width
+from pretrain.config.patterns.base import PatternSettings, Sees, climb, floors
 
 
 class Strided(PatternSettings):
@@ -33,7 +33,7 @@ class Strided(PatternSettings):
         _stride_fits(self.stride, length)
 
     def scaled(self, length: int, of: int) -> Self:
-        return self.model_copy(update={"stride": width(self.stride, length, of)})
+        return self.model_copy(update={"stride": _scaled_stride(self.stride, length, of)})
 
 
 class Fixed(PatternSettings):
@@ -75,9 +75,15 @@ class Fixed(PatternSettings):
         _stride_fits(self.stride, length)
 
     def scaled(self, length: int, of: int) -> Self:
-        summary, offset = max(1, self.summary * length // of), self.offset * length // of
-        stride = max(width(self.stride, length, of), offset + summary * self.variants)
+        stride = max(self.variants, _scaled_stride(self.stride, length, of))
+        summary = max(1, self.summary * stride // self.stride)
+        offset = min(self.offset, stride - self.variants * summary)
         return self.model_copy(update={"stride": stride, "summary": summary, "offset": offset})
+
+
+def _scaled_stride(stride: int, length: int, of: int) -> int:
+    """As the root of the length, so that near and far keys stay in proportion; and some are far."""
+    return max(2, min(length // 2, round(stride * (length / of) ** 0.5)))
 
 
 def _stride_fits(stride: int, length: int) -> None:

@@ -86,9 +86,9 @@ def test_a_shared_window_is_that_of_heads_too() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        (Strided(stride=128), Strided(stride=10)),
-        (Fixed(stride=128, summary=8, variants=4), Fixed(stride=10, summary=1, variants=4)),
-        (Fixed(stride=128, summary=32, variants=4), Fixed(stride=10, summary=2, variants=4)),
+        (Strided(stride=128), Strided(stride=36)),
+        (Fixed(stride=128, summary=8, variants=4), Fixed(stride=36, summary=2, variants=4)),
+        (Fixed(stride=128, summary=24, variants=4, offset=32), Fixed(stride=36, summary=6, variants=4, offset=12)),
         (LocalGlobal(window=256, tokens=64), LocalGlobal(window=20, tokens=5)),
         (BigBird(block=64), BigBird(block=5)),
         (Heads(of=(Blocks(block=256), Banded(window=256))), Heads(of=(Blocks(block=20), Banded(window=20)))),
