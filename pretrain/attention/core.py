@@ -2,6 +2,7 @@
 share them."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.exchange import own_positions, whole_sequences
-from pretrain.attention.patterns.base import Kernel, mask, masked
-from pretrain.attention.patterns.registry import FORMS
+from pretrain.attention.patterns.base import Kernel, masked
+from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.attention.relative import bias_by_distance, bias_of_distances
 from pretrain.attention.rotary import frequencies, rotated
+from pretrain.attention.runs import Runs, by_runs, seen_in_runs
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.config.positions import RotaryPositions
@@ -36,8 +38,8 @@ class AttentionInputs:
     shown_BK: Tensor | None = None
     """bool, of whole sequences: keys that every query sees: those that are not padding, or a prefix; None: all, and in
     a decoder none besides what comes before"""
-    documents_BPKK: Tensor | None = None
-    """what `within_documents` makes of packed rows, for the patterns of `Attention.kinds`"""
+    runs: Runs | None = None
+    """of packed rows, their documents; of an encoder's, what is no padding, if that lies at the end of each row"""
     cache: LayerCache | None = None
     """keys and values of positions that were read before, which these follow"""
 
@@ -59,9 +61,10 @@ class CoreAttention(MegatronModule):
         super().__init__(config=config)
         self.causal, self.kernel = kind == "decoder", kernel
         before = 0 if kind == "encoder" else model.stacks[0]
-        self.pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
-        self.form = FORMS.get(type(self.pattern))
-        self.number = model.attention.kinds.index(self.pattern) if kind != "cross" else 0
+        pattern = Dense() if kind == "cross" else model.attention.of_layer(layer_number - 1 - before)
+        ranks = pg_collection.tp.size() * pg_collection.cp.size()
+        part = pg_collection.tp.rank() * pg_collection.cp.size() + pg_collection.cp.rank()
+        self.heads = HeadPatterns(pattern, layer_number - 1, model.heads // ranks, part, kind == "decoder")
         self.biased = model.positions.name == "relative"
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
@@ -78,7 +81,7 @@ class CoreAttention(MegatronModule):
         distance. Queries are the last of the keys' positions, but where a decoder reads an encoder's."""
         inputs = attention_mask
         if self.rotary is not None:
-            turns = frequencies(self.rotary, query.shape[-1], isinstance(self.pattern, Dense), query.device)
+            turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
             query, key = (rotated(x, inputs.positions_BS, turns) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
@@ -95,23 +98,22 @@ class CoreAttention(MegatronModule):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
     ) -> Tensor:  # fmt: skip
-        """[B, H, queries, width] of whole sequences; in the pattern's own form if nothing else hides or weighs keys."""
+        """[B, H, queries, width] of whole sequences; by the pattern's parts if nothing else hides or weighs keys."""
         dropout = self.dropout if self.dropout.active else None
         if inputs.cache is not None and inputs.cache.ragged:
             return self._attend_by_position(q, k, v, inputs, table)
-        plain = inputs.shown_BK is None and inputs.documents_BPKK is None and not self.biased
-        if self.causal and plain and self.form is not None:
-            out: Tensor = self.form(q, k, v, self.pattern, self.kernel, dropout)
-            return out
+        alone = inputs.shown_BK is None or (not self.causal and inputs.runs is not None)  # nothing hides but runs
+        by_parts = alone and not self.biased and (self.causal or not self.heads.dense)
+        if by_parts and inputs.runs is None:
+            return self.heads.attend(q, k, v, self.scale, self.kernel, dropout)
+        if by_parts and inputs.runs is not None and dropout is None:
+            attend = partial(self.heads.attend, scale=self.scale, kernel=self.kernel, dropout=None)
+            return by_runs(attend, q, k, v, inputs.runs)
         bias = None
         if table is not None:
             both_ways = not self.causal or inputs.shown_BK is not None
             bias = bias_by_distance(table, q.shape[2], k.shape[2], both_ways, self.distance)
-        if inputs.documents_BPKK is not None:  # which says all that `_seen` would, as no documents have a prefix
-            assert inputs.shown_BK is None, "packed rows have no padding between them and no prefix"
-            own = inputs.documents_BPKK[:, self.number : self.number + 1]
-            return masked(q, k, v, None, own if bias is None else own + bias, self.scale, self.kernel, dropout)
-        return masked(q, k, v, self._seen(q, k, inputs.shown_BK), bias, self.scale, self.kernel, dropout)
+        return masked(q, k, v, self._seen(q, k, inputs), bias, self.scale, self.kernel, dropout)
 
     def _attend_by_position(
         self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
@@ -119,24 +121,28 @@ class CoreAttention(MegatronModule):
         """Likewise, of a decoder whose rows have read different numbers of positions before these queries. A prefix
         comes before all of them, so it is seen anyway, but its biases are of both ways."""
         query_BQ1, key_K = inputs.positions_BS[:, :, None], torch.arange(k.shape[2], device=k.device)
-        seen_BQK = (key_K <= query_BQ1) & self.pattern.sees(query_BQ1, key_K)
+        seen_BHQK = (key_K <= query_BQ1)[:, None] & self.heads.sees(query_BQ1, key_K)
         bias = None
         if table is not None:
             both_ways = inputs.shown_BK is not None
             bias = bias_of_distances(table, key_K - query_BQ1, both_ways, self.distance).permute(0, 3, 1, 2)
-        return masked(q, k, v, seen_BQK[:, None], bias, self.scale, self.kernel, None)
+        return masked(q, k, v, seen_BHQK, bias, self.scale, self.kernel, None)
 
-    def _seen(self, q: Tensor, k: Tensor, shown_BK: Tensor | None) -> Tensor | None:
+    def _seen(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Tensor | None:
         """Bool, broadcastable to [batch, heads, queries, keys]; None: everything."""
-        queries, keys = q.shape[2], k.shape[2]
-        shown = None if shown_BK is None else shown_BK[:, None, None, :]
+        queries, keys, device = q.shape[2], k.shape[2], q.device
+        if inputs.runs is not None and (self.causal or not self.heads.dense):
+            return seen_in_runs(inputs.runs, keys, lambda n: self.heads.mask(n, n, self.causal, device), device)
+        shown = None if inputs.shown_BK is None else inputs.shown_BK[:, None, None, :]
+        everything = None if self.heads.dense else self.heads.mask(queries, keys, False, device)
         if not self.causal:
-            seen = mask(self.pattern, queries, keys, False, q.device)
-            return shown if seen is None else seen if shown is None else seen & shown
-        before = mask(self.pattern, queries, keys, True, q.device)
-        if shown is None or before is None:
+            if shown is None or everything is None:
+                return shown if everything is None else everything
+            alone = torch.eye(keys, dtype=torch.bool, device=device) & ~shown.mT  # padding sees itself
+            return (everything & shown) | alone
+        before = self.heads.mask(queries, keys, True, device)
+        if shown is None:
             return before
-        everything = mask(self.pattern, queries, keys, False, q.device)
         return before | (shown if everything is None else shown & everything)
 
     def _whole(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

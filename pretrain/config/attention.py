@@ -1,28 +1,26 @@
 """`model.attention`: who sees whom."""
 
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Iterator
+from math import lcm
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, model_validator
 
+from pretrain.config.patterns.bands import Dilated, LocalGlobal
+from pretrain.config.patterns.base import PatternSettings, Sees, climb, width
+from pretrain.config.patterns.blocks import BigBird, Blocks
+from pretrain.config.patterns.factorized import Fixed, Strided
+from pretrain.config.patterns.function import Function
 from pretrain.config.section import Section, named
 
 
-class PatternSettings(Protocol):
-    """Which keys a query sees, by their positions, whatever else (order, padding, documents) hides more of them. What
-    computes it is in `pretrain/attention/patterns`."""
-
-    def sees(self, query: Any, key: Any) -> Any:
-        """Bool: whether the query at one position sees the key at another. Positions are integers, or arrays or tensors
-        of them that broadcast. Of a pattern that hides nothing, a plain True."""
-
-    def mean_keys(self, length: int, causal: bool) -> float:
-        """Keys that a query sees, itself included, averaged over `length` positions; `causal`: none that come later."""
-
-
-class Dense(Section):
+class Dense(PatternSettings):
     """Everything."""
 
     name: Literal["dense"] = "dense"
+
+    def head(self, layer: int, head: int, length: int | None) -> Sees:
+        return self
 
     def sees(self, query: Any, key: Any) -> Any:
         return True
@@ -31,7 +29,7 @@ class Dense(Section):
         return (length + 1) / 2 if causal else float(length)
 
 
-class Banded(Section):
+class Banded(PatternSettings):
     """Positions less than `window` away."""
 
     name: Literal["banded"] = "banded"
@@ -45,21 +43,60 @@ class Banded(Section):
         assert self.window is not None, "`Attention.of_layer` sets it"
         return self.window
 
+    def head(self, layer: int, head: int, length: int | None) -> Sees:
+        return self
+
     def sees(self, query: Any, key: Any) -> Any:
         return abs(query - key) < self.reach
 
     def mean_keys(self, length: int, causal: bool) -> float:
-        width = min(self.reach, length)
-        one_side = width - width * (width - 1) / 2 / length
+        one_side = climb(length, self.reach) / length
         return one_side if causal else 2 * one_side - 1
 
+    def scaled(self, length: int, of: int) -> Self:
+        return self if self.window is None else Banded(window=width(self.window, length, of))
 
-def _short(settings: Dense | Banded) -> Any:
+
+def _short(settings: PatternSettings) -> Any:
     """As it is written: its name alone, if nothing else is set."""
-    return settings.name if settings == type(settings)() else settings.model_dump(mode="json")
+    said = settings.model_dump(mode="json")
+    return said if settings.model_dump(exclude_defaults=True) else said["name"]
 
 
-Pattern = Annotated[Dense | Banded, Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short)]
+class Heads(PatternSettings):
+    """Another pattern for each head."""
+
+    name: Literal["heads"] = "heads"
+    of: tuple["OfHead", ...] = Field(
+        min_length=2, description="attention of head i is of[i mod length]: names, or with settings"
+    )
+
+    def head(self, layer: int, head: int, length: int | None) -> Sees:
+        return self.of[head % len(self.of)].head(layer, head, length)
+
+    def mean_keys(self, length: int, causal: bool) -> float:
+        return sum(one.mean_keys(length, causal) for one in self.of) / len(self.of)
+
+    def check(self, length: int, encoder: bool, decoder: bool) -> None:
+        for one in self.of:
+            check(one, length, encoder, decoder)
+
+    def scaled(self, length: int, of: int) -> Self:
+        return self.model_copy(update={"of": tuple(one.scaled(length, of) for one in self.of)})
+
+
+def check(settings: PatternSettings, length: int, encoder: bool, decoder: bool) -> None:
+    """Raises ValueError where it is no pattern for the encoder or decoder of a model that reads `length` tokens."""
+    if encoder and settings.causal_only:
+        raise ValueError("it is for decoders alone, as it says nothing of keys that come after their query")
+    settings.check(length, encoder, decoder)
+
+
+_NamesOne = (Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short))
+_Plain = Dense | Banded | Strided | Fixed | Dilated | LocalGlobal | Blocks | BigBird | Function
+OfHead = Annotated[_Plain, *_NamesOne]
+Pattern = Annotated[_Plain | Heads, *_NamesOne]
+Heads.model_rebuild()
 
 
 class Attention(Section):
@@ -80,7 +117,12 @@ class Attention(Section):
     @property
     def shares_window(self) -> bool:
         """Whether a pattern takes `window`."""
-        return any(isinstance(pattern, Banded) and pattern.window is None for pattern in self.pattern)
+        return any(isinstance(one, Banded) and one.window is None for one in self._plain())
+
+    @property
+    def head_period(self) -> int:
+        """Heads are alike, as far as their patterns go, that are a multiple of this apart."""
+        return lcm(*(len(one.of) for one in self.pattern if isinstance(one, Heads)))
 
     def of_layer(self, layer: int) -> PatternSettings:
         """The pattern of a stack's `layer`, from 0."""
@@ -91,7 +133,26 @@ class Attention(Section):
         """Each pattern once."""
         return tuple(dict.fromkeys(self._whole(pattern) for pattern in self.pattern))
 
-    def _whole(self, pattern: Dense | Banded) -> Dense | Banded:
+    def check(self, heads: int, length: int, encoder: bool, decoder: bool) -> None:
+        """Raises ValueError where a pattern does not suit a model of so many `heads` that reads `length` tokens."""
+        if heads % self.head_period:
+            raise ValueError(
+                f"model.heads={heads} is not a multiple of the {self.head_period} that model.attention.pattern=heads "
+                "tells apart"
+            )
+        for number, pattern in enumerate(self.pattern):
+            try:
+                check(self._whole(pattern), length, encoder, decoder)
+            except ValueError as error:
+                raise ValueError(f"model.attention.pattern.{number} ({pattern.name}): {error}") from None
+
+    def _plain(self) -> Iterator[PatternSettings]:
+        for pattern in self.pattern:
+            yield from pattern.of if isinstance(pattern, Heads) else (pattern,)
+
+    def _whole(self, pattern: PatternSettings) -> PatternSettings:
+        if isinstance(pattern, Heads):
+            return pattern.model_copy(update={"of": tuple(self._whole(one) for one in pattern.of)})
         if isinstance(pattern, Banded) and pattern.window is None:
             return Banded(window=self.window)
         return pattern

@@ -128,6 +128,11 @@ class Model(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _patterns_suit_it(self) -> "Model":
+        self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
+        return self
+
     @property
     def position_offset(self) -> int:
         """Number of the first position."""

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache
 from pretrain.attention.core import AttentionInputs
-from pretrain.attention.patterns.base import within_documents
+from pretrain.attention.runs import runs_of_documents, runs_of_shown
+from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.models import stream as streams
 from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
@@ -89,11 +90,11 @@ class Network(LanguageModule):
         tensor_ranks = self.tp_group.size()
         slices = tensor_ranks if self.config.sequence_parallel else 1
         stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
-        documents, shown = None, batch.attention_mask_BS
-        if batch.documents_BS is not None:  # one for all layers
-            patterns, causal = self.model.attention.kinds, self.model.is_causal
-            documents = within_documents(batch.documents_BS, patterns, causal, self.config.pipeline_dtype)
-        reads = AttentionInputs(batch.positions_BS, shown, documents)
+        shown = batch.attention_mask_BS
+        runs = None if batch.documents_BS is None else runs_of_documents(batch.documents_BS)
+        if shown is not None and self.model.has_encoder and any(kind != Dense() for kind in self.model.attention.kinds):
+            runs = runs_of_shown(shown)
+        reads = AttentionInputs(batch.positions_BS, shown, runs)
         if not self.model.is_encoder_decoder:
             return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)
         says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL

@@ -13,6 +13,7 @@ from typing import Literal
 
 from pretrain.config.load import validate
 from pretrain.config.model import Model
+from pretrain.config.patterns.base import width
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.layout import Layout
 from pretrain.plan.split import split_layers
@@ -34,7 +35,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     tensor = lcm(*(layout.tensor for layout in layouts))
     slices = lcm(*(layout.tensor * layout.context for layout in layouts))
     shares_keys = model.query_groups < model.heads
-    heads = _multiple(_HEADS, 2 * slices if shares_keys else slices)
+    heads = _multiple(_HEADS, lcm(2 * slices if shares_keys else slices, model.attention.head_period))
     hidden = heads * _HEAD_WIDTH
     length = _multiple(_LENGTH, slices)
     tree["model"] |= {
@@ -50,10 +51,11 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
     }
-    attention = tree["model"]["attention"]
-    shared = [attention] if model.attention.shares_window else []
-    for banded in (*shared, *(one for one in attention["pattern"] if isinstance(one, dict))):
-        banded["window"] = max(2, banded["window"] * length // model.sequence_length)
+    attention = model.attention
+    if attention.shares_window:
+        tree["model"]["attention"]["window"] = width(attention.window, length, model.sequence_length)
+    scaled = [pattern.scaled(length, model.sequence_length) for pattern in attention.pattern]
+    tree["model"]["attention"]["pattern"] = [pattern.model_dump(mode="json") for pattern in scaled]
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = _batch(layouts)
     return validate(RunConfig, tree, "the config made small")

@@ -12,11 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.batch import Rows
-from pretrain.attention.patterns.dense import dense
-from pretrain.attention.patterns.registry import FORMS
+from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
-from pretrain.config.attention import Banded, Dense, PatternSettings
+from pretrain.config.attention import Banded, Dense
 from pretrain.observe.own_seconds import ProductSeconds
 from pretrain.preflight import machine
 from pretrain.random.dropout import Dropout
@@ -92,8 +91,8 @@ def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.d
     expected = oracle(*inputs, window=window if name == "banded" else None)
     expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
     on_device = [x.detach().to("cuda", dtype).requires_grad_() for x in inputs]
-    settings: PatternSettings = Banded(window=window) if name == "banded" else Dense()
-    found = FORMS[type(settings)](*on_device, settings, F.scaled_dot_product_attention, None)
+    settings = Banded(window=window) if name == "banded" else Dense()
+    found = HeadPatterns(settings, 0, 3, 0, True).attend(*on_device, 64**-0.5, F.scaled_dot_product_attention, None)
     gradients = torch.autograd.grad(found.float().square().sum(), on_device)
     _assert_near(found, expected, TOLERANCE[dtype])
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
@@ -111,7 +110,7 @@ def test_dense_bf16_attention_runs_in_a_fused_kernel() -> None:
     shape = (256, 2, 4, 64)  # as the engine hands them over: positions first
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).permute(1, 2, 0, 3) for _ in range(3))
     with _Names() as seen:
-        dense(q, k, v, Dense(), F.scaled_dot_product_attention, None)
+        HeadPatterns(Dense(), 0, 4, 0, True).attend(q, k, v, 64**-0.5, F.scaled_dot_product_attention, None)
     kernels = {name for name in seen.names if "scaled_dot_product" in name}
     assert kernels
     assert all("flash" in name or "cudnn" in name for name in kernels), kernels

@@ -46,7 +46,8 @@ def test_all_published_sizes_are_shipped() -> None:
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
     released |= {"smollm2/135m", "mistral/7b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
-    wanted = gpt3 | gpt2 | {"gpt/117m"} | others | t5 | v11 | transformer | llama | released
+    alone = {"gpt/117m", "sparse-transformer/enwik8"}
+    wanted = gpt3 | gpt2 | alone | others | t5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
 
 
@@ -147,6 +148,15 @@ def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, para
 )
 def test_encoders_and_encoder_decoders_have_the_published_size(size: str, millions: float, off: float) -> None:
     assert num_parameters(read(size).model, padded=False) / 1e6 == pytest.approx(millions, rel=off)
+
+
+def test_the_sparse_transformer_has_the_published_size_with_the_paper_s_embedding_of_positions() -> None:
+    """95M, whose positions are the sum of two embeddings: of 96 blocks, and of 128 places in one."""
+    model = read("sparse-transformer/enwik8").model
+    blocks, places = model.sequence_length // 128, 128
+    of_positions = (model.sequence_length - blocks - places) * model.hidden
+    assert (num_parameters(model, padded=False) - of_positions) / 1e6 == pytest.approx(95, abs=0.5)
+    assert model.attention.of_layer(0).mean_keys(model.sequence_length, True) == 64.5 + 32 * (blocks - 1) / 2
 
 
 # Raffel et al. 2020, section 3.1.4: 512 positions with 15% in spans of 3 make targets of 114.

@@ -1,9 +1,56 @@
-"""The form of each pattern, by the class of its settings. One that has no row is computed by `base.masked`."""
+"""What makes the parts of each pattern, by the class of what says who sees whom in a head."""
 
-from typing import Any
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
 
 from pretrain.attention.patterns.banded import banded
-from pretrain.attention.patterns.dense import dense
+from pretrain.attention.patterns.bigbird import bigbird
+from pretrain.attention.patterns.blocks import blocks
+from pretrain.attention.patterns.dilated import dilated
+from pretrain.attention.patterns.fixed import fixed
+from pretrain.attention.patterns.function import function
+from pretrain.attention.patterns.local_global import local_global
+from pretrain.attention.patterns.parts import Part, causal, everything, total, whole
+from pretrain.attention.patterns.strided import strided
 from pretrain.config.attention import Banded, Dense
+from pretrain.config.patterns.bands import Dilated, LocalGlobal
+from pretrain.config.patterns.base import Sees
+from pretrain.config.patterns.blocks import BigBirdHead, Blocks
+from pretrain.config.patterns.factorized import Fixed, Strided
+from pretrain.config.patterns.function import Function
 
-FORMS: dict[type, Any] = {Dense: dense, Banded: banded}
+_SHORT = 256
+"""positions up to which one kernel under a mask is faster than several without"""
+
+
+class Make(Protocol):
+    """The parts of a sequence of `length` positions; `before`: of a decoder, without what comes later."""
+
+    def __call__(self, settings: Any, length: int, before: bool) -> Iterator[Part]: ...
+
+
+def _dense(settings: Dense, length: int, before: bool) -> Iterator[Part]:
+    positions = np.arange(length)
+    return causal(positions[None]) if before else everything(positions, positions)
+
+
+PARTS: dict[type, Make] = {
+    Dense: _dense, Banded: banded, Strided: strided, Fixed: fixed, Dilated: dilated, LocalGlobal: local_global,
+    Blocks: blocks, BigBirdHead: bigbird, Function: function,
+}  # fmt: skip
+"""One that has no row is one part, under a mask."""
+
+
+@lru_cache(maxsize=1024)
+def parts_of(seen: Sees, length: int, before: bool) -> tuple[Part, ...]:
+    """Those that are computed: the pattern's own, or one for all pairs where that is less work."""
+    make = PARTS.get(type(seen))
+    if make is None:
+        return (whole(seen, length, before),)
+    parts = tuple(make(seen, length, before))
+    if len(parts) > 1 and (length <= _SHORT or total(parts) >= length**2):
+        return (whole(seen, length, before),)
+    return parts

@@ -32,6 +32,9 @@ REFUSED = {
     "t5/decoder-lm": "T5 has an encoder",
     "t5/prefix-lm": "T5 has an encoder",
     "debug/arithmetic": "model.positions",
+    "debug/long": "model.attention.pattern",
+    "debug/sparse-transformer": "model.attention.pattern",
+    "sparse-transformer/enwik8": "model.attention.pattern",
 }
 
 

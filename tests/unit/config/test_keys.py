@@ -38,7 +38,9 @@ def test_a_choice_has_its_names_and_the_settings_of_each() -> None:
     assert of("optimizer.beta1", "lamb").default == 0.9
     assert of("optimizer.beta1", "adafactor").default == 0.0
     assert of("data.mixing.name").required
-    assert of("model.attention.pattern[].window").only == ("banded",)
+    assert of("model.attention.pattern[].window", "banded").default is None
+    assert of("model.attention.pattern[].window", "bigbird").default == 3
+    assert of("model.attention.pattern[].of[].dilation").only == ("heads",)
 
 
 def test_every_key_says_what_it_means() -> None:

@@ -1,0 +1,31 @@
+"""BigBird's blocks, of one head: global queries see everything; others the global blocks, the blocks near their own and
+those that were drawn for it, each a part."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pretrain.attention.patterns.parts import Part, by_shape, causal, everything
+from pretrain.attention.patterns.places import Positions
+from pretrain.config.attention import Dense
+from pretrain.config.patterns.blocks import BigBirdHead
+
+
+def bigbird(head: BigBirdHead, length: int, before: bool) -> Iterator[Part]:
+    """See `registry.Make`."""
+    size, near = head.settings.block, head.settings.window // 2
+    count = -(-length // size)
+    is_global = [bool(head.is_global(block)) for block in range(count)]
+    local = [block for block in range(count) if not is_global[block]]
+
+    def of(blocks: list[int]) -> Positions:
+        return np.concatenate([np.arange(b * size, min((b + 1) * size, length)) for b in blocks or [count]])
+
+    everywhere, others = of([block for block in range(count) if is_global[block]]), of(local)
+    yield from causal(everywhere[None]) if before else everything(everywhere, np.arange(length))
+    yield from everything(others, everywhere)
+    seen = {query: [key for key in head.key_blocks(query, length) if not is_global[key]] for query in local}
+    neighbours = [(query, [key for key in seen[query] if abs(query - key) <= near]) for query in local]
+    drawn = [(query, [key for key in seen[query] if abs(query - key) > near]) for query in local]
+    for rows in (neighbours, drawn):
+        yield from by_shape(((of([query]), of(keys)) for query, keys in rows if keys), Dense(), before)

@@ -1,0 +1,12 @@
+"""A band with gaps: a band of each class of positions with one remainder."""
+
+from collections.abc import Iterator
+
+from pretrain.attention.patterns.parts import Part, band, residues
+from pretrain.config.patterns.bands import Dilated
+
+
+def dilated(settings: Dilated, length: int, before: bool) -> Iterator[Part]:
+    """See `registry.Make`."""
+    for positions in residues(length, settings.dilation):
+        yield from band(positions, settings.window - 1, 0 if before else settings.window - 1)

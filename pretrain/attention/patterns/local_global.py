@@ -1,0 +1,19 @@
+"""A band with global tokens before it, which see everything (in a decoder: what comes before) and which everything
+sees."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pretrain.attention.patterns.parts import Part, band, causal, everything
+from pretrain.config.patterns.bands import LocalGlobal
+
+
+def local_global(settings: LocalGlobal, length: int, before: bool) -> Iterator[Part]:
+    """See `registry.Make`."""
+    positions = np.arange(length)
+    first, others = positions[: settings.tokens], positions[settings.tokens :]
+    yield from causal(first[None]) if before else everything(first, positions)
+    yield from everything(others, first)
+    if others.size:
+        yield from band(others[None], settings.window - 1, 0 if before else settings.window - 1)

@@ -1,0 +1,24 @@
+"""The Sparse Transformer's strided attention: a band, and for each query the positions a multiple of the stride before
+it. Positions are sorted by remainder: in each class, what comes before is plain causal attention."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pretrain.attention.patterns.parts import Part, band, causal, residues
+from pretrain.attention.patterns.places import Places
+from pretrain.config.patterns.factorized import Strided
+
+
+def strided(settings: Strided, length: int, before: bool) -> Iterator[Part]:
+    """See `registry.Make`."""
+    stride = settings.stride
+    if not settings.local:
+        for positions in residues(length, stride):
+            yield from causal(positions)
+        return
+    yield from band(np.arange(length)[None], stride - 1, 0)
+    for positions in residues(length, stride):  # all but itself, which the band has: keys one place further back
+        queries, keys = positions[:, 1:], positions[:, :-1]
+        if queries.size:
+            yield Part(Places(queries), Places(keys), "causal")

@@ -1,0 +1,56 @@
+"""What the settings of every attention pattern answer. No torch here: plans and estimates read them."""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Protocol, Self
+
+from pretrain.config.section import Section
+
+
+class Sees(Protocol):
+    """Which keys a query sees in one head, by their positions, whatever else (order, padding, documents) hides more of
+    them. Equal ones have equal hashes: what computes them (`pretrain/attention/patterns`) is kept by them."""
+
+    def sees(self, query: Any, key: Any) -> Any:
+        """Bool: whether the query at one position sees the key at another. Positions are integers, or arrays or tensors
+        of them that broadcast. Of a pattern that hides nothing, a plain True."""
+
+
+class PatternSettings(Section):
+    """Settings of a pattern, for all heads of a layer."""
+
+    causal_only: ClassVar[bool] = False
+    """it says nothing of keys that come later, so that it is no pattern for an encoder"""
+
+    @abstractmethod
+    def head(self, layer: int, head: int, length: int | None) -> Sees:
+        """Of head `head` of the whole model's layer `layer`, in sequences of `length` positions; None: in a decoder,
+        whose sequences grow."""
+
+    @abstractmethod
+    def mean_keys(self, length: int, causal: bool) -> float:
+        """Keys that a query sees, itself included, averaged over `length` positions and all heads; `causal`: none that
+        come later."""
+
+    def check(self, length: int, encoder: bool, decoder: bool) -> None:
+        """Raises ValueError, in a sentence, where this is no pattern for sequences of `length` positions."""
+
+    def scaled(self, length: int, of: int) -> Self:
+        """The same for a sequence of `length` positions in place of `of`: widths in proportion, and never none."""
+        return self
+
+
+def width(value: int, length: int, of: int) -> int:
+    """A number of positions, scaled."""
+    return max(2, value * length // of)
+
+
+def climb(count: int, most: int) -> float:
+    """min(1, most) + min(2, most) + ... + min(count, most)."""
+    risen = max(0, min(count, most))
+    return risen * (risen + 1) / 2 + max(0, count - risen) * most
+
+
+def floors(count: int, step: int) -> float:
+    """0 // step + 1 // step + ... + (count - 1) // step."""
+    whole, rest = divmod(count, step)
+    return step * whole * (whole - 1) / 2 + rest * whole

@@ -1,0 +1,89 @@
+"""A pattern of the user's own: a Python function that says who sees whom."""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from pretrain.config.patterns.base import PatternSettings, Sees
+
+Seen = np.ndarray[Any, np.dtype[np.bool_]]
+_CHECKED = 1024  # positions that a config's function is tried on; all, where its blocks are made
+_ROWS = 64  # queries that it is asked of at once
+
+
+class Function(PatternSettings):
+    """`function(query, key)`, of positions from 0 on: whether the query sees the key. It may take arrays; one that
+    takes integers alone is asked of one pair after the other, which is slow."""
+
+    name: Literal["function"] = "function"
+    function: str = Field(description="package.module:name or path/to/file.py:name")
+
+    def head(self, layer: int, head: int, length: int | None) -> Sees:
+        return self
+
+    def sees(self, query: Any, key: Any) -> Any:
+        return _function(self.function)(query, key)
+
+    def mean_keys(self, length: int, causal: bool) -> float:
+        total = sum(int(rows.sum()) for rows in self.rows(length, causal))
+        return total / length
+
+    def rows(self, length: int, causal: bool) -> Iterator[Seen]:
+        """Bool [some queries, length] each: who sees whom, of all queries in order. Raises ValueError where a query has
+        no key, or, if `causal`, sees what comes later."""
+        keys = np.arange(length)
+        for first in range(0, length, _ROWS):
+            queries = np.arange(first, min(first + _ROWS, length))[:, None]
+            seen = np.broadcast_to(self.sees(queries, keys), (len(queries), length))
+            if causal and (ahead := np.argwhere(seen & (keys > queries))).size:
+                row, key = ahead[0]
+                raise ValueError(
+                    f"{self.function} looks ahead: it lets position {first + row} see position {key}; in a decoder it "
+                    "has to say no where key > query"
+                )
+            if (without := np.flatnonzero(~seen.any(1))).size:
+                raise ValueError(
+                    f"{self.function} leaves position {first + without[0]} without a key: let each see itself, at least"
+                )
+            yield seen
+
+    def check(self, length: int, encoder: bool, decoder: bool) -> None:
+        for _ in self.rows(min(length, _CHECKED), decoder):
+            pass
+
+
+@lru_cache
+def _function(name: str) -> Callable[[Any, Any], Any]:
+    """As a function of integers or numpy arrays that broadcast, to bool."""
+    path, _, attribute = name.rpartition(":")
+    try:
+        function = getattr(_file(Path(path)), attribute) if path.endswith(".py") else resolve_name(name)
+    except (ImportError, OSError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"function={name} cannot be read ({error}): write package.module:name or path/to/file.py:name"
+        ) from error
+    one_by_one = np.vectorize(function, otypes=[bool])
+    try:
+        query, key = np.arange(32)[:, None], np.arange(32)
+        whole = np.broadcast_to(function(query, key), (32, 32))
+        takes_arrays = whole.dtype == bool and np.array_equal(whole, one_by_one(query, key))
+    except (ValueError, TypeError):  # "the truth value of an array is ambiguous", say
+        takes_arrays = False
+    found: Callable[[Any, Any], Any] = function if takes_arrays else one_by_one
+    return found
+
+
+def _file(path: Path) -> ModuleType:
+    spec = spec_from_file_location(path.stem, path.expanduser())
+    assert spec is not None, "it ends in .py"
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

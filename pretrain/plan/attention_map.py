@@ -1,0 +1,113 @@
+"""Who sees whom in a model, as text and as a picture: layers x heads.
+
+python -m pretrain.plan.attention_map CONFIG [key=value ...] [--png FILE]
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pretrain.config.load import load
+from pretrain.config.model import Model
+from pretrain.config.patterns.base import PatternSettings
+from pretrain.config.run_config import RunConfig
+
+_POSITIONS, _CELLS = 1024, 128  # drawn of a sequence, from its beginning; points along each side of a picture
+_LAYERS, _HEADS = 12, 12  # of the picture, at most
+Shares = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def lines(model: Model) -> list[str]:
+    """A row for each layer: its pattern, and how many keys a query sees on average; layers that follow each other with
+    the same pattern are one row."""
+    rows: list[tuple[int, int, str]] = []
+    for layer, (causal, pattern) in enumerate(_layers(model)):
+        length = model.label_length if causal else model.sequence_length
+        keys = pattern.mean_keys(length, causal)
+        of_all = (length + 1) / 2 if causal else length
+        said = f"{_words(pattern)}: {keys:,.1f} keys, {keys / of_all:.1%} of dense"
+        if rows and rows[-1][2] == said:
+            rows[-1] = rows[-1][0], layer, said
+        else:
+            rows.append((layer, layer, said))
+    names = [f"layer {first}" if first == last else f"layers {first}-{last}" for first, last, _ in rows]
+    width = max(map(len, names))
+    return [f"{name:{width}}  {said}" for name, (_, _, said) in zip(names, rows, strict=True)]
+
+
+def picture(model: Model, path: Path) -> None:
+    """A PNG: for each layer and head the share of pairs that are seen, queries downwards. Of larger models the first
+    layers and heads, of longer sequences the beginning."""
+    layers, heads = _layers(model)[:_LAYERS], min(model.heads, _HEADS)
+    figure = Figure(figsize=(1.1 * heads + 0.6, 1.1 * len(layers) + 0.8), layout="constrained")
+    drawn: dict[Any, Shares] = {}
+    for (layer, (causal, pattern)), row in zip(
+        enumerate(layers), figure.subplots(len(layers), heads, squeeze=False), strict=True
+    ):
+        for head, axes in enumerate(row):
+            length = min(_POSITIONS, model.sequence_length)
+            seen = pattern.head(layer, head, None if causal else length)
+            if (seen, causal) not in drawn:
+                drawn[seen, causal] = _shares(seen, length, causal)
+            axes.imshow(drawn[seen, causal], cmap="Blues", vmin=0, vmax=1)
+            axes.set(xticks=[], yticks=[])
+            if layer == 0:
+                axes.set_title(f"head {head}", fontsize=8)
+            if head == 0:
+                axes.set_ylabel(f"layer {layer}", fontsize=8)
+    figure.savefig(path, dpi=100)
+
+
+def _layers(model: Model) -> list[tuple[bool, PatternSettings]]:
+    """Of each layer whether it is causal, and its pattern."""
+    encoder, decoder = model.stacks
+    stacks = ((encoder, False), (decoder, True))
+    return [(causal, model.attention.of_layer(layer)) for count, causal in stacks for layer in range(count)]
+
+
+def _words(pattern: PatternSettings) -> str:
+    said = pattern.model_dump(mode="json")
+    return _said(said)
+
+
+def _said(settings: dict[str, Any]) -> str:
+    inner = [
+        f"{key}={' | '.join(_said(one) if isinstance(one, dict) else one for one in value)}"
+        if isinstance(value, list)
+        else f"{key}={value}"
+        for key, value in settings.items()
+        if key != "name"
+    ]
+    return settings["name"] + (f"({', '.join(inner)})" if inner else "")
+
+
+def _shares(seen: Any, length: int, causal: bool) -> Shares:
+    """[cells, cells]: of the pairs in each the part that is seen."""
+    positions = np.arange(length)
+    shown = np.broadcast_to(seen.sees(positions[:, None], positions), (length, length))
+    if causal:
+        shown = shown & np.tri(length, dtype=bool)
+    cells = min(_CELLS, length)
+    starts = np.arange(cells) * length // cells
+    sizes = np.diff(np.append(starts, length))
+    sums = np.add.reduceat(np.add.reduceat(shown.astype(np.float64), starts, 0), starts, 1)
+    return np.asarray(sums / np.outer(sizes, sizes))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("config", type=Path)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--png", type=Path)
+    options = parser.parse_args()
+    model = load(RunConfig, options.config, options.overrides).model
+    print("\n".join(lines(model)))
+    if options.png is not None:
+        picture(model, options.png)
+
+
+if __name__ == "__main__":
+    main()
