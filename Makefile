@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow test-gpu test-cluster check docs bench clean
+.PHONY: setup demo ladder test test-slow test-gpu test-cluster check docs bench clean
 
 setup: $(STAMP)
 
@@ -22,6 +22,10 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/python -m launch.demo $(if $(TEXT),"$(TEXT)")
+
+# A scaling law on real text, and a run that tests it: up to three hours on two cores alone. TINY=1: minutes.
+ladder: $(STAMP)
+	$(BIN)/python -m launch.ladder $(if $(TINY),--tiny)
 
 # Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer. WORKERS processes share the tests.
 WORKERS ?= 2

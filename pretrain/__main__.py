@@ -9,6 +9,7 @@ Pretrains language models: the same run on any layout of ranks, and after any st
   train CONFIG            train, or go on with a run
   launch slurm CONFIG     the same as a job that is looked after; `launch local` here
   launch status RUN       how it stands; launch logs RUN, launch cancel RUN
+  scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: what larger ones will reach
   eval RUN                score a checkpoint: a few-shot report
   eval fetch              get the files of benchmarks for it
   eval report DIR DIR     several of these reports as one
@@ -61,9 +62,10 @@ _MODULES = {
     "lm-eval": "lm_eval",
     "launch": "launch",
     "keys": "keys",
+    "scale": "scale",
 }
 """verb -> file in `commands/`"""
-_ALONE = ("data", "compare", "launch", "keys", "lm-eval")
+_ALONE = ("data", "compare", "launch", "keys", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 

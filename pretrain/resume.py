@@ -11,6 +11,7 @@ from data_pipeline.loader import ChainedStreams, SampleStream, load
 from pretrain.build import Training, starting_weights, versions
 from pretrain.checkpoint import change, skips, store
 from pretrain.checkpoint.collective import on_leader
+from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
@@ -24,11 +25,14 @@ from pretrain.process import beats
 
 
 def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -> tuple[Record, RunConfig]:
-    """The newest valid checkpoint, loaded into the engine, or the beginning: weights drawn from the seed, or those of
-    another run. And the config to go on with, which has what was changed in the run's middle, and which samples it
-    leaves out. Collective."""
+    """The newest valid checkpoint, loaded into the engine; or that of another run, of which this one is a branch; or
+    the beginning: weights drawn from the seed, or those of another run. And the config to go on with, which has what
+    was changed in the run's middle, and which samples it leaves out. Collective."""
     beats.beat("looking for a checkpoint to go on from")
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
+    if checkpoint is None and run.config.run.branch_from is not None:
+        checkpoint = store.first_valid(locate(Path(run.config.run.branch_from)), log.warn, group)
+        log.event("branched", checkpoint=str(checkpoint))
     found = on_leader("looking for what the run records", lambda: skips.recorded(checkpoints.parent), group)
     if checkpoint is None:
         config = skips.settle(change.settle(run.config, None, ()).config, None, found, log.warn)

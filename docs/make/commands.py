@@ -10,6 +10,7 @@ _PARTS = {
     "data": ("build", "inspect", "ledger", "trace"),
     "eval": ("", "fetch", "report"),
     "launch": ("slurm", "local", "status", "logs", "cancel"),
+    "scale": ("ladder", "fit", "predict"),
 }
 _INTRODUCTION = """# Commands
 

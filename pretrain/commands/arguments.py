@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import os
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -117,7 +118,25 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
-_METAVARS: dict[Any, str] = {path: "PATH", count: "N", int: "N", float: "X", names: "A,B,...", numbers: "N,N,..."}
+def amount(text: str) -> float:
+    """A number above 0, which may end with k, M, B or T: 125M, 1e21."""
+    scale = {"k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:], 1.0)
+    try:
+        value = float(text[:-1] if scale > 1 else text) * scale
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 125M or 1e21")
+    return value
+
+
+def amounts(text: str) -> list[float]:
+    """Separated by commas."""
+    return [amount(one) for one in text.split(",")]
+
+
+_METAVARS: dict[Any, str] = {path: "PATH", count: "N", int: "N", float: "X", names: "A,B,...", numbers: "N,N,...",
+                             amount: "X", amounts: "X,X,..."}  # fmt: skip
 
 
 def check_writable(path: Path) -> None:

@@ -1,6 +1,6 @@
 """`run`: name, place on disk, seed."""
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from data_pipeline.config import PathText
 from pretrain.config.change import Change, Request
@@ -15,6 +15,11 @@ class Run(Section):
     )
     start_from: PathText | None = Field(
         None, description="run or checkpoint whose weights this run begins with; absent: drawn from the seed"
+    )
+    branch_from: PathText | None = Field(
+        None,
+        description="checkpoint of another run that this one goes on from as if it were its own: weights, optimizer, "
+        "place in the data; what is different from there on says run.change",
     )
     seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
     deterministic: bool = Field(False, description="ask torch for deterministic kernels (always so on a CPU)")
@@ -33,3 +38,11 @@ class Run(Section):
         if begins != sorted(begins):
             raise ValueError(f"run.skipped begins at samples {begins}: list what is left out in rising order")
         return skipped
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> "Run":
+        if self.start_from is not None and self.branch_from is not None:
+            raise ValueError(
+                "run.start_from takes weights for a run that begins, run.branch_from goes on with another's: set one"
+            )
+        return self

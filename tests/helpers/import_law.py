@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "attention",
         "models",
         "objectives observe",
-        "engine",
+        "engine scaling",
         "checkpoint evaluate statement",
         "build preflight",
         "bad_steps resume",
@@ -62,16 +62,24 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "denoising masked span_corruption t5_study",
         "registry",
     ),
+    "pretrain.scaling": (
+        "points size",
+        "forms isoflop shape rules runs",
+        "fit ladder",
+        "backtest",
+        "law",
+        "predict",
+    ),
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
-        "decoding writing eval_fetch eval_report",
-        "train eval verify compare export import_ translate generate lm_eval keys",
+        "decoding writing eval_fetch eval_report scale_fit scale_ladder scale_predict",
+        "train eval verify compare export import_ translate generate lm_eval keys scale",
         "data_build data_inspect data_ledger data_trace launch_slurm launch_local launch_run",
         "data launch",
     ),
     "launch": (
         "demo_text run_files tasks snapshot checks presence",
-        "corpora demo arithmetic attempts",
+        "corpora demo arithmetic ladder attempts",
         "policy",
         "supervisor",
         "here slurm",
@@ -113,7 +121,8 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "tests": (),
 }
 # Who never imports torch or what stands on it.
-WITHOUT_TORCH = ("data_pipeline", "launch", "pretrain/config", "pretrain/plan", "pretrain/data", "pretrain/process")
+WITHOUT_TORCH = ("data_pipeline", "launch", "pretrain/config", "pretrain/plan", "pretrain/data", "pretrain/process",
+                 "pretrain/scaling")  # fmt: skip
 
 
 def modules() -> dict[str, Path]:

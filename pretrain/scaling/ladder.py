@@ -1,0 +1,147 @@
+"""A ladder: runs of several sizes and lengths, planned so that their losses tell a law.
+
+Each size and seed has a *stem*: a run that warms up, stays at its peak, and decays over its last fifth at the greatest
+number of tokens (warm-up, stable, decay: Hu et al. 2024, arXiv 2404.06395; a fifth: Hägele et al. 2024, arXiv
+2405.18392). Each smaller number of tokens is a *branch*: it takes up the stem's checkpoint at four fifths of its own
+length, and decays from there. So three lengths of 1, 2 and 4 cost 4.6, not 7."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from pretrain.config.load import validate
+from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.flops import training_flops_per_token
+from pretrain.scaling import rules
+from pretrain.scaling.shape import shaped
+from pretrain.scaling.size import parameters_at_work
+
+DECAY = 0.2
+_FINEST = 16  # parts that the shortest stable phase is saved in
+_FEWEST_STEPS = 20
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One config of a ladder."""
+
+    name: str
+    config: RunConfig
+    parameters: int
+    tokens: int
+    flops: float
+    """that it adds: of a branch, its own steps alone"""
+    stem: str | None
+    """the name of the run that it branches off"""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a ladder is to be."""
+
+    sizes: tuple[float, ...]
+    ratios: tuple[float, ...]
+    """tokens per parameter"""
+    seeds: tuple[int, ...]
+    """how many, of each size"""
+    rule: str
+    runs_dir: str
+    rates: tuple[float, ...] = (1.0,)
+    """times the rule's learning rate: several make a sweep"""
+
+
+def ladder(base: RunConfig, asked: Asked) -> list[PlannedRun]:
+    """The runs, in an order in which each stem comes before its branches. `base` is resolved: its vocabulary is known.
+    Raises ConfigError for sizes that no shape has."""
+    if len(asked.seeds) not in (1, len(asked.sizes)):
+        raise ConfigError(f"--seeds is one number, or one for each of the {len(asked.sizes)} sizes")
+    counts = asked.seeds * len(asked.sizes) if len(asked.seeds) == 1 else asked.seeds
+    models = [shaped(base.model, size) for size in asked.sizes]
+    known = [parameters_at_work(model) for model in models]
+    if len(set(known)) < len(known):
+        raise ConfigError(f"two of the sizes have one shape, of {known} parameters: choose sizes further apart")
+    found: list[PlannedRun] = []
+    for model, count in zip(models, counts, strict=True):
+        for seed, rate in product(range(count), asked.rates):
+            marks = (f"-s{seed}" if count > 1 else "") + (f"-r{rate:g}" if len(asked.rates) > 1 else "")
+            found += _stem_and_branches(base, model, base.run.seed + seed, rate, marks, asked)
+    return found
+
+
+def total_flops(runs: Sequence[PlannedRun]) -> float:
+    return sum(run.flops for run in runs)
+
+
+def compact(number: float) -> str:
+    """60500 -> 60.5k, as names of runs have it."""
+    for unit, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def _stem_and_branches(
+    base: RunConfig, model: Model, seed: int, rate: float, marks: str, asked: Asked
+) -> list[PlannedRun]:  # fmt: skip
+    parameters = parameters_at_work(model)
+    wanted = rules.settings(asked.rule, parameters, model.hidden, base)
+    sequences, micro = rules.sequences(wanted.batch_tokens, model.sequence_length, base.batch.micro_sequences)
+    batch_tokens = sequences * model.sequence_length
+    ratios = sorted(set(asked.ratios))
+    steps = [math.ceil(ratio * parameters / batch_tokens) for ratio in ratios]
+    if steps[0] < _FEWEST_STEPS:
+        raise ConfigError(
+            f"{compact(parameters)} parameters with {ratios[0]:g} tokens each are {steps[0]} steps of {batch_tokens:,} "
+            f"tokens, too few to learn in: ask for more (--tokens-per-parameter), or another --rule"
+        )
+    every, begins = _saved_at(steps)
+    warmup = rules.warmup_steps(wanted.warmup_tokens, batch_tokens, steps[0])
+    names = [f"{compact(parameters)}-x{ratio:g}{marks}" for ratio in ratios]
+    flops = training_flops_per_token(model) * batch_tokens  # of a step
+    tree = base.model_dump(mode="json")
+    tree["model"] = model.model_dump(mode="json")
+    tree["optimizer"]["learning_rate"] = float(f"{rate * wanted.learning_rate:.4g}")
+    tree["batch"] = {"sequences": sequences, "micro_sequences": micro, "ramp": None, "short": None}
+    tree["schedule"] = _schedule(warmup, steps[-1] - begins[-1])
+    tree["checkpoint"] |= {"every_steps": every, "keep": steps[-1] // every + 2}
+
+    def run(at: int, begin: int) -> PlannedRun:
+        tree["run"] |= {"name": names[at], "dir": f"{asked.runs_dir}/{names[at]}", "seed": seed}
+        tree["train"] = {"steps": steps[at], "tokens": None}
+        config = validate(RunConfig, tree, names[at])
+        stem = names[-1] if begin else None
+        return PlannedRun(names[at], config, parameters, steps[at] * batch_tokens, flops * (steps[at] - begin), stem)
+
+    planned = [run(len(ratios) - 1, 0)]
+    for at, begin in enumerate(begins[:-1]):
+        # What the stem is told stands as it is; the branch then changes it, as any run can be changed in its middle.
+        tree["run"] |= {
+            "branch_from": f"{asked.runs_dir}/{names[-1]}/checkpoints/step-{begin:08d}",
+            "change": {
+                "why": f"decay to {ratios[at]:g} tokens per parameter",
+                "train": {"steps": steps[at], "tokens": None},
+                "schedule": _schedule(warmup, steps[at] - begin),
+            },
+        }
+        tree["checkpoint"] |= {"every_steps": 0, "keep": 1}
+        planned.append(run(at, begin))
+    return planned
+
+
+def _schedule(warmup: int, decay: int) -> dict[str, object]:
+    return {"name": "wsd", "warmup_steps": warmup, "decay_steps": decay, "final_fraction": 0.0}
+
+
+def _saved_at(steps: Sequence[int]) -> tuple[int, list[int]]:
+    """Every how many steps the stem saves, as rarely as will do, and where each length begins to decay: at a fifth
+    before its end, or up to a twentieth of its length earlier."""
+    latest = [round(count * (1 - DECAY)) for count in steps]
+    for parts in range(1, _FINEST + 1):
+        every = max(1, latest[0] // parts)
+        begins = [begin // every * every for begin in latest]
+        if all(begin >= count * (0.95 - DECAY) for begin, count in zip(begins, steps, strict=True)):
+            break
+    return every, [*begins[:-1], latest[-1]]

@@ -1,0 +1,179 @@
+"""What a law says of a run that was not made: its loss, the best size and tokens for its compute, its rate.
+
+A prediction is an interval. It holds a bare number as well only where the law has earned one: where its backtest missed
+by at most 2%, and the run takes at most ten times the compute of the largest one it was fitted to.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.errors import ConfigError
+from pretrain.scaling.backtest import MISS
+from pretrain.scaling.fit import Fitted, fitted_to
+from pretrain.scaling.law import Law, Tested
+from pretrain.scaling.points import Floats
+
+FURTHEST = 10
+"""times the compute of the largest run"""
+_SEARCHED = np.linspace(-12, 12, 4801)  # of log N about that with as many tokens as parameters
+_PERCENTILES = (2.5, 97.5)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A value and where it lies."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of one run."""
+
+    parameters: float
+    tokens: float
+    flops: float
+    chosen: tuple[str, ...]
+    """what of these the law chose: the best for the compute"""
+    loss: float | None
+    """None: see `reasons`"""
+    low: float
+    high: float
+    reasons: tuple[str, ...]
+    """why there is no bare number"""
+    by_form: dict[str, Range]
+    """each form's own, by bootstrap"""
+    best_parameters: Range | None
+    """for the compute, by bootstrap of the form that speaks first"""
+    learning_rate: float | None
+    """as the runs' own rates go on with size; None where these are not known"""
+
+
+def predict(
+    law: Law, flops: float | None = None, parameters: float | None = None, tokens: float | None = None
+) -> Prediction:
+    """Of the run with this compute, or with this size and this many tokens, or with one of the two and the best other.
+    Raises ConfigError where that says too much or too little, or no form knows sizes."""
+    given = [value for value in (flops, parameters, tokens) if value is not None]
+    if not given or len(given) > 2 or (flops is not None and len(given) > 1):
+        raise ConfigError("say --flops, or --parameters, or --tokens, or the last two together")
+    if any(not (math.isfinite(value) and value > 0) for value in given):
+        raise ConfigError("compute, parameters and tokens are numbers above 0")
+    main, factor = law.main, law.points.flops_per_parameter
+    if main.fitted.form.of_compute:
+        raise ConfigError(
+            f"{law.origin} tells loss by compute alone, as every size has one number of tokens: sizes cannot be "
+            "compared; add runs of the same sizes with other numbers of tokens"
+        )
+    if flops is not None:
+        return _prediction(law, best_parameters(main.fitted, factor, flops), flops, ("parameters", "tokens"))
+    if parameters is not None and tokens is not None:
+        return _prediction(law, parameters, factor * parameters * tokens, ())
+    flops = _flops_where(main.fitted, factor, parameters, tokens)
+    if parameters is not None:
+        return _prediction(law, parameters, flops, ("tokens",))
+    assert tokens is not None
+    return _prediction(law, flops / (factor * tokens), flops, ("parameters",))
+
+
+def best_parameters(fitted: Fitted, factor: float, flops: float, theta: Floats | None = None) -> float:
+    """The size of least loss at `flops` = factor x parameters x tokens."""
+    middle = 0.5 * math.log(flops / factor)
+    sizes = middle + _SEARCHED
+    logs = np.array([sizes, 2 * middle - sizes, np.full_like(sizes, math.log(flops))])
+    return float(np.exp(sizes[np.argmin(fitted.losses(logs, theta))]))
+
+
+def _flops_where(fitted: Fitted, factor: float, parameters: float | None, tokens: float | None) -> float:
+    """The compute for which this size, or this many tokens, is best."""
+
+    def too_little(flops: float) -> bool:
+        best = best_parameters(fitted, factor, flops)
+        return best < parameters if parameters is not None else flops / (factor * best) < (tokens or 0)
+
+    scale = parameters or tokens or 1
+    low, high = math.log(factor) + 2 * math.log(scale) - 11, math.log(factor) + 2 * math.log(scale) + 11
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_little(math.exp(middle)) else (low, middle)
+    return math.exp(high)
+
+
+def _prediction(law: Law, parameters: float, flops: float, chosen: tuple[str, ...]) -> Prediction:
+    factor = law.points.flops_per_parameter
+    tokens = flops / (factor * parameters)
+    logs = np.log([[parameters], [tokens], [flops]])
+    main = law.main
+    ranges = {
+        name: _range(law, one.fitted, logs)
+        for name, one in law.forms.items()
+        if chosen or not one.fitted.form.of_compute  # which knows of compute that is spent well
+    }
+    loss = ranges[main.fitted.form.name].value
+    trusted = [ranges[name] for name, one in law.forms.items() if name in ranges and _passed(one)]
+    spans = [ranges[main.fitted.form.name], *trusted]
+    miss = _expected_miss(law, main, flops)
+    reasons = tuple(_reasons(law, main, flops))
+    rate = law.rate
+    return Prediction(
+        parameters=parameters,
+        tokens=tokens,
+        flops=flops,
+        chosen=chosen,
+        loss=None if reasons else loss,
+        low=min(loss * (1 - miss), *(span.low for span in spans)),
+        high=max(loss * (1 + miss), *(span.high for span in spans)),
+        reasons=reasons,
+        by_form=ranges,
+        best_parameters=_best(main.fitted, factor, flops) if len(chosen) == 2 else None,
+        learning_rate=rate[0] * parameters ** rate[1] if rate is not None else None,
+    )
+
+
+def _range(law: Law, fitted: Fitted, logs: Floats) -> Range:
+    """With the scatter of the runs about the law, as another run would have it."""
+    value = float(fitted.losses(logs)[0])
+    own = fitted_to(fitted.form, law.points)
+    scatter = np.log(own.losses / fitted.losses(own.logs))
+    sampled = np.array([fitted.losses(logs, theta)[0] for theta in fitted.samples] or [value])
+    low, high = np.percentile(np.outer(sampled, np.exp(scatter)), _PERCENTILES)
+    return Range(value, min(value, float(low)), max(value, float(high)))
+
+
+def _best(fitted: Fitted, factor: float, flops: float) -> Range:
+    value = best_parameters(fitted, factor, flops)
+    sampled = [best_parameters(fitted, factor, flops, theta) for theta in fitted.samples] or [value]
+    low, high = np.percentile(sampled, _PERCENTILES)
+    return Range(value, float(low), float(high))
+
+
+def _passed(one: Tested) -> bool:
+    return one.backtest is not None and one.backtest.miss <= MISS
+
+
+def _expected_miss(law: Law, main: Tested, flops: float) -> float:
+    """What the backtest missed by; more by as many times as this goes further than the backtest did, in logarithms."""
+    if main.backtest is None:
+        return 0.0
+    reach = math.log(max(flops / law.points.most_flops, 1.0))
+    tested = math.log(max(main.backtest.further, math.e**0.5))
+    return min(main.backtest.miss * max(1.0, reach / tested), 0.9)
+
+
+def _reasons(law: Law, main: Tested, flops: float) -> list[str]:
+    found = []
+    if main.backtest is None:
+        found.append(f"there is no backtest: {main.untested}")
+    elif main.backtest.miss > MISS:
+        found.append(
+            f"fitted without the largest runs, the law misses them by up to {100 * main.backtest.miss:.1f}%, more than "
+            f"{100 * MISS:g}%"
+        )
+    times = flops / law.points.most_flops
+    if times > FURTHEST:
+        found.append(f"this is {times:,.0f} times the compute of the largest run, further than {FURTHEST} times")
+    return found

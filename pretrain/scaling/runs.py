@@ -1,0 +1,88 @@
+"""Finished runs -> points: what a run's directory records of its size, its tokens and its held-out loss."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.observe.lines import read_lines
+from pretrain.plan.flops import training_flops_per_token
+from pretrain.scaling.points import Points, RunPoint, checked
+from pretrain.scaling.size import parameters_at_work
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """One of them."""
+
+    directory: Path
+    config: RunConfig
+    point: RunPoint
+    alike: dict[str, Any]
+    """what has to be the same for losses to be compared"""
+
+
+def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
+    """Each path is a run, or a folder of runs. Raises ConfigError for one that is none, has not finished or diverged,
+    and for runs whose losses cannot be compared."""
+    runs = [_read(directory) for directory in _directories(paths)]
+    first, *others = runs
+    for other in others:
+        for name, value in first.alike.items():
+            if other.alike[name] != value:
+                raise ConfigError(
+                    f"{first.directory} and {other.directory} differ in {name} ({value} and {other.alike[name]}), so "
+                    "that their losses cannot be compared: leave one out"
+                )
+    return runs
+
+
+def points_of(runs: Iterable[FinishedRun]) -> Points:
+    return checked(Points(tuple(run.point for run in runs)), "the runs")
+
+
+def _directories(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / "config.yaml").is_file() else sorted(c.parent for c in path.glob("*/config.yaml"))
+        if not inside:
+            raise ConfigError(f"{path} is neither a run nor a folder of runs, as nothing in it has a config.yaml")
+        found += [one for one in inside if one not in found]
+    return found
+
+
+def _read(directory: Path) -> FinishedRun:
+    config = load(RunConfig, directory / "config.yaml")
+    events = read_lines(directory / "events.jsonl")
+    ended = [event for event in events if event.get("event") == "finished"]
+    scored = [event for event in events if event.get("event") == "heldout"]
+    if not ended or not scored or scored[-1]["step"] != ended[-1]["step"]:
+        raise ConfigError(f"{directory} has not finished: `pretrain train {directory / 'config.yaml'}` goes on with it")
+    last, model = scored[-1], config.model
+    loss, tokens = last["loss"], float(last["tokens"])
+    if loss is None or not loss < math.log(model.real_vocabulary):
+        said = "no finite number" if loss is None else f"{loss:.3f}"
+        raise ConfigError(
+            f"{directory} diverged: its held-out loss is {said}, and guessing has {math.log(model.real_vocabulary):.3f}"
+            "; leave it out"
+        )
+    point = RunPoint(
+        parameters=float(parameters_at_work(model)),
+        tokens=tokens,
+        loss=float(loss),
+        flops=training_flops_per_token(model) * tokens,
+        name=config.run.name,
+        learning_rate=config.optimizer.learning_rate,
+    )
+    alike = {
+        "data": [source.model_dump(exclude={"max_epochs"}) for source in config.data.resolved_sources],
+        "model.vocabulary": model.vocabulary,
+        "model.sequence_length": model.sequence_length,
+        "objective": config.objective.model_dump(),
+        "held-out tokens": last.get("predicted_tokens"),
+    }
+    return FinishedRun(directory, config, point, alike)

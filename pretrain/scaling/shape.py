@@ -1,0 +1,58 @@
+"""The shape of a model of a given size: the base's, scaled.
+
+Width of heads, of the feed-forward layer as a part of the hidden one, and what else the base says stay. Layers and
+hidden width grow together, so that hidden / layers stays near the base's: over a wide range of it the loss hardly
+changes (Kaplan et al. 2020, arXiv 2001.08361, section 3.1)."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pretrain.config.load import validate
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+from pretrain.scaling.size import parameters_at_work
+
+_OFF = 0.1  # of the size, at most
+_ASPECT = 0.03  # how much a shape's being off the base's weighs against its size's being off
+_MOST_LAYERS, _MOST_HEADS = 400, 1024
+
+
+def shaped(base: Model, parameters: float) -> Model:
+    """Raises ConfigError where no shape of `base` comes within 10% of so many parameters."""
+    best = min(_shapes(base, parameters), default=None)
+    model = _model(base, *best[1:]) if best is not None else None
+    if model is None or abs(parameters_at_work(model) / parameters - 1) > _OFF:
+        near = f"the nearest has {parameters_at_work(model):,.0f}" if model is not None else "the smallest is larger"
+        raise ConfigError(
+            f"no model like the base, with heads of {base.head_width}, has about {parameters:,.0f} parameters in its "
+            f"layers and head: {near}; choose another size, or a base with narrower heads or a smaller vocabulary"
+        )
+    return model
+
+
+def _shapes(base: Model, parameters: float) -> Iterator[tuple[float, int, int]]:
+    """(how far off, heads, layers) of every width, with the numbers of layers that come nearest."""
+    groups = base.heads // base.query_groups
+    for heads in range(groups, _MOST_HEADS, groups):
+        one, two = (parameters_at_work(_model(base, heads, layers)) for layers in (1, 2))
+        if one > parameters * (1 + _OFF):
+            return
+        nearest = 1 + math.floor((parameters - one) / (two - one))
+        for layers in (nearest, nearest + 1):
+            if 1 <= layers <= _MOST_LAYERS:
+                off = abs(math.log((one + (layers - 1) * (two - one)) / parameters))
+                aspect = abs(math.log(heads / layers * base.layers / base.heads))
+                yield off + _ASPECT * aspect, heads, layers
+
+
+def _model(base: Model, heads: int, layers: int) -> Model:
+    width = base.hidden * heads // base.heads
+    changed: dict[str, Any] = {"heads": heads, "hidden": width, "layers": layers}
+    if base.kv_heads is not None:
+        changed["kv_heads"] = heads * base.kv_heads // base.heads
+    if base.encoder_layers:
+        changed["encoder_layers"] = max(1, round(base.encoder_layers * layers / base.layers))
+    if base.ffn is not None:
+        changed["ffn"] = round(base.ffn * width / base.hidden)
+    return validate(Model, {**base.model_dump(mode="json"), **changed}, "the ladder")

@@ -1,0 +1,84 @@
+"""`pretrain scale`: files, page and sentences."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pretrain.commands.scale import main
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from tests.helpers.datasets import build_dataset, make_documents
+
+
+def law_loss(parameters: float, tokens: float) -> float:
+    return 1.8 + 480 / parameters**0.35 + 2100 / tokens**0.37
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A law of a table, without noise."""
+    runs = [(n, r * n) for n in (1e8, 2e8, 4e8, 8e8) for r in (10, 20, 40)]
+    folder = tmp_path_factory.mktemp("law")
+    table = folder / "runs.csv"
+    table.write_text("N,D,loss\n" + "".join(f"{n},{d},{law_loss(n, d)}\n" for n, d in runs))
+    assert main(["fit", str(table), "--samples", "3", "--out", str(folder / "law")]) == 0
+    return folder / "law"
+
+
+@pytest.fixture
+def law(fitted: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(fitted, tmp_path / "law"))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_dataset(make_documents(1, 100), tmp_path_factory.mktemp("data")).directory
+
+
+def test_a_prediction_is_printed_written_down_and_on_the_page(law: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(law), "--parameters", "1.6B", "--tokens", "32B"]) == 0
+    said = capsys.readouterr().out
+    assert f"loss        {law_loss(1.6e9, 32e9):.4f}, within" in said
+    (line,) = map(json.loads, (law / "predictions.jsonl").read_text().splitlines())
+    assert line["loss"] == pytest.approx(law_loss(1.6e9, 32e9), rel=1e-4)
+    page = (law / "scale.html").read_text()
+    assert f"{line['loss']:.4f}" in page
+    assert "<svg" in page
+    assert not any(outside in page for outside in ("http://", "https://", "src=", "@import"))
+
+
+def test_days_are_a_bare_division_that_says_what_it_assumes(law: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--flops", "1e20", "--gpus", "8", "--gpu", "H100 80GB HBM3", "--mfu", "0.4"]
+    assert main(["predict", str(law), *options]) == 0
+    days = 1e20 / (8 * 989.4e12 * 0.4) / 86400
+    assert f"days        {days:.3g} on 8 x H100 80GB HBM3, if 40% of the peak is reached" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="--gpus, --gpu and --mfu go together"):
+        main(["predict", str(law), "--flops", "1e20", "--gpus", "8"])
+    with pytest.raises(ConfigError, match="--gpu Abacus has no known bf16 peak"):
+        main(["predict", str(law), "--flops", "1e20", "--gpus", "8", "--gpu", "Abacus", "--mfu", "0.4"])
+
+
+def test_a_ladder_is_configs_that_load_and_files_of_commands(
+    dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "ladder"
+    options = ["--sizes", "0.1M,0.2M", "--tokens-per-parameter", "20,40", "--out", str(out)]
+    assert main(["ladder", "debug/ladder", f"data.path={dataset}", *options]) == 0
+    assert "4 runs of" in capsys.readouterr().out
+    facts = json.loads((out / "ladder.json").read_text())["runs"]
+    for run in facts:
+        config = load(RunConfig, run["config"])
+        assert (config.run.dir, config.train.steps) == (run["run_dir"], run["steps"])
+    stems, branches = ((out / name).read_text().splitlines() for name in ("stems.txt", "branches.txt"))
+    assert [line.split()[-1] for line in stems] == [run["config"] for run in facts if not run["stem"]]
+    assert [line.split()[-1] for line in branches] == [run["config"] for run in facts if run["stem"]]
+    with pytest.raises(ConfigError, match=r"more than --budget 1e\+06: without its largest size"):
+        main(["ladder", "debug/ladder", f"data.path={dataset}", *options, "--budget", "1M"])
+
+
+def test_amounts_are_numbers_with_letters(law: Path) -> None:
+    with pytest.raises(ConfigError, match="'many' is not a number above 0, such as 125M or 1e21"):
+        main(["predict", str(law), "--flops", "many"])

@@ -1,0 +1,103 @@
+"""What a law says of runs that were not made, and when it says no bare number."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pretrain.errors import ConfigError
+from pretrain.scaling.law import law_of, read
+from pretrain.scaling.points import Points, RunPoint
+from pretrain.scaling.predict import predict
+from tests.unit.scaling.conftest import Made, chinchilla_loss
+
+
+def best_size(flops: float) -> float:
+    """In closed form: Hoffmann et al. 2022, equation 4."""
+    factor = (0.35 * 480 / (0.37 * 2100)) ** (1 / (0.35 + 0.37))
+    return float(factor * (flops / 6) ** (0.37 / (0.35 + 0.37)))
+
+
+def test_the_best_size_for_a_compute_is_that_of_the_closed_form(made: Made) -> None:
+    found = predict(law_of(made(), "made", samples=0), flops=5e20)
+    assert found.parameters == pytest.approx(best_size(5e20), rel=0.02)
+    assert 6 * found.parameters * found.tokens == pytest.approx(5e20)
+    assert found.loss == pytest.approx(chinchilla_loss(found.parameters, found.tokens), rel=1e-4)
+    assert found.chosen == ("parameters", "tokens")
+
+
+def test_tokens_for_a_size_are_those_with_which_it_is_the_best_one(made: Made) -> None:
+    law = law_of(made(), "made", samples=0)
+    by_size = predict(law, parameters=1e9)
+    assert predict(law, flops=by_size.flops).parameters == pytest.approx(1e9, rel=0.02)
+    by_tokens = predict(law, tokens=by_size.tokens)
+    assert by_tokens.parameters == pytest.approx(1e9, rel=0.02)
+    assert (by_size.chosen, by_tokens.chosen) == (("tokens",), ("parameters",))
+
+
+def test_a_size_with_its_tokens_is_predicted_as_it_is(made: Made) -> None:
+    found = predict(law_of(made(), "made", samples=0), parameters=1.6e9, tokens=1e10)
+    assert found.loss == pytest.approx(chinchilla_loss(1.6e9, 1e10), rel=1e-4)
+    assert "compute" not in found.by_form  # which knows of compute that is spent well
+
+
+def test_beyond_ten_times_the_compute_there_is_an_interval_and_no_number(made: Made) -> None:
+    law = law_of(made(noise=0.002), "made", samples=10)
+    near, far = (predict(law, flops=times * law.points.most_flops) for times in (9, 11))
+    assert near.loss is not None
+    assert near.low < near.loss < near.high
+    assert far.loss is None
+    assert far.reasons == ("this is 11 times the compute of the largest run, further than 10 times",)
+    assert far.high / far.low > near.high / near.low
+
+
+def test_a_law_whose_backtest_misses_gives_no_number(made: Made) -> None:
+    law = law_of(made(lambda n, d: chinchilla_loss(n, d) * (1.05 if n > 5e8 else 1)), "made", samples=5)
+    found = predict(law, flops=2 * law.points.most_flops)
+    assert found.loss is None
+    assert "fitted without the largest runs, the law misses them by up to" in found.reasons[0]
+    assert found.high / found.low > 1.06
+
+
+def test_the_interval_holds_the_truth_for_noisy_runs(made: Made) -> None:
+    law = law_of(made(noise=0.005), "made", samples=10)
+    found = predict(law, parameters=2e9, tokens=4e10)
+    assert found.low < chinchilla_loss(2e9, 4e10) < found.high
+
+
+def test_rates_go_on_with_size_as_the_runs_own(made: Made) -> None:
+    runs = (RunPoint(r.parameters, r.tokens, r.loss, r.flops, r.name, 3 * r.parameters**-0.4) for r in made().runs)
+    found = predict(law_of(Points(tuple(runs)), "made", samples=0), parameters=1e9, tokens=1e10)
+    assert found.learning_rate == pytest.approx(3 * 1e9**-0.4)
+    assert predict(law_of(made(), "made", samples=0), parameters=1e9, tokens=1e10).learning_rate is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "say --flops, or --parameters"),
+        ({"flops": 1e20, "tokens": 1e9}, "say --flops, or --parameters"),
+        ({"flops": math.inf}, "are numbers above 0"),
+    ],
+)
+def test_what_says_too_little_or_too_much_is_refused(asked: dict[str, float], said: str, made: Made) -> None:
+    with pytest.raises(ConfigError, match=said):
+        predict(law_of(made(), "made", samples=0), **asked)
+
+
+def test_a_law_by_compute_alone_says_why_it_knows_no_sizes(made: Made) -> None:
+    law = law_of(made(sizes=tuple(1e8 * 1.5**k for k in range(8)), ratios=(20,)), "made", samples=0)
+    assert list(law.forms) == ["compute"]
+    with pytest.raises(ConfigError, match="tells loss by compute alone"):
+        predict(law, flops=1e20)
+
+
+def test_a_law_is_read_as_it_was_saved(made: Made, tmp_path: Path) -> None:
+    law = law_of(made(noise=0.002), "made", samples=4)
+    law.save(tmp_path)
+    assert predict(read(tmp_path), flops=1e20) == predict(law, flops=1e20)
+    (tmp_path / "fit.json").write_text("{}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path)
+    with pytest.raises(ConfigError, match=r"has no fit\.json"):
+        read(tmp_path / "elsewhere")
