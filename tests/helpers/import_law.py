@@ -65,7 +65,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
         "decoding writing eval_fetch eval_report",
-        "train eval verify compare export import_ translate generate lm_eval keys",
+        "train eval verify compare export import_ translate generate lm_eval keys plan",
         "data_build data_inspect data_ledger data_trace launch_slurm launch_local launch_run",
         "data launch",
     ),
