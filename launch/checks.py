@@ -3,6 +3,7 @@
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.capacity import check_fits
+from pretrain.plan.fits import check_holds
 from pretrain.plan.layout import Layout, plan_layout
 
 _GIB = 2**30
@@ -17,6 +18,7 @@ def check(config: RunConfig, ranks: int, gpu_memory_gib: float | None) -> Layout
     layout = plan_layout(config, ranks)
     if gpu_memory_gib is not None:
         check_fits(config, layout, gpu_memory_gib * _GIB, host=False)
+        check_holds(config, layout, gpu_memory_gib * _GIB)
     return layout
 
 

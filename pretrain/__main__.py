@@ -7,6 +7,7 @@ Pretrains language models: the same run on any layout of ranks, and after any st
   data ledger RUN         planned against realised tokens, by source
   data trace RUN          the documents of a step's batch
   train CONFIG            train, or go on with a run
+  plan CONFIG             which layout suits a cluster: seconds, memory, days, cost
   launch slurm CONFIG     the same as a job that is looked after; `launch local` here
   launch status RUN       how it stands; launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: what larger ones will reach
@@ -62,10 +63,11 @@ _MODULES = {
     "lm-eval": "lm_eval",
     "launch": "launch",
     "keys": "keys",
+    "plan": "plan",
     "scale": "scale",
 }
 """verb -> file in `commands/`"""
-_ALONE = ("data", "compare", "launch", "keys", "lm-eval", "scale")
+_ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 

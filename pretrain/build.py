@@ -33,6 +33,7 @@ from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
 from pretrain.plan.capacity import check_fits
+from pretrain.plan.fits import check_holds
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.process.beats import at_files, beat
 from pretrain.process.place import Place
@@ -168,7 +169,10 @@ def _check_fits(config: RunConfig, layout: Layout, trains: bool = True) -> None:
     """Raises ConfigError on every rank where one has too little memory. Collective."""
     problem = None
     try:
-        check_fits(config, layout, *device.own_bytes(), trains=trains)
+        own, host = device.own_bytes()
+        check_fits(config, layout, own, host, trains)
+        if trains and not host:
+            check_holds(config, layout, own)
     except ConfigError as error:
         problem = str(error)
     found = next((p for p in gather(problem) if p is not None), None)

@@ -73,7 +73,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
         "decoding writing eval_fetch eval_report scale_fit scale_ladder scale_predict",
-        "train eval verify compare export import_ translate generate lm_eval keys scale",
+        "train eval verify compare export import_ translate generate lm_eval keys plan scale",
         "data_build data_inspect data_ledger data_trace launch_slurm launch_local launch_run",
         "data launch",
     ),

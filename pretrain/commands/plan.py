@@ -1,0 +1,67 @@
+"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`"""
+
+import argparse
+import json
+
+from pretrain.commands.arguments import Parser, count
+
+
+def main(argv: list[str]) -> int:
+    """Prints the layouts that suit, the best first."""
+    parser = Parser(
+        "plan",
+        "Says which layout suits a run on a cluster: seconds a step, memory of a rank, days and cost, before any is "
+        "spent. Starts nothing and reads no data.",
+        (
+            "gpt3/6.7b --gpus 64 --hardware a100-80",
+            "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
+            "gpt3/13b --gpus 128 --hardware ours.yaml --target cost --json",
+        ),
+    )
+    parser.add_config("YAML file", "batch.sequences=1536")
+    parser.add_argument("--gpus", type=count, required=True, help="devices of the run")
+    parser.add_argument("--hardware", type=str, required=True, metavar="NAME", help="such as h100, or a YAML file")
+    parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
+    parser.add_argument(
+        "--target",
+        choices=("throughput", "cost", "memory"),
+        default="throughput",
+        help="what is best: most tokens a second, fewest GPU-hours (fewer devices may do), least memory",
+    )
+    parser.add_argument("--stack", type=str, default="unknown", metavar="NAME", help="software whose factor to use")
+    parser.add_argument("--top", type=count, default=8, help="layouts to show")
+    parser.add_argument("--price", type=_amount, help="of a GPU-hour")
+    parser.add_argument("--watts", type=_amount, help="of a GPU, with its share of the machine")
+    parser.add_argument(
+        "--save-seconds", type=_amount, default=10.0, help="that training stands still for a checkpoint"
+    )
+    parser.add_argument("--restart-seconds", type=_amount, default=600.0, help="from a failure to the next step")
+    parser.add_argument("--failures-per-gpu-hour", type=_amount, help="default: Llama 3's")
+    parser.add_argument("--explain", action="store_true", help="show the parts of time and memory")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    options = parser.parse(argv)
+    from pretrain.config.load import load
+    from pretrain.config.run_config import RunConfig
+    from pretrain.plan.goodput import Failures
+    from pretrain.plan.plan_report import Prices, as_json, lines
+    from pretrain.plan.planned import make_plan
+
+    config = load(RunConfig, options.config, options.overrides)
+    prices = Prices(options.price, options.watts)
+    failures = Failures(options.save_seconds, options.restart_seconds, options.failures_per_gpu_hour)
+    plan = make_plan(
+        config, options.hardware, options.gpus, options.gpus_per_node, options.stack, options.target, options.top,
+        prices, failures,
+    )  # fmt: skip
+    print(json.dumps(as_json(plan), indent=2) if options.json else "\n".join(lines(plan, options.explain)))
+    return 0
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value

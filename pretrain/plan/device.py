@@ -1,0 +1,67 @@
+"""What a device and its links can do: files in `devices/`, or one's own."""
+
+import difflib
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from pretrain.config.load import load, read
+from pretrain.config.section import Section
+from pretrain.errors import ConfigError
+
+FOLDER = Path(__file__).with_name("devices")
+
+
+class Device(Section):
+    """Of a machine of `devices` equal ones. Speeds are peaks, as makers print them, without structured sparsity."""
+
+    source: str = Field(description="where the figures are from")
+    generation: Literal["volta", "ampere", "ada", "hopper", "blackwell", "cpu"] = Field(
+        description="of its processors: what share of the peak they reach"
+    )
+    memory_gib: float = Field(gt=0, description="memory of one device")
+    memory_bytes_per_s: float = Field(gt=0, description="to and from that memory")
+    fp32_flops: float = Field(gt=0, description="per second, without TF32")
+    bf16_flops: float | None = Field(None, gt=0, description="per second; absent: no bf16 in hardware")
+    fp16_flops: float | None = Field(None, gt=0, description="per second; absent: as bf16")
+    fp8_flops: float | None = Field(None, gt=0, description="per second; absent: no fp8 in hardware")
+    processors: int = Field(gt=0, description="that work on tiles of a matrix product at the same time (SMs, cores)")
+    devices: int = Field(8, gt=0, description="of one machine")
+    link_bytes_per_s: float = Field(gt=0, description="between devices of a machine, one way, of one device")
+    network_bytes_per_s: float = Field(gt=0, description="between machines, one way, share of one device")
+    watts: float | None = Field(None, gt=0, description="of one device at work, with its share of the machine")
+    price_per_hour: float | None = Field(None, ge=0, description="of one device")
+
+    def peak(self, precision: str) -> float | None:
+        """Operations per second, or None where the hardware has no such numbers."""
+        if precision == "fp32":
+            return self.fp32_flops
+        return {"bf16": self.bf16_flops, "fp16": self.fp16_flops or self.bf16_flops, "fp8": self.fp8_flops}[precision]
+
+
+def device_names() -> list[str]:
+    """Those that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+@cache
+def find_device(name: str) -> Device:
+    """By name, or from a file of one's own. Raises ConfigError, with the nearest names."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        return load(Device, path)
+    if name not in device_names():
+        near = difflib.get_close_matches(name.lower(), device_names(), n=3, cutoff=0.3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(device_names())}"
+        raise ConfigError(
+            f"no hardware is called '{name}': {hint} Another is described by a YAML file, named here by its path: "
+            f"its keys are those of {FOLDER / 'h100.yaml'}"
+        )
+    return load(Device, FOLDER / f"{name}.yaml")
+
+
+def as_written(name: str) -> dict[str, Any]:
+    """The tree of one that comes with the package."""
+    return read(FOLDER / f"{name}.yaml", Device)

@@ -1,0 +1,73 @@
+"""The constants of the estimates, each with its meaning, from a data file that `pretrain.plan.fit` writes."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrain.config.load import read
+from pretrain.errors import ConfigError
+from pretrain.plan.estimate.work import GENERATIONS, Array
+
+CONSTANTS = Path(__file__).with_name("constants.yaml")
+STACKS = Path(__file__).with_name("stacks.yaml")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """By name, as attributes."""
+
+    values: Mapping[str, float]
+
+    def __getattr__(self, name: str) -> float:
+        try:
+            return self.values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    def per_generation(self, name: str, generation: NDArray[np.int64]) -> Array:
+        """`NAME_GENERATION` of each entry."""
+        found = np.array([self.values[f"{name}_{one}"] for one in GENERATIONS])
+        picked: Array = found[generation]
+        return picked
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A software stack as measured: `factor` times the seconds that devices compute, and how far predictions were off
+    on measurements that the fit had not seen: the share of measured over predicted seconds that 8 of 10 lie between."""
+
+    factor: float
+    low: float
+    high: float
+
+
+@cache
+def constants() -> Constants:
+    """As they come with the package."""
+    tree = read(CONSTANTS)
+    return Constants({name: float(entry["value"]) for name, entry in tree.items()})
+
+
+@cache
+def fitted_stacks() -> dict[str, Fitted]:
+    """By name; `unknown` is any other."""
+    rows = read(STACKS)["stacks"]
+    return {name: Fitted(*(float(row[key]) for key in ("factor", "low", "high"))) for name, row in rows.items()}
+
+
+def find_stack(name: str) -> Fitted:
+    """By name. Raises ConfigError, with the nearest names."""
+    known = fitted_stacks()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=2)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+        raise ConfigError(f"no steps of software called '{name}' were measured: {hint}")
+    return known[name]

@@ -1,0 +1,115 @@
+"""Bytes that a rank holds at most, each part apart, of any number of layouts at once.
+
+Weights, gradients and optimizer states are `plan/memory.py`'s. Activations are counted tensor by tensor, as autograd
+saves them; `tests/multirank/test_activation_memory.py` holds the counts to what ranks measure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.plan.estimate.constants import Constants
+from pretrain.plan.estimate.work import KERNELS, Array, Stack, Work
+
+
+@dataclass(frozen=True)
+class HeldBytes:
+    """[n, s], of a rank on a stage of each kind."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    """of all micro-batches in flight, saved for their backward passes"""
+    working: Array
+    """of the layer that is recomputed, or of logits and loss; never at the same time"""
+    buffers: Array
+    """weights gathered for a moment, messages on their way, what libraries and the allocator keep"""
+
+    @property
+    def total(self) -> Array:
+        return sum((getattr(self, name) for name in self.__dataclass_fields__), np.zeros_like(self.weights))
+
+    @property
+    def fullest(self) -> Array:
+        """[n] of the stage that holds most."""
+        most: Array = self.total.max(axis=1)
+        return most
+
+
+def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
+    """`overhead`: with the device's own, which host memory has not."""
+    copies = (work.context * work.data)[:, None]
+    shared = np.where((work.zero == 3)[:, None], work.parameters / copies, work.parameters)
+    weights = work.weight_bytes[:, None] * work.parameters
+    gradients = work.gradient_state_bytes[:, None] * work.parameters
+    optimizer = work.optimizer_bytes[:, None] * work.parameters
+    kept, again = np.zeros_like(work.stages), np.zeros_like(work.stages)
+    for stack in work.stacks:
+        whole = layer_bytes(work, stack)
+        whole_layers = work.recompute == 2
+        inputs = _hidden(work, stack.length)
+        # A stage's layers are shared out equally among its chunks.
+        in_flight = stack.layers / work.virtual[:, None] * work.in_flight
+        kept = kept + in_flight * np.where(whole_layers, inputs, whole)[:, None]
+        again = np.maximum(again, np.where(whole_layers[:, None] & (stack.layers > 0), whole[:, None], 0.0))
+    last = work.predicts * loss_bytes(work)[:, None]
+    working = np.maximum(again, last)
+    dropped = _hidden(work, work.stacks[0].length) * work.dropout / work.width  # a byte for each element
+    first = work.embeds * dropped[:, None] * work.in_flight
+    layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
+    # Stage 3 gathers the weights of a layer, and of the next one.
+    gathered = np.where((work.zero == 3)[:, None], 2 * work.width[:, None] * (work.parameters - shared) / layers, 0.0)
+    moving = 2 * _hidden(work, sum(stack.length for stack in work.stacks))[:, None] * (work.pipeline > 1)[:, None]
+    buffers = gathered + moving
+    if overhead:
+        buffers = buffers + c.overhead_gib * 2**30 + c.fragments * (kept + working)
+    return HeldBytes(weights, gradients, optimizer, kept + first, working, buffers)
+
+
+def layer_bytes(work: Work, stack: Stack) -> Array:
+    """[n] of one layer and micro-batch, nothing recomputed but what selective recomputation does again."""
+    positions = work.micro * stack.length / work.context
+    inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
+    # Inputs and outputs of both norms; under sequence parallelism gathered anew for the backward pass.
+    outside = 4 * work.hidden / work.slices
+    # A norm in several operations keeps its input and its quotient in fp32, and half of that once more.
+    outside = outside + np.where(work.fused_norms > 0, 0.0, 2 * 10 / work.width) * work.hidden / work.slices
+    grouped = work.kv_heads < work.heads
+    queries_keys_values = np.where(grouped, 3 * inner, inner + 2 * keys)  # each key's queries get a copy of it
+    rotated = np.where(grouped, 0.0, 2 * inner) * work.rotary  # besides the ones that were turned
+    through = work.context > 1  # exchanged for others, which are kept alone; so is what attention made of them
+    attention = queries_keys_values + np.where(through, inner, rotated) + inner
+    # What a window needs: each chunk of keys with the one before it, for values too.
+    banded = work.recompute == 0
+    attention = attention + np.where(banded, work.banded * 2 * inner, 0.0)
+    crossing = np.where(stack.memory_length > 0, 1.0, 0.0)
+    outside = outside + crossing * 2 * work.hidden / work.slices
+    attention = attention + crossing * (2 * inner + 2 * keys * stack.memory_length / stack.length)
+    feed_forward = work.inner_widths * work.ffn
+    saved = positions * work.width * (outside + (attention + feed_forward) / work.tensor)
+    angles = work.rotary * positions * 2 * work.head_dim * 4
+    masks = positions * work.dropout * 2 * work.hidden / work.slices  # a byte for each element
+    # Sums of rows for the softmax's backward pass; of plain attention, and with dropout, all probabilities.
+    heads = positions * work.heads / work.tensor
+    rows = heads * 4
+    written = work.kernel < KERNELS.index("flash1")
+    score_bytes = np.where(work.kernel == 0, 4 + work.width + 1 + work.width, work.width * 2 + 1)
+    scores = heads * stack.length * score_bytes
+    dropped = heads * stack.length * (np.where(work.width == 2, 4.0, 4.0) + 1 + work.width)
+    per_score = np.where(
+        written, scores, np.where(work.attention_dropout > 0, dropped + heads * work.head_dim * work.width, rows)
+    )
+    return saved + angles + masks + np.where(work.recompute == 1, 0.0, per_score) + 16 * positions / work.slices
+
+
+def loss_bytes(work: Work) -> Array:
+    """[n] of one micro-batch: the last norm, and the probabilities of all words in fp32, which take the place of fp32
+    logits; half-precision logits and their gradients are beside them."""
+    positions = work.micro * work.labels / work.context
+    rows = positions * work.vocabulary / work.logit_ranks
+    return 2 * positions * work.hidden * work.width / work.slices + work.logit_bytes * rows
+
+
+def _hidden(work: Work, length: Array) -> Array:
+    """[n] bytes of a micro-batch's hidden states on a rank."""
+    return work.micro * length / work.context * work.hidden * work.width / work.slices

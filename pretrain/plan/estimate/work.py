@@ -1,0 +1,124 @@
+"""What one optimizer step is asked for, of any number of layouts at once: arrays [n], one entry for each layout; arrays
+[n, s] over the kinds of pipeline stages. Estimates read nothing else, so that a config, a published measurement and a
+search over thousands of layouts are all judged by the same arithmetic."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+KERNELS = ("unfused", "unfused-fusedsoftmax", "flash1", "flash2", "cudnn")
+"""of attention: scores in memory, by plain or by fused operations; FlashAttention 1 and 2; NVIDIA's cuDNN"""
+GENERATIONS = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The layers that are alike: an encoder's, or a decoder's."""
+
+    layers: Array
+    """[n, s] on a stage of each kind"""
+    length: Array
+    """positions of a sequence"""
+    keys: Array
+    """that a query sees, on average over positions and layers"""
+    memory_length: Array
+    """positions of the encoder that a decoder's layers read; 0: none"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Numbers are float64. What is not said to be [n, s] is [n]."""
+
+    hidden: Array
+    ffn: Array
+    gated: Array
+    heads: Array
+    kv_heads: Array
+    head_dim: Array
+    vocabulary: Array
+    """rows of the embedding, padded"""
+    labels: Array
+    """positions of a sequence with a label"""
+    stacks: tuple[Stack, ...]
+    stages: Array
+    """[n, s] how many pipeline stages there are of each kind: first, middle, last"""
+    parameters: Array
+    """[n, s] that one tensor rank of such a stage holds"""
+    embeds: Array
+    """[n, s] 1 where the embedding is"""
+    predicts: Array
+    """[n, s] 1 where the head and the loss are"""
+    in_flight: Array
+    """[n, s] micro-batches, each of one chunk of the stage, whose activations a stage holds at most"""
+    sequences: Array
+    """of the global batch"""
+    micro: Array
+    tensor: Array
+    sequence: Array
+    pipeline: Array
+    virtual: Array
+    context: Array
+    data: Array
+    zero: Array
+    deepspeed: Array
+    recompute: Array
+    """0 nothing, 1 attention, 2 whole layers"""
+    width: Array
+    """bytes of an activation or weight that is computed with"""
+    weight_bytes: Array
+    """that a rank holds for each of its `parameters`; likewise gradients and optimizer states"""
+    gradient_state_bytes: Array
+    optimizer_bytes: Array
+    inner_widths: Array
+    """of the feed-forward layer, how many tensors of its width are kept for the backward pass"""
+    logit_bytes: Array
+    """at most, for each position and word"""
+    logit_ranks: Array
+    """tensor ranks that share the words of a position"""
+    rotary: Array
+    banded: Array
+    """share of the layers in which a query does not see all that comes before"""
+    dropout: Array
+    attention_dropout: Array
+    gradient_bytes: Array
+    """of a gradient that is exchanged"""
+    fp8: Array
+    kernel: NDArray[np.int64]
+    """index into KERNELS"""
+    fused_norms: Array
+    """1 where a norm is one kernel, 0 where it is written in several operations"""
+    generation: NDArray[np.int64]
+    """index into GENERATIONS"""
+    peak_flops: Array
+    memory_bytes_per_s: Array
+    processors: Array
+    """that work on tiles of a product at the same time"""
+    link_bytes_per_s: Array
+    """between the devices of a machine, one way, of one device"""
+    network_bytes_per_s: Array
+    """between machines, one way, of one device"""
+    node: Array
+    """devices of a machine"""
+
+    @property
+    def world(self) -> Array:
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
+    def micro_batches(self) -> Array:
+        """That each rank works on in a step."""
+        return self.sequences / (self.data * self.micro)
+
+    @property
+    def slices(self) -> Array:
+        """Parts of a sequence's hidden states outside of matrix products: sequence parallelism."""
+        return np.where(self.sequence > 0, self.tensor, 1.0)
+
+    def take(self, chosen: Any) -> "Work":
+        """The layouts that an index or a mask chooses."""
+        picked = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "stacks"}
+        stacks = tuple(Stack(*(getattr(s, f.name)[chosen] for f in fields(Stack))) for s in self.stacks)
+        return replace(self, **picked, stacks=stacks)

@@ -1,0 +1,54 @@
+"""What is left of a long run's time when machines fail: the best time between checkpoints. Plain arithmetic."""
+
+import math
+from dataclasses import dataclass
+
+FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
+"""unexpected interruptions of Llama 3's training: Grattafiori et al. 2024, arXiv 2407.21783, section 3.3.4"""
+
+
+@dataclass(frozen=True)
+class Failures:
+    """What a cluster is expected to do."""
+
+    save_s: float
+    """that training stands still for a checkpoint"""
+    restart_s: float
+    """from a failure until steps are made again"""
+    per_gpu_hour: float | None = None
+    """None: Llama 3's"""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Of a run that saves every `every_steps` steps."""
+
+    every_steps: int
+    share: float
+    """of the time, in which steps are made that are not lost again"""
+    failures_per_day: float
+
+
+def best_goodput(step_s: float, gpus: int, failures: Failures) -> Goodput:
+    """The number of steps between checkpoints that loses least: around sqrt(2 save_s / rate) seconds (Young 1974, "A
+    first order approximation to the optimum checkpoint interval"), in whole steps."""
+    per_hour = FAILURES_PER_GPU_HOUR if failures.per_gpu_hour is None else failures.per_gpu_hour
+    rate = per_hour * gpus / 3600
+    if rate == 0:
+        return Goodput(max(1, round(86_400 / step_s)), 1.0, 0.0)
+    middle = math.sqrt(2 * max(failures.save_s, step_s * 1e-3) / rate) / step_s
+    tried = {max(1, round(middle * 1.02**k)) for k in range(-60, 61)}
+    share, every = max((goodput(n * step_s, failures.save_s, failures.restart_s, rate), -n) for n in tried)
+    return Goodput(-every, share, rate * 86_400)
+
+
+def goodput(work_s: float, save_s: float, restart_s: float, failures_per_s: float) -> float:
+    """Share of the time that is work when a checkpoint follows every `work_s` seconds of it and failures come at any
+    moment, at a rate: the expected time until work and save are through without one is (1 / rate + restart) (exp(rate
+    (work + save)) - 1) (Daly 2006, "A higher order estimate of the optimum checkpoint interval", equation 13)."""
+    if failures_per_s == 0:
+        return work_s / (work_s + save_s)
+    exponent = failures_per_s * (work_s + save_s)
+    if exponent > 500:
+        return 0.0
+    return work_s / ((1 / failures_per_s + restart_s) * math.expm1(exponent))

@@ -1,0 +1,154 @@
+"""What `pretrain plan` says: for people, and as JSON."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pretrain.config.run_config import RunConfig
+from pretrain.plan.device import Device
+from pretrain.plan.estimate.constants import Fitted
+from pretrain.plan.flops import training_flops_per_token
+from pretrain.plan.goodput import Goodput
+from pretrain.plan.parameters import num_parameters
+from pretrain.plan.run_length import Position, run_length
+from pretrain.plan.search import Found, Option
+
+_GIB = 2**30
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Prices:
+    """None: not told, and so not said."""
+
+    per_gpu_hour: float | None
+    watts: float | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that there is to say."""
+
+    config: RunConfig
+    device: Device
+    hardware: str
+    gpus: int
+    per_node: int
+    stack_name: str
+    stack: Fitted
+    found: Found
+    goodput: Goodput
+    advice: list[str]
+    prices: Prices
+
+    @cached_property
+    def run_length(self) -> Position:
+        return run_length(self.config)
+
+
+def parallel_block(option: Option) -> str:
+    """YAML of what the config has to say for this option."""
+    layout = option.choice.layout
+    lines = [f"  tensor: {layout.tensor}"]
+    lines += [f"  context: {layout.context}"] if layout.context > 1 else []
+    lines += ["  sequence: true"] if layout.sequence else []
+    lines += [f"  pipeline: {layout.pipeline}"]
+    lines += [f"  virtual: {layout.virtual}"] if layout.virtual > 1 else []
+    lines += [f"  zero: {layout.zero}"]
+    lines += ["  zero_engine: deepspeed"] if layout.shards_by_deepspeed else []
+    lines += [f"  recompute: {option.choice.recompute}"]
+    return "\n".join(["batch:", f"  micro_sequences: {option.choice.micro}", "parallel:", *lines])
+
+
+def figures(plan: Plan, option: Option) -> dict[str, Any]:
+    """Of one option: plain values, with units in their names."""
+    config, layout = plan.config, option.choice.layout
+    tokens = config.batch.sequences * config.model.sequence_length
+    flops = training_flops_per_token(config.model) * tokens
+    peak = plan.device.peak(config.precision) or float("nan")
+    steps, run_tokens = plan.run_length
+    low, high = option.seconds * plan.stack.low, option.seconds * plan.stack.high
+    # Smaller batches at first take as long for each token, as far as is known here.
+    run_s = run_tokens / tokens * option.seconds / plan.goodput.share
+    gpu_hours = run_s * layout.world / 3600
+    price = plan.prices.per_gpu_hour
+    return {
+        "layout": str(layout),
+        "gpus": layout.world,
+        "micro_sequences": option.choice.micro,
+        "recompute": option.choice.recompute,
+        "step_s": option.seconds,
+        "step_s_between": [low, high],
+        "tokens_per_s": tokens / option.seconds,
+        "mfu": flops / option.seconds / (peak * layout.world),
+        "flops_per_step": flops,
+        "steps": steps,
+        "days": run_s / _DAY_S,
+        "gpu_hours": gpu_hours,
+        "cost": None if price is None else gpu_hours * price,
+        "energy_kwh": None if plan.prices.watts is None else gpu_hours * plan.prices.watts / 1000,
+        "binds": option.binds,
+        "held_bytes": option.held_bytes,
+        "held": option.held,
+        "seconds": option.parts,
+        "parallel": parallel_block(option),
+    }
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "model_parameters": num_parameters(plan.config.model, padded=False),
+        "hardware": plan.hardware,
+        "gpus": plan.gpus,
+        "gpus_per_node": plan.per_node,
+        "memory_bytes": plan.device.memory_gib * _GIB,
+        "stack": plan.stack_name,
+        "layouts_judged": plan.found.judged,
+        "options": [figures(plan, option) for option in plan.found.options],
+        "goodput": vars(plan.goodput),
+        "advice": plan.advice,
+    }
+
+
+def lines(plan: Plan, explain: bool) -> list[str]:
+    """For people: a table, the best option in full, and what would be better."""
+    config, best = plan.config, figures(plan, plan.found.options[0])
+    out = [
+        f"{num_parameters(config.model, padded=False) / 1e9:.2f}B parameters, {config.batch.sequences:,} sequences of "
+        f"{config.model.sequence_length:,} tokens a step, on {plan.gpus:,} x {plan.hardware}: "
+        f"{plan.found.judged:,} layouts judged",
+        "",
+        f"{'layout':<34}{'micro':>6}{'recompute':>11}{'step s':>9}{'tokens/s':>13}{'MFU':>7}{'GiB':>7}  binds",
+    ]
+    for option in plan.found.options:
+        row = figures(plan, option)
+        out.append(
+            f"{row['layout']:<34}{row['micro_sequences']:>6}{row['recompute']:>11}{row['step_s']:>9.3g}"
+            f"{row['tokens_per_s']:>13,.0f}{row['mfu']:>7.1%}{row['held_bytes'] / _GIB:>7.1f}  {row['binds']}"
+        )
+    low, high = best["step_s_between"]
+    money = "" if best["cost"] is None else f", at {plan.prices.per_gpu_hour:g} an hour {best['cost']:,.0f}"
+    energy = "" if best["energy_kwh"] is None else f", {best['energy_kwh']:,.0f} kWh"
+    out += [
+        "",
+        f"the first: {best['step_s']:.3g} s a step (8 of 10 measured steps of such software lie within {low:.3g} to "
+        f"{high:.3g}), {best['steps']:,} steps in {best['days']:,.1f} days, {best['gpu_hours']:,.0f} GPU-hours"
+        f"{money}{energy}",
+    ]
+    out.append(
+        f"machines fail {plan.goodput.failures_per_day:.2g} times a day: checkpoint.every_steps="
+        f"{plan.goodput.every_steps} keeps {plan.goodput.share:.1%} of the time for steps that count"
+    )
+    out += [f"better: {sentence}" for sentence in plan.advice]
+    if explain:
+        out += ["", "a step, in seconds:", *_shares(best["seconds"], 1.0, "s")]
+        out += ["", "the fullest rank, in GiB:", *_shares(best["held"], _GIB, "GiB")]
+    return [*out, "", best["parallel"]]
+
+
+def _shares(parts: dict[str, float], unit: float, name: str) -> list[str]:
+    total = sum(parts.values())
+    return [
+        f"  {key:<14}{value / unit:>10.4g} {name:<4}{value / total:>7.1%}" for key, value in parts.items() if value > 0
+    ]

@@ -1,0 +1,59 @@
+"""One answer of `pretrain plan`, from what is asked."""
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.advice import advice
+from pretrain.plan.device import Device, find_device
+from pretrain.plan.estimate.constants import Fitted, find_stack
+from pretrain.plan.goodput import Failures, best_goodput
+from pretrain.plan.plan_report import Plan, Prices
+from pretrain.plan.search import Found, Target, search, too_large
+
+_ASSUMED_VOCABULARY = 50_257
+
+
+def make_plan(
+    config: RunConfig, hardware: str, gpus: int, per_node: int | None, stack_name: str, target: Target, top: int,
+    prices: Prices, failures: Failures,
+) -> Plan:  # fmt: skip
+    """`per_node` devices of a machine, or as many as the hardware's file says. Raises ConfigError for names that are
+    not known, numbers that no layout suits, and models that are too large."""
+    if config.model.vocabulary is None:  # that of the data, which may not be there yet
+        known = config.model.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
+        config = config.model_copy(update={"model": known})
+    device, stack = find_device(hardware), find_stack(stack_name)
+    per_node = min(per_node or device.devices, gpus)
+    if gpus % per_node:
+        raise ConfigError(
+            f"--gpus {gpus} are no whole number of machines with {per_node} each: use {gpus // per_node * per_node}, "
+            "or say --gpus-per-node"
+        )
+    found = search(config, device, gpus, per_node, stack, target, top)
+    if target == "cost":
+        gpus, found = _cheapest(config, device, gpus, per_node, stack, found, top)
+    if not found.options:
+        raise ConfigError(too_large(config, device, gpus, per_node, found))
+    per_node, best = min(per_node, gpus), found.options[0]
+    prices = Prices(
+        device.price_per_hour if prices.per_gpu_hour is None else prices.per_gpu_hour,
+        device.watts if prices.watts is None else prices.watts,
+    )
+    better = advice(config, device, gpus, per_node, stack, best) if target == "throughput" else []
+    goodput = best_goodput(best.seconds, gpus, failures)
+    return Plan(config, device, hardware, gpus, per_node, stack_name, stack, found, goodput, better, prices)
+
+
+def _cheapest(
+    config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, found: Found, top: int
+) -> tuple[int, Found]:  # fmt: skip
+    """Half of the devices, and again, for as long as a step takes fewer GPU-seconds."""
+    while found.options and gpus % 2 == 0:
+        half = gpus // 2
+        try:
+            fewer = search(config, device, half, min(per_node, half), stack, "cost", top)
+        except ConfigError:
+            break
+        if not fewer.options or 2 * found.options[0].seconds <= fewer.options[0].seconds:
+            break
+        gpus, found = half, fewer
+    return gpus, found

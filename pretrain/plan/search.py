@@ -1,0 +1,207 @@
+"""Every legal way to lay a run over a number of devices, judged, the best first."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd
+from typing import Literal
+
+import numpy as np
+
+from pretrain.config.load import dump
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.device import Device
+from pretrain.plan.estimate.configured import RECOMPUTE, Choice, Configured
+from pretrain.plan.estimate.constants import Fitted, constants
+from pretrain.plan.estimate.held import HeldBytes, held_bytes
+from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
+from pretrain.plan.estimate.work import Array
+from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.ramp import batch_sizes
+
+Target = Literal["throughput", "cost", "memory"]
+_MOST_TENSOR, _MOST_CONTEXT, _MOST_VIRTUAL, _MOST_MICRO = 16, 16, 12, 64
+_GIB = 2**30
+_LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way, as it is judged."""
+
+    choice: Choice
+    seconds: float
+    """of a step"""
+    parts: dict[str, float]
+    """of those seconds"""
+    held: dict[str, float]
+    """bytes of the fullest rank"""
+    binds: str
+    """what takes the most, besides computing what the model asks for: compute, bubble, links or memory"""
+
+    @property
+    def held_bytes(self) -> float:
+        return sum(self.held.values())
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search saw. `options`: those that fit, the best first."""
+
+    options: list[Option]
+    judged: int
+    least: Option
+    """that which holds least, whether it fits or not"""
+
+
+def search(
+    config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, target: Target = "throughput",
+    top: int = 10,
+) -> Found:  # fmt: skip
+    """Raises ConfigError where no layout is legal."""
+    choices = list(every_choice(config, gpus, per_node))
+    if not choices:
+        raise ConfigError(no_layout(config, gpus, per_node))
+    seconds, held, limit = judge(config, device, per_node, choices, stack)
+    bytes_held = held.fullest
+    fits = bytes_held <= limit
+    key = bytes_held if target == "memory" else seconds.total
+    order = np.lexsort((seconds.total, np.where(fits, key, np.inf)))
+    order = order[fits[order]]
+    roomy = bool(len(order)) and bytes_held[order[0]] < 0.7 * limit
+    options = [option(choices[i], seconds, held, i, roomy) for i in _differing(choices, order, top)]
+    least = int(bytes_held.argmin())
+    return Found(options, len(choices), option(choices[least], seconds, held, least, False))
+
+
+def judge(
+    config: RunConfig, device: Device, per_node: int, choices: Sequence[Choice], stack: Fitted
+) -> tuple[StepSeconds, HeldBytes, float]:
+    """Seconds and bytes of each choice, and the bytes that a device has."""
+    work = Configured(config, device, per_node).work(choices)
+    c = constants()
+    return step_seconds(work, c, stack.factor), held_bytes(work, c), device.memory_gib * _GIB
+
+
+def option(choice: Choice, seconds: StepSeconds, held: HeldBytes, index: int, roomy: bool) -> Option:
+    """The choice at `index` of what was judged."""
+    parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
+    stage = int(held.total[index].argmax())
+    sizes = {name: float(getattr(held, name)[index, stage]) for name in held.__dataclass_fields__}
+    links = sum(parts[name] for name in ("tensor", "context", "pipeline", "replicas"))
+    losses = {"compute": 0.1 * sum(parts.values()), "bubble": parts["bubble"], "links": links}
+    if not roomy:  # more would be kept, or in larger micro-batches, if there were room
+        losses["memory"] = parts["recompute"]
+    return Option(choice, sum(parts.values()), parts, sizes, max(losses, key=lambda name: losses[name]))
+
+
+def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Choice]:
+    """Layouts that `plan_layout` allows, with the ZeRO stages, kinds of recomputation and micro-batches that each can
+    have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as fast and holds less."""
+    common = gcd(*batch_sizes(config.batch))
+    for layout in _layouts_of(config, gpus, per_node, common):
+        group = _group(layout.data, layout.pipeline, layout.virtual)
+        shared = [replace(layout, zero=1)]
+        if layout.replicas > 1:
+            shared += [replace(layout, zero=stage, zero_engine="deepspeed") for stage in (2, 3)]
+        micros = [size for size in range(1, min(_MOST_MICRO, common // group) + 1) if common // group % size == 0]
+        for one, recompute, micro in product(shared, RECOMPUTE, micros):
+            yield Choice(one, micro, recompute)
+
+
+def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> list[Layout]:
+    """`every_layout`, once for all batches of a model that have the same divisor."""
+    key = (dump(config.model), config.batch.short is not None, gpus, per_node, common)
+    if key not in _LAYOUTS:
+        _LAYOUTS[key] = list(every_layout(config, gpus, per_node, common))
+    return _LAYOUTS[key]
+
+
+def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> Iterator[Layout]:
+    """Without ZeRO. `common`: the largest number that divides all of the batch's sizes. `plan_layout` decides; what a
+    glance shows to be illegal is not put to it, as that would take most of the time."""
+    layers, unequal = sum(config.model.stacks), config.model.is_encoder_decoder
+    for tensor in _divisors(gpus, min(_MOST_TENSOR, per_node)):
+        for context in _divisors(gpus // tensor, _MOST_CONTEXT):
+            for pipeline in _divisors(gpus // tensor // context, layers):
+                data = gpus // tensor // context // pipeline
+                for virtual in range(1, min(_MOST_VIRTUAL, layers // pipeline) + 1) if pipeline > 1 else (1,):
+                    if common % _group(data, pipeline, virtual) or (layers % (pipeline * virtual) and not unequal):
+                        continue
+                    for sequence in (False, True) if tensor > 1 else (False,):
+                        yield from _legal(config, gpus, tensor, context, pipeline, virtual, sequence)
+
+
+def _group(data: int, pipeline: int, virtual: int) -> int:
+    """Micro-batches that a global batch is a multiple of."""
+    return data * (pipeline if virtual > 1 else 1)
+
+
+def _legal(
+    config: RunConfig, gpus: int, tensor: int, context: int, pipeline: int, virtual: int, sequence: bool
+) -> Iterator[Layout]:  # fmt: skip
+    sizes = {"tensor": tensor, "context": context, "pipeline": pipeline, "virtual": virtual, "sequence": sequence}
+    parallel = config.parallel.model_copy(update=sizes)
+    try:
+        yield plan_layout(config.model_copy(update={"parallel": parallel}), gpus, trains=False)
+    except ConfigError:
+        return
+
+
+def no_layout(config: RunConfig, gpus: int, per_node: int) -> str:
+    """Why there is none, with the nearest numbers of devices and batches that have one."""
+    batch = config.batch.sequences
+    ramp = f" (and its ramp from {config.batch.ramp.start_sequences})" if config.batch.ramp else ""
+    counts = [n for n in near_counts(gpus) if next(every_choice(config, n, per_node), None) is not None]
+    hint = (
+        f"the nearest numbers that have one are {' and '.join(f'{n:,}' for n in counts[:2])}" if counts else "use fewer"
+    )
+    asked = f"batch.sequences={batch:,}{ramp} and model.layers={config.model.layers}"
+    return f"{gpus:,} GPUs have no legal layout with {asked}: {hint}"
+
+
+def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, found: Found) -> str:
+    """Why none of the legal layouts fits, naming the largest part of the one that holds least."""
+    least = found.least
+    part = max(least.held, key=lambda name: least.held[name])
+    return (
+        f"none of {found.judged:,} layouts fits in {device.memory_gib:g} GiB: {least.choice.layout} with "
+        f"batch.micro_sequences={least.choice.micro} and parallel.recompute={least.choice.recompute} holds least, "
+        f"{least.held_bytes / _GIB:,.1f} GiB, most of it {part} ({least.held[part] / _GIB:,.1f}): use more than "
+        f"{gpus:,} devices, larger ones, or a smaller model"
+    )
+
+
+def near_counts(gpus: int) -> list[int]:
+    """Numbers of devices around `gpus`, the nearest first, of whole machines where there are several."""
+    step = 8 if gpus > 16 else 1
+    around = [gpus + step * k for k in range(-gpus // step, 4 * gpus // step) if gpus + step * k > 0 and k]
+    smooth = [n for n in around if _largest_prime(n) <= 7 and gpus / 4 <= n <= gpus * 2]
+    return sorted(smooth, key=lambda n: (abs(n - gpus), n))[:24]
+
+
+def _differing(choices: Sequence[Choice], order: Array, top: int) -> list[int]:
+    """The first `top` of `order` of which no two have the same layout."""
+    seen, kept = set(), []
+    for index in map(int, order):
+        layout = choices[index].layout
+        if layout not in seen:
+            seen.add(layout)
+            kept.append(index)
+        if len(kept) == top:
+            break
+    return kept
+
+
+def _largest_prime(number: int) -> int:
+    largest, factor = 1, 2
+    while number > 1:
+        while number % factor == 0:
+            largest, number = factor, number // factor
+        factor += 1
+    return largest
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [size for size in range(1, min(number, most) + 1) if number % size == 0]

@@ -1,0 +1,115 @@
+"""What autograd saves for the backward passes of a step, in bytes of storages that are alive, against the estimate of
+`pretrain plan`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_pipeline.batch import Rows
+from pretrain.config.run_config import RunConfig
+from pretrain.engine import device
+from pretrain.plan.device import Device
+from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.constants import constants
+from pretrain.plan.estimate.held import held_bytes
+from pretrain.plan.layout import plan_layout
+from tests.helpers.ranks import run_ranks
+from tests.helpers.saved import counted
+from tests.helpers.tiny import build_engine, tiny_config
+
+LENGTH, SEQUENCES = 64, 8
+CPU = Device(
+    source="a test",
+    generation="cpu",
+    memory_gib=1,
+    memory_bytes_per_s=1e10,
+    fp32_flops=1e11,
+    bf16_flops=1e11,
+    processors=1,
+    devices=1,
+    link_bytes_per_s=1e9,
+    network_bytes_per_s=1e9,
+)
+PLAIN: dict[str, Any] = {}
+FULL: dict[str, Any] = {"parallel": {"recompute": "full"}}
+SELECTIVE: dict[str, Any] = {"parallel": {"recompute": "selective"}}
+DROPOUT: dict[str, Any] = {"model": {"dropout": 0.1}}
+PROBABILITIES: dict[str, Any] = {"model": {"attention_dropout": 0.1}}
+MODELS: dict[str, dict[str, Any]] = {
+    "plain": PLAIN,
+    "full": FULL,
+    "selective": SELECTIVE,
+    "dropout": DROPOUT,
+    "attention dropout": PROBABILITIES,
+    "selective, attention dropout": SELECTIVE | PROBABILITIES,
+    "rotary": {"model": {"positions": "rotary"}},
+    "fewer heads of keys": {"model": {"kv_heads": 2, "positions": "rotary"}},
+    "gated": {"model": {"activation": "gated_gelu"}},
+    "relu": {"model": {"activation": "relu"}},
+    "bf16": {"precision": "bf16", "parallel": {"recompute": "full"}},
+}
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp2": {"parallel": {"tensor": 2}},
+    "tp2+sp": {"parallel": {"tensor": 2, "sequence": True}},
+    "tp2+sp, full": {"parallel": {"tensor": 2, "sequence": True, "recompute": "full"}},
+    "cp2, rotary": {"parallel": {"context": 2}, "model": {"positions": "rotary"}},
+    "pp4": {"parallel": {"pipeline": 4}},
+    "pp4, full": {"parallel": {"pipeline": 4, "recompute": "full"}},
+    "pp2+vp2": {"parallel": {"pipeline": 2, "virtual": 2}},
+    "pp4+vp2": {"parallel": {"pipeline": 4, "virtual": 2}},
+    "tp2pp2": {"parallel": {"tensor": 2, "pipeline": 2}},
+}
+
+
+def _config(sections: Mapping[str, Any]) -> RunConfig:
+    model = {"layers": 8, "sequence_length": LENGTH, "attention": {"pattern": ["dense"]}, **sections.get("model", {})}
+    model["attention"] = {"pattern": ["dense"], "window": 256}
+    batch = {"sequences": SEQUENCES, "micro_sequences": 1}
+    return tiny_config(**{**sections, "model": model, "batch": batch})
+
+
+def _measured(kinds: list[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """(pipeline stage of this rank, most bytes saved at a time) of each kind."""
+    device.install()
+    found = []
+    for sections in kinds:
+        engine = build_engine(_config(sections))
+        ids = np.random.default_rng(0).integers(0, 16, (SEQUENCES // engine.data_world, LENGTH + 1))
+        rows = Rows(ids[:, :-1].copy(), ids[:, 1:].copy(), np.ones((len(ids), LENGTH), np.float32))
+        with counted(parameter.value for parameter in engine.parameters) as saved:
+            engine.train_step(rows, 1e-3, 0)
+        found.append((engine.groups.stage, saved.peak))
+    return found
+
+
+def _estimated(sections: Mapping[str, Any], world: int, stage: int) -> float:
+    config = _config(sections)
+    choice = Choice(plan_layout(config, world), config.batch.micro_sequences, config.parallel.recompute)
+    configured = Configured(config, CPU, world)
+    held = held_bytes(configured.work([choice]), constants(), overhead=False)
+    place = list(configured.stages(choice.layout.pipeline, choice.layout.virtual).position)
+    kind = place.index(stage) if stage in place else 1
+    return float(held.activations[0, kind] + held.working[0, kind])
+
+
+def _agree(kinds: Mapping[str, Mapping[str, Any]], world: int) -> None:
+    for by_kind in run_ranks(world, _measured, list(kinds.values()), timeout_s=280):
+        for (name, sections), (stage, measured) in zip(kinds.items(), by_kind, strict=True):
+            share = measured / _estimated(sections, world, stage)
+            assert share == pytest.approx(1, abs=0.05), f"{name}, stage {stage}: {share:.3f} of the estimate"
+
+
+def test_what_is_saved_is_within_5_percent_of_the_estimate() -> None:
+    _agree({name: MODELS[name] for name in ("plain", "full", "selective, attention dropout")}, 1)
+
+
+@pytest.mark.slow
+def test_whatever_the_model_and_what_is_recomputed() -> None:
+    _agree(MODELS, 1)
+
+
+@pytest.mark.slow
+def test_on_every_kind_of_layout() -> None:
+    _agree(LAYOUTS, 4)

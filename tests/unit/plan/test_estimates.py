@@ -1,0 +1,147 @@
+"""Estimates against what is declared, against arithmetic done by hand, and against published measurements."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.device import device_names, find_device
+from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.constants import constants, find_stack
+from pretrain.plan.estimate.held import HeldBytes, held_bytes
+from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
+from pretrain.plan.layout import Layout
+from pretrain.plan.layout_names import parse
+from pretrain.plan.memory import largest_state
+from pretrain.plan.parameters import rank_parameters
+from tests.unit.plan.configs import config
+
+H100 = find_device("h100")
+
+
+def gpt3(name: str, **model: Any) -> RunConfig:
+    found = load(RunConfig, f"gpt3/{name}", ["model.vocabulary=50257", "model.attention.pattern=[dense]"])
+    return found.model_copy(update={"model": found.model.model_copy(update=model)})
+
+
+def held(run: RunConfig, layout: str, micro: int = 1, recompute: str = "none") -> HeldBytes:
+    work = Configured(run, H100, 8).work([Choice(parse(layout, zero=0), micro, recompute)])
+    return held_bytes(work, constants(), overhead=False)
+
+
+def seconds(run: RunConfig, *layouts: str, micro: int = 1, recompute: str = "none") -> StepSeconds:
+    choices = [Choice(parse(layout, zero=0), micro, recompute) for layout in layouts]
+    return step_seconds(Configured(run, H100, 8).work(choices), constants())
+
+
+@pytest.mark.parametrize("name", ["gpt3/6.7b", "t5/11b", "bert/large", "gpt2/124m"])
+@pytest.mark.parametrize("layout", ["tp2pp4dp2", "pp2dp2+vp2", "tp4dp2"])
+def test_stages_hold_the_parameters_that_are_declared(name: str, layout: str) -> None:
+    run, laid = load(RunConfig, name, ["model.vocabulary=32000"]), parse(layout, zero=0)
+    work = Configured(run, H100, 8).work([Choice(laid, 1, "none")])
+    known = [rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
+    if not run.model.is_encoder_decoder and laid.pipeline > 3:
+        assert known[1] == known[2]
+        known = [known[0], known[1], known[-1]]
+    assert work.parameters[0, : len(known)].tolist() == known
+    assert work.stages[0].sum() == laid.pipeline
+
+
+@pytest.mark.parametrize("layout", ["dp8+zero1", "tp2pp2dp2+sp+zero1", "dp8+zero2", "dp8+zero3", "tp8"])
+def test_a_state_is_as_large_as_a_run_says_at_its_start(layout: str) -> None:
+    run = gpt3("1.3b")
+    state, found = largest_state(run, parse(layout, zero=0)), held(run, layout)
+    stage = int((found.weights + found.gradients + found.optimizer)[0].argmax())
+    assert found.weights[0, stage] == pytest.approx(state.weights)
+    assert found.gradients[0, stage] == pytest.approx(state.gradients)
+    assert found.optimizer[0, stage] == pytest.approx(state.optimizer)
+
+
+def test_activations_of_a_dense_layer_are_sixteen_times_its_input() -> None:
+    run = gpt3("1.3b")
+    one = 2048 * run.model.hidden * 2  # bytes of a layer's input in bf16
+    assert held(run, "dp1").activations[0, 0] == pytest.approx(16 * 24 * one, rel=0.01)
+    assert held(run, "dp1", micro=4).activations[0, 0] == pytest.approx(4 * 16 * 24 * one, rel=0.01)
+    assert held(run, "dp1", recompute="full").activations[0, 0] == 24 * one
+    # of each rank's 12 layers, two micro-batches on the first of two stages and one on the last
+    assert held(run, "pp2").activations[0, :2] == pytest.approx([16 * 24 * one, 16 * 12 * one], rel=0.01)
+    # norms see whole hidden states without sequence parallelism
+    assert held(run, "tp8").activations[0, 0] == pytest.approx((4 + 12 / 8) * 24 * one, rel=0.01)
+    assert held(run, "tp8+sp").activations[0, 0] == pytest.approx(16 / 8 * 24 * one, rel=0.01)
+
+
+def test_a_larger_model_longer_sequences_and_fewer_devices_take_longer() -> None:
+    run = gpt3("6.7b")
+    few, many = seconds(run, "tp2dp4+zero1", "tp2dp16+zero1").total
+    assert 3.5 < few / many < 4
+    assert seconds(gpt3("6.7b", layers=64), "tp2dp4+zero1").compute == pytest.approx(
+        2 * seconds(run, "tp2dp4+zero1").compute, rel=1e-6
+    )
+    assert seconds(run, "tp2dp4+zero1", recompute="full").recompute[0] > 0.3 * seconds(run, "tp2dp4+zero1").compute[0]
+
+
+def test_interleaving_shortens_the_bubble_and_sends_more() -> None:
+    plain, interleaved = (seconds(gpt3("6.7b"), f"pp8dp2{vp}+zero1") for vp in ("", "+vp4"))
+    assert interleaved.bubble[0] == pytest.approx(plain.bubble[0] / 4, rel=0.2)
+    assert interleaved.pipeline[0] == pytest.approx(4 * plain.pipeline[0])
+
+
+def test_a_query_that_sees_fewer_keys_takes_less() -> None:
+    dense = load(RunConfig, "gpt2/124m", ["model.vocabulary=50257", "model.sequence_length=16384"])
+    narrow = load(
+        RunConfig, "gpt2/124m",
+        ["model.vocabulary=50257", "model.sequence_length=16384", "model.attention.pattern=[banded]"],
+    )  # fmt: skip
+    assert seconds(narrow, "dp8").compute[0] < 0.7 * seconds(dense, "dp8").compute[0]
+
+
+def test_messages_between_machines_are_slower_than_inside() -> None:
+    run = gpt3("6.7b")
+    inside = seconds(run, "dp8+zero1").replicas[0]
+    wide = Configured(run, H100, 8).work([Choice(parse("dp8+zero1", zero=0), 1, "none")])
+    narrow = replace(wide, node=np.ones(1))
+    assert step_seconds(narrow, constants()).replicas[0] > inside
+
+
+def test_hardware_that_comes_with_the_package() -> None:
+    assert {"a100-40", "a100-80", "h100", "h200", "b200", "v100"} <= set(device_names())
+    for name in device_names():
+        device = find_device(name)
+        assert device.source
+        assert device.peak("fp32")
+        assert device.fp8_flops is None or device.fp8_flops > (device.bf16_flops or 0)
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no hardware is called 'h10': did you mean h100"):
+        find_device("h10")
+    with pytest.raises(ConfigError, match="no steps of software called 'nanotrn' were measured: did you mean nanotron"):
+        find_stack("nanotrn")
+
+
+def test_precision_that_a_device_has_not() -> None:
+    with pytest.raises(ConfigError, match="precision=bf16 is not in this hardware"):
+        Configured(gpt3("1.3b"), find_device("v100"), 8).work([Choice(parse("dp8", zero=0), 1, "none")])
+
+
+def test_every_constant_says_what_it_means_and_lies_within_its_bounds() -> None:
+    from pretrain.config.load import read
+    from pretrain.plan.estimate.constants import CONSTANTS
+
+    for name, entry in read(CONSTANTS).items():
+        assert entry["meaning"], name
+        low, high = entry.get("between", [0, np.inf])
+        assert low * 0.999 <= entry["value"] <= high * 1.001, name
+
+
+def test_layouts_are_judged_together_as_each_alone() -> None:
+    run, names = gpt3("6.7b"), ["tp2dp4+zero1", "pp4dp2+zero1", "tp2pp2dp2+sp+vp2+zero1", "dp8+zero3"]
+    together = seconds(run, *names).total
+    assert together.tolist() == pytest.approx([seconds(run, name).total[0] for name in names])
+    small = config(model={"vocabulary": 1000})
+    assert isinstance(held(small, "dp1").fullest[0], float)
+    assert Layout(8, 1, 1, 1, False, 0).data == 8

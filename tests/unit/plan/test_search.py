@@ -1,0 +1,163 @@
+"""The search for layouts, what it says where there is none, and the command."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pretrain.__main__ import main
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.advice import advice
+from pretrain.plan.device import FOLDER, find_device
+from pretrain.plan.estimate.constants import Fitted
+from pretrain.plan.fits import check_holds
+from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
+from pretrain.plan.layout import plan_layout
+from pretrain.plan.layout_names import every_kind
+from pretrain.plan.search import every_choice, search
+from tests.unit.plan.configs import config
+
+H100, PLAIN = find_device("h100"), Fitted(1.0, 0.9, 1.1)
+
+
+def gpt3(name: str, *overrides: str) -> RunConfig:
+    return load(RunConfig, f"gpt3/{name}", ["model.vocabulary=50257", *overrides])
+
+
+def test_what_is_judged_is_legal_and_nothing_legal_is_left_out() -> None:
+    run = config(batch={"sequences": 24, "ramp": {"start_sequences": 8, "increment_sequences": 8, "tokens": 10_000}})
+    found = set()
+    for choice in every_choice(run, 8, 8):
+        layout = choice.layout
+        parallel = {
+            name: getattr(layout, name)
+            for name in ("tensor", "context", "pipeline", "virtual", "sequence", "zero", "zero_engine")
+        }
+        as_config = run.model_copy(
+            update={
+                "parallel": run.parallel.model_copy(update=parallel),
+                "batch": run.batch.model_copy(update={"micro_sequences": choice.micro}),
+            }
+        )
+        assert plan_layout(as_config, 8) == layout
+        found.add((layout.tensor, layout.context, layout.pipeline, layout.virtual, layout.sequence))
+    for layout in every_kind(8):
+        sizes = layout.tensor, layout.context, layout.pipeline, layout.virtual, layout.sequence
+        parallel = dict(zip(("tensor", "context", "pipeline", "virtual", "sequence"), sizes, strict=True))
+        try:
+            plan_layout(run.model_copy(update={"parallel": run.parallel.model_copy(update=parallel)}), 8)
+        except ConfigError:
+            assert sizes not in found
+        else:
+            assert sizes in found
+
+
+def test_the_best_is_first_fits_and_is_faster_than_the_shipped_layout() -> None:
+    run = gpt3("6.7b")
+    found = search(run, H100, 64, 8, PLAIN)
+    times = [option.seconds for option in found.options]
+    assert times == sorted(times)
+    assert all(option.held_bytes <= 80 * 2**30 for option in found.options)
+    assert found.judged > 1000
+    least = search(run, H100, 64, 8, PLAIN, "memory").options[0]
+    assert least.held_bytes == min(least.held_bytes, *(option.held_bytes for option in found.options))
+    assert least.seconds > times[0]
+
+
+def test_numbers_that_forbid_good_layouts_are_named() -> None:
+    run = gpt3("175b")
+    with pytest.raises(
+        ConfigError, match=r"10,240 GPUs have no legal layout .* nearest numbers that have one are 9,216"
+    ):
+        search(run, H100, 10_240, 8, PLAIN)
+    best = search(run, H100, 1024, 8, PLAIN, top=1).options[0]
+    assert best.choice.layout.data <= 16
+    ramp, batch = advice(run, H100, 1024, 8, PLAIN, best)
+    assert ramp.startswith("batch.ramp starts at 16, so that no more data ranks can share a batch: start_sequences=32")
+    assert batch.startswith("batch.sequences=1,568 has few divisors that suit data ranks and stages: 1,536")
+
+
+def test_a_run_that_does_not_fit_names_the_part_and_the_nearest_layout_that_does() -> None:
+    asked = ("batch.ramp=null", "parallel.tensor=2", "batch.micro_sequences=8", "parallel.recompute=none")
+    run = gpt3("6.7b", *asked)
+    layout = plan_layout(run, 16)
+    with pytest.raises(ConfigError, match=r"does not fit in memory: tp2\S* holds .* most of it activations") as caught:
+        check_holds(run, layout, 80 * 2**30)
+    said = str(caught.value).split("the nearest that does: ")[1].split()
+    assert len(said) == 1, said
+    changed = gpt3("6.7b", *asked, *said)
+    check_holds(changed, plan_layout(changed, 16), 80 * 2**30)
+
+
+class TestGoodput:
+    def test_agrees_with_a_simulation(self) -> None:
+        work, save, restart, rate = 1800.0, 60.0, 600.0, 1 / 7200
+        random, clock, done, failure = np.random.default_rng(0), 0.0, 0.0, 0.0
+        failure = random.exponential(1 / rate)
+        for _ in range(40_000):
+            if clock + work + save <= failure:
+                clock, done = clock + work + save, done + work
+            else:
+                clock = failure + restart
+                failure = clock + random.exponential(1 / rate)
+        assert goodput(work, save, restart, rate) == pytest.approx(done / clock, rel=0.01)
+
+    def test_the_best_is_better_than_its_neighbours(self) -> None:
+        rate = FAILURES_PER_GPU_HOUR * 16_384 / 3600
+        best = best_goodput(5.0, 16_384, Failures(20.0, 600.0))
+        for steps in (best.every_steps // 2, best.every_steps * 2):
+            assert goodput(steps * 5.0, 20.0, 600.0, rate) < best.share
+
+    def test_llama_3_was_interrupted_eight_times_a_day_and_worked_about_nine_tenths_of_it(self) -> None:
+        found = best_goodput(5.0, 16_384, Failures(20.0, 600.0))
+        assert found.failures_per_day * 54 == pytest.approx(419)
+        assert found.share == pytest.approx(0.9, abs=0.02)
+
+
+class TestCommand:
+    def test_prints_figures_for_programs(self, capsys: pytest.CaptureFixture[str]) -> None:
+        asked = ["gpt3/1.3b", "--gpus", "16", "--hardware", "a100-80", "--price", "2", "--watts", "800", "--json"]
+        assert main(["plan", *asked]) == 0
+        told = json.loads(capsys.readouterr().out)
+        best = told["options"][0]
+        assert best["cost"] == pytest.approx(2 * best["gpu_hours"])
+        assert best["energy_kwh"] == pytest.approx(0.8 * best["gpu_hours"])
+        assert sum(best["seconds"].values()) == pytest.approx(best["step_s"])
+        assert sum(best["held"].values()) == pytest.approx(best["held_bytes"])
+        assert best["mfu"] == pytest.approx(best["flops_per_step"] / best["step_s"] / 16 / 312e12)
+        assert best["step_s_between"][0] < best["step_s"] < best["step_s_between"][1]
+
+    def test_prints_a_block_that_a_config_can_hold(
+        self, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:  # fmt: skip
+        assert main(["plan", "gpt3/1.3b", "--gpus", "16", "--hardware", "h100", "--explain"]) == 0
+        printed = capsys.readouterr().out
+        assert "the fullest rank, in GiB:" in printed
+        block = printed[printed.index("batch:\n") :]
+        path = tmp_path / "mine.yaml"
+        path.write_text(f"extends: gpt3/1.3b\n{block}")
+        plan_layout(load(RunConfig, path, ["model.vocabulary=50257"]), 16)
+
+    def test_takes_hardware_of_ones_own(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        own = tmp_path / "ours.yaml"
+        shipped = (FOLDER / "h100.yaml").read_text()
+        own.write_text(shipped.replace("memory_gib: 80", "memory_gib: 20"))
+        assert main(["plan", "gpt3/1.3b", "--gpus", "8", "--hardware", str(own), "--json"]) == 0
+        assert all(o["held_bytes"] < 20 * 2**30 for o in json.loads(capsys.readouterr().out)["options"])
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--gpus", "100", "--hardware", "h100"], "--gpus 100 are no whole number of machines with 8 each: use 96"),
+            (["--gpus", "1", "--hardware", "a100-40"], "use more than 1 devices, larger ones, or a smaller model"),
+            (["--gpus", "0", "--hardware", "h100"], "'0' is not a whole number of at least 1"),
+        ],
+    )
+    def test_says_what_is_impossible(
+        self, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    ) -> None:  # fmt: skip
+        assert main(["plan", "gpt3/13b", *arguments]) == 2
+        assert said in capsys.readouterr().err
