@@ -189,7 +189,7 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
     def call(engine: FakeEngine) -> str:
         if engine.data_rank == 1:
             nothing = np.float32(np.nan)
-            engine.follow = lambda _, p, t, labels: (np.full(labels.shape, nothing), labels > 0)  # type: ignore[method-assign]
+            engine.score = lambda rows: Scores(np.full(rows.labels.shape, nothing), rows.labels > 0)  # type: ignore[method-assign]
         with pytest.raises(RunError) as caught:
             evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
         return str(caught.value)
