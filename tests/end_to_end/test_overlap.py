@@ -72,6 +72,7 @@ def test_the_report_tells_clean_examples_from_dirty_ones(
     assert moved["tasks"]["lambada_openai"] == {**task, "sets": [{**facts, "dataset": str(elsewhere)}]}
 
 
+@pytest.mark.slow
 def test_a_dataset_that_is_named_is_searched_as_it_is(run: Path, data: Path, questions: Path, tmp_path: Path) -> None:
     """This one was cleaned when it was built, and no build looked for problems of arithmetic."""
     found = _overlap(run, questions, tmp_path / "out", "--overlap", str(data))["tasks"]
