@@ -83,6 +83,10 @@ class Rows:
     """[rows, S] which of the row's documents each token belongs to, which sees no other one: 0, 1, ...; -1 where the
     rest of a row is padding. None: documents are not told apart."""
 
+    places: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
+    """[rows, L] the input position that each label is asked at, where few are; the model says nothing elsewhere. None:
+    they are the last L. Only for scoring."""
+
     @classmethod
     def of(cls, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> Rows:
         """Tokens and labels, which all count."""

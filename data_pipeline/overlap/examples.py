@@ -14,8 +14,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.formats.jsonl import values
 from data_pipeline.reading.readers import find_inputs, read_documents
 
-MOST_WORDS = 13
-"""Of a gram of the overlap report."""
+LEAST_WORDS, MOST_WORDS = 8, 13
+"""Of a gram of the overlap report; less where the examples are made up."""
 _ENDINGS = re.compile(r"\.(jsonl|txt|xml|wet|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ class EvaluationSet(BaseModel):
         description="keys of a .jsonl line whose texts, one after the other, make the example; absent: all its strings",
     )
     least_words: int = Field(
-        default=8,
+        default=LEAST_WORDS,
         ge=1,
         le=MOST_WORDS,
         description="least words of a gram of the overlap report; shorter examples are not looked for. Less than 8 is "

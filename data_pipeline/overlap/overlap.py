@@ -14,7 +14,7 @@ import functools
 import hashlib
 import json
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -72,27 +72,31 @@ class GramIndex:
     @classmethod
     def of(cls, against: Sequence[EvaluationSet], ngram: int) -> Self:
         """Reads the examples. Raises DataError for what can't be read, or two sets of one name."""
+        return cls.of_texts(((name, texts, one.least_words) for one in against for name, texts in one.sets()), ngram)
+
+    @classmethod
+    def of_texts(cls, sets: Iterable[tuple[str, Sequence[str], int]], ngram: int) -> Self:
+        """Of sets given by name, text of each example, and least words of a gram. Raises DataError likewise."""
         facts: list[SetFacts] = []
         removable: list[NDArray[np.uint64]] = []
         hashes, holders, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], {ngram}
         examples = [np.zeros(0, np.uint64)]
         total = 0
-        for given in against:
-            for name, texts in given.sets():
-                if any(name == other.name for other in facts):
-                    raise DataError(f"Two evaluation sets are called {name}; give each a name of its own.")
-                batches = [Words.of(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
-                words = np.concatenate([np.zeros(0, np.int64), *(np.diff(batch.firsts) for batch in batches)])
-                n = report_ngram(words, given.least_words)
-                facts.append(SetFacts(name, n, len(texts), int((words < given.least_words).sum())))
-                for batch in batches:
-                    examples.append(_looked_for(batch, given.least_words))
-                    removable.append(batch.grams(ngram)[0])
-                    for length, gram, example in _report_grams(batch, given.least_words, n):
-                        lengths.add(length)
-                        hashes.append(gram)
-                        holders.append(example + total)
-                    total += len(batch.firsts) - 1
+        for name, texts, least in sets:
+            if any(name == other.name for other in facts):
+                raise DataError(f"Two evaluation sets are called {name}; give each a name of its own.")
+            batches = [Words.of(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
+            words = np.concatenate([np.zeros(0, np.int64), *(np.diff(batch.firsts) for batch in batches)])
+            n = report_ngram(words, least)
+            facts.append(SetFacts(name, n, len(texts), int((words < least).sum())))
+            for batch in batches:
+                examples.append(_looked_for(batch, least))
+                removable.append(batch.grams(ngram)[0])
+                for length, gram, example in _report_grams(batch, least, n):
+                    lengths.add(length)
+                    hashes.append(gram)
+                    holders.append(example + total)
+                total += len(batch.firsts) - 1
         held = np.concatenate(hashes), np.concatenate(holders)
         return cls._sorted(tuple(facts), ngram, removable, *held, lengths, np.concatenate(examples))
 

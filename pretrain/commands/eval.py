@@ -1,6 +1,6 @@
 """`pretrain eval CHECKPOINT_OR_RUN --tasks a,b --shots 0,1,8 --out DIR [--limit N] [--draws N] [--data DIR]
-[--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`; `pretrain eval fetch`, see `eval_fetch.py`;
-`pretrain eval report`, see `eval_report.py`"""
+[--overlap DATASET_DIR] [--all-checkpoints] [--temperature T ...] [--nproc N] [key=value ...]`; `pretrain eval fetch`,
+see `eval_fetch.py`; `pretrain eval report`, see `eval_report.py`"""
 
 import argparse
 import shlex
@@ -49,6 +49,7 @@ def main(argv: list[str]) -> int:
         options.draws,
         how,
         options.data,
+        options.overlap,
         options.out,
         shlex.join(["pretrain", "eval", *argv]),
     )
@@ -90,6 +91,12 @@ def _parser() -> Parser:
     parser.add_argument("--limit", type=count, help="documents of each task; absent: all")
     parser.add_argument("--draws", type=count, default=1, help="choices of examples for each document (default 1)")
     parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
+    parser.add_argument(
+        "--overlap",
+        metavar="DATASET_DIR",
+        help="dataset whose training shards are searched for the documents, for scores of clean and of dirty ones; "
+        "without it: what the builds of the run's own datasets found",
+    )
     parser.add_argument("--all-checkpoints", action="store_true", help="score every checkpoint of the run: a curve")
     parser.add_argument(
         "--seed", type=int, default=0, help="of the choice of examples and of generated documents (default 0)"

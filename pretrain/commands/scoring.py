@@ -1,7 +1,8 @@
 """`pretrain eval` and `pretrain translate`: checkpoint -> engine -> scores or targets -> report, on every rank."""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_pipeline.dataset.dataset import Dataset
@@ -17,20 +18,20 @@ from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_dataset, recipe_of
 from pretrain.data.stream import open_stream
-from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.in_training import in_training
 from pretrain.evaluate.outcomes import FILE, Outcomes, digest
-from pretrain.evaluate.overlap import overlap
+from pretrain.evaluate.overlap import overlap, searched_now
 from pretrain.evaluate.progress import EvaluationProgress
 from pretrain.evaluate.report.combine import combine
 from pretrain.evaluate.report.facts import Facts, decoding_words
 from pretrain.evaluate.report.write import held_out_note, write
-from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.run import Evaluation, evaluate, read
 from pretrain.evaluate.scorers.make import make_scorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.table import scores, table
 from pretrain.observe.track import keep_report
 from pretrain.plan.parameters import num_parameters
@@ -47,6 +48,8 @@ class Asked:
     draws: int
     how: Decoding | None
     data_dir: Path | None
+    overlap: str | None
+    """dataset whose training shards are searched for the documents; None: the run's own, whose builds may have"""
     out: Path
     command: str
     """what was typed"""
@@ -55,41 +58,48 @@ class Asked:
 def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
     """Scores the checkpoints, of one run and in its order, with one engine, and writes the report; of several also one
     for each. `config` comes from `scoring_config`."""
+    searched_in = Dataset(asked.overlap) if asked.overlap is not None else None
     engine = build_scorer(config, checkpoints[0])
+    tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
+    dataset, scorer = _dataset(config, tokenizer), make_scorer(config, engine, tokenizer)
+    windows = config.objective.predicts_next and not config.objective.columns
+    settings = Settings(
+        asked.shots, asked.limit, asked.seed, asked.draws, asked.data_dir,
+        None if windows else recipe_of(config, tokenizer), asked.how,
+    )  # fmt: skip
+    work = read(scorer, dataset, asked.tasks, settings)
+    searched = None
+    if searched_in is not None:
+        with EvaluationProgress(engine.is_reporter) as progress:
+            searched = searched_now(engine, work, searched_in, progress)
     outs = [asked.out / path.name if len(checkpoints) > 1 else asked.out for path in checkpoints]
     for number, (checkpoint, out) in enumerate(zip(checkpoints, outs, strict=True)):
         if number:
             load_weights(config, engine, checkpoint)
-        _report_one(config, engine, checkpoint, asked, out)
+        identified = replace(settings, identity=_identity(config, checkpoint))
+        outcomes = Outcomes(out / FILE) if engine.is_reporter else None
+        with EvaluationProgress(engine.is_reporter) as progress:
+            evaluation = evaluate(engine, scorer, dataset, asked.tasks, identified, progress, outcomes, work)
+        if engine.is_reporter:
+            facts = _facts(config, checkpoint, asked, identified.identity, str(engine.layout), scorer.name, dataset)
+            _write(config, checkpoint, asked, evaluation, facts, searched, out)
     if len(checkpoints) > 1 and engine.is_reporter:
         print(f"curves: {combine(outs, asked.out)}")
 
 
-def _report_one(config: RunConfig, engine: Engine, checkpoint: Path, asked: Asked, out: Path) -> None:
-    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-    dataset = _dataset(config, tokenizer)
-    continues = config.objective.predicts_next
-    windows = continues and not config.objective.columns
-    settings = Settings(
-        asked.shots, asked.limit, asked.seed, asked.draws, asked.data_dir,
-        None if windows else recipe_of(config, tokenizer), asked.how, _identity(config, checkpoint),
-    )  # fmt: skip
-    scorer = make_scorer(config, engine, tokenizer)
-    outcomes = Outcomes(out / FILE) if engine.is_reporter else None
-    with EvaluationProgress(engine.is_reporter) as progress:
-        evaluation = evaluate(engine, scorer, dataset, asked.tasks, settings, progress, outcomes)
-    if not engine.is_reporter:
-        return
+def _facts(
+    config: RunConfig, checkpoint: Path, asked: Asked, identity: str, layout: str, scorer: str, dataset: Dataset | None
+) -> Facts:
     record = Record.read(checkpoint / RECORD)
-    facts = Facts(
+    return Facts(
         name=config.run.name,
         checkpoint=checkpoint.name,
-        identity=settings.identity,
+        identity=identity,
         step=record.step,
         tokens=record.tokens,
         parameters=num_parameters(config.model),
-        layout=str(engine.layout),
-        scorer=scorer.name,
+        layout=layout,
+        scorer=scorer,
         seed=asked.seed,
         shots=asked.shots,
         draws=asked.draws,
@@ -97,16 +107,27 @@ def _report_one(config: RunConfig, engine: Engine, checkpoint: Path, asked: Aske
         decoding=decoding_words(asked.how),
         command=asked.command,
         versions=versions(),
-        unigram_entropy=unigram_entropy(dataset) if dataset is not None and continues else None,
+        unigram_entropy=unigram_entropy(dataset) if dataset is not None and config.objective.predicts_next else None,
     )
-    run_dir = checkpoint.parent.parent
-    searched, unknown = _searched(config, record) if evaluation.documents else ({}, None)
+
+
+def _write(
+    config: RunConfig, checkpoint: Path, asked: Asked, evaluation: Evaluation, facts: Facts,
+    found_now: Sequence[SearchedSet] | None, out: Path,
+) -> None:  # fmt: skip
+    """The report of one checkpoint, and its figures for a terminal and a tracker."""
+    record, run_dir = Record.read(checkpoint / RECORD), checkpoint.parent.parent
+    searched: Mapping[str, Sequence[SearchedSet]]
+    searched, unknown = _searched(config, record) if evaluation.documents and found_now is None else ({}, None)
+    if found_now is not None:
+        searched = {str(asked.overlap): found_now}
     trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
     same_data = config.data.resolved_sources == trained.data.resolved_sources
     before = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None
     write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown), before)
     note = held_out_note(evaluation, facts, before)
-    print(f"\n{table(evaluation.results, note, facts.parameters, evaluation.problems)}\n")
+    lines = table(evaluation.results, note, facts.parameters, evaluation.problems, evaluation.not_shown)
+    print(f"\n{lines}\n")
     files = [out / "report.html", out / "report.json"]
     keep_report(
         trained, files, f"reports/{out.name}", scores(evaluation.results), record.step,

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.measures.base import Asked, ForTask, Measure
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.outcomes import Outcomes, Told, digest
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Scorer
-from pretrain.evaluate.tasks.base import Choice, Loaded, Task, TaskDocument
+from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.tasks.base import Choice, Examples, Loaded, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.process.beats import beat
 
@@ -31,33 +31,27 @@ class Draw:
 
     task: Task
     loaded: Loaded
-    pool: Loaded | None
+    pool: Examples | None
     """what examples are drawn from; None: the documents themselves"""
     shots: int
     number: int
-    limit: int | None
 
     @property
     def documents(self) -> Sequence[TaskDocument]:
         """All of the task's."""
         return self.loaded.documents
 
-    @property
-    def count(self) -> int:
-        """Documents that are scored, the first ones."""
-        return min(len(self.documents), self.limit or len(self.documents))
-
     def shown(self, document: int, seed: int) -> list[int]:
         """Numbers of the examples before a document, in order."""
         if self.pool is None:
             return shot_indices(self.task.name, document, len(self.documents), self.shots, seed, self.number)
-        return shots_from_elsewhere(
-            self.task.name, document, len(self.pool.documents), self.shots, seed, self.number
-        )  # fmt: skip
+        return shots_from_elsewhere(self.task.name, document, self.pool, self.shots, seed, self.number)
 
-    def examples(self) -> Sequence[TaskDocument]:
-        """Those that `shown` numbers."""
-        return self.documents if self.pool is None else self.pool.documents
+    def example(self, number: int) -> TaskDocument:
+        """One of those that `shown` numbers."""
+        found = (self.loaded if self.pool is None else self.pool).example(number)
+        assert found is not None, "only examples that can be shown are drawn"
+        return found
 
 
 @dataclass(frozen=True)
@@ -77,31 +71,32 @@ class Scored:
 
 
 def score_draw(
-    engine: Engine, scorer: Scorer, draw: Draw, seed: int, how: Decoding | None, identity: str, outcomes: Outcomes,
+    engine: Engine, scorer: Scorer, draw: Draw, settings: Settings, outcomes: Outcomes,
     progress: Callable[[str, int, int], None],
 ) -> Scored:  # fmt: skip
     """Asks the model about every document that `outcomes` don't tell of. `progress` gets what is asked, and how many of
     how many documents are done. Collective over all ranks."""
     task, documents = draw.task, draw.documents
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
-    of = digest(
-        identity, scorer.name, seed, repr(how), about, [part.digest for part in (draw.loaded, draw.pool) if part]
-    )
-    made = ForTask(task, documents, how)
+    made = ForTask(task, documents, settings.how)
     measures = [MEASURES[judged](made, scorer) for judged in task.judged]
-    asking = _Asking(engine, scorer, draw, measures, seed)
-    numbers = asking.from_before(outcomes.known(of) if engine.is_reporter else {})
-    todo = [index for index in range(draw.count) if np.isnan(numbers[index, 0])]
+    read = [part.digest for part in (draw.loaded, draw.pool) if part is not None]
+    widths = [measure.width for measure in measures]
+    of = digest(settings.identity, scorer.name, settings.seed, repr(settings.how), about, read, widths)
+    asking = _Asking(engine, scorer, draw, measures, settings.seed)
+    count = min(len(documents), settings.limit or len(documents))
+    numbers = asking.from_before(outcomes.known(of) if engine.is_reporter else {}, count)
+    todo = [index for index in range(count) if np.isnan(numbers[index, 0])]
     step = _AT_A_TIME * engine.data_world
     for first in range(0, len(todo), step):
         label = f"{task.name} {draw.shots}-shot" + (f", draw {draw.number + 1}" if draw.number else "")
         beat(f"scoring {label}")
-        progress(label, draw.count - len(todo) + first, draw.count)
+        progress(label, count - len(todo) + first, count)
         part = todo[first : first + step]
         numbers[part] = asking.ask(part)
         if engine.is_reporter:
             outcomes.add(of, about, (asking.told(index, numbers[index]) for index in part))
-    told = [asking.told(index, numbers[index]) for index in range(draw.count)]
+    told = [asking.told(index, numbers[index]) for index in range(count)]
     asked = [index for index, one in enumerate(told) if one.outcomes]
     if not asked:
         raise ConfigError(f"task {task.name}: no document's answer fits the {scorer.length} positions of the model")
@@ -135,8 +130,8 @@ class _Asking:
     def prompt(self, index: int) -> Prompt:
         if self._draw.task.judged == ("perplexity",):  # a text by itself, of any length, which is read in windows
             return Prompt("", (Choice("", self._draw.documents[index].target),), (), 0, False)
-        draw, examples = self._draw, self._draw.examples()
-        shown = [examples[number] for number in draw.shown(index, self._seed)]
+        draw = self._draw
+        shown = [draw.example(number) for number in draw.shown(index, self._seed)]
         form = draw.task.format(draw.shots)
         return build_prompt(form, shown, draw.documents[index], self._scorer, self._answer_tokens)
 
@@ -154,11 +149,12 @@ class _Asking:
             column += measure.width
         return gather(self._engine, found, len(part))
 
-    def from_before(self, known: Mapping[int, Told]) -> NDArray[np.float64]:
-        """[documents, width] of those that the reporting rank knows, NaN of others, on every rank. Collective."""
-        numbers = np.full((self._draw.count, self._width), -np.inf)
+    def from_before(self, known: Mapping[int, Told], count: int) -> NDArray[np.float64]:
+        """[count, width] of the first documents that the reporting rank knows, NaN of others, on every rank.
+        Collective."""
+        numbers = np.full((count, self._width), -np.inf)
         for index, told in known.items():
-            if index < self._draw.count:
+            if index < count:
                 of_measures = [list(m.numbers(told.outcomes[m.name])) for m in self._measures if told.outcomes]
                 head = [len(told.shown), told.truncated, bool(told.outcomes)]
                 row = [*map(float, head), *(value for values in of_measures for value in values)]

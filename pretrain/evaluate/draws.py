@@ -12,8 +12,15 @@ _ERROR = "_stderr"
 def together(results: Sequence[dict[str, Any]], problems: int) -> dict[str, Any]:
     """The first result, with `malformed`, lines that were no documents. Of several, every metric that has a standard
     error is the mean over draws; NAME_spread is the standard deviation between draws, NAME_by_draw their values, and
-    the counts are the first draw's."""
-    first = results[0] | {"malformed": problems, "draws": len(results)}
+    the counts are the first draw's; so it is with each of `groups`."""
+    first = _mean(results) | {"malformed": problems, "draws": len(results)}
+    if "groups" in first:
+        first["groups"] = {name: _mean([result["groups"][name] for result in results]) for name in first["groups"]}
+    return first
+
+
+def _mean(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = dict(results[0])
     if len(results) == 1:
         return first
     for name in [name.removesuffix(_ERROR) for name in first if name.endswith(_ERROR)]:

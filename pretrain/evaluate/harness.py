@@ -5,11 +5,13 @@ division would change the shots it draws), and all ranks get all answers. There 
 doesn't tell models apart. Its shots are drawn by its own rules, so only zero-shot prompts equal ours.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from data_pipeline.tokenizers.base import Tokenizer
@@ -23,6 +25,7 @@ from pretrain.evaluate.scorers.causal import CausalScorer
 
 _CHOICES = 16  # a document's requests follow each other: those of one context, among so many, share it
 _NEW_TOKENS = 256  # lm-eval's default where a task sets none
+_SETTINGS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p", "num_beams", "length_penalty")
 
 
 class HarnessModel(TemplateLM):
@@ -67,18 +70,26 @@ class HarnessModel(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy, drawn (`do_sample`, `temperature`, `top_k`, `top_p`; the same draw each time) or by a beam
-        (`num_beams`, with `length_penalty` as GNMT's)."""
+        """Greedy, drawn (`do_sample` or a temperature, `top_k`, `top_p`) or by a beam (`num_beams`, with
+        `length_penalty` as GNMT's). A prompt that is asked several times is drawn anew each time, and likewise again.
+        Where as many tokens are asked for as the model has positions, or more, the prompt gets half of these. Raises
+        ConfigError for settings that are none of these."""
         answers = [""] * len(requests)
         alike: dict[str, list[int]] = {}  # requests that can be decoded together
-        for number, request in enumerate(requests):
-            alike.setdefault(repr((_how(request.args[1]), _stops(request.args[1]))), []).append(number)
+        settings = [_settings(request.args[1]) for request in requests]
+        for number, of_request in enumerate(settings):
+            alike.setdefault(repr((_how(of_request), of_request["until"])), []).append(number)
+        times: Counter[str] = Counter()
         for numbers in alike.values():
-            settings = requests[numbers[0]].args[1]
-            asked = [self._request(requests[number]) for number in numbers]
-            found = decode(self.engine, asked, _how(settings), stops_at(self.text, _stops(settings)))
+            first = settings[numbers[0]]
+            asked = []
+            for number in numbers:
+                prompt = requests[number].args[0]
+                asked.append(self._request(prompt, settings[number]["max_gen_toks"], times[prompt]))
+                times[prompt] += 1
+            found = decode(self.engine, asked, _how(first), stops_at(self.text, first["until"]))
             for number, texts in zip(numbers, found, strict=True):
-                answers[number] = answer_text(self.text, texts[0].tokens, _stops(settings))
+                answers[number] = answer_text(self.text, texts[0].tokens, first["until"])
         return answers
 
     def _loglikelihood_tokens(
@@ -96,23 +107,27 @@ class HarnessModel(TemplateLM):
         scored = gather(self.engine, self.scorer.score(mine, owners), len(pairs))
         return [(float(log_probability), bool(greedy)) for log_probability, greedy in scored]
 
-    def _request(self, request: Instance) -> Request:
-        prompt, settings = request.args
-        longest = settings.get("max_gen_toks", _NEW_TOKENS)
+    def _request(self, prompt: str, longest: int, time: int) -> Request:
         if longest >= self.length:
-            raise ConfigError(f"{longest} new tokens leave no room for a prompt in a model of {self.length} positions")
+            longest = self.length - self.length // 2
         ids = (self.text.opened(self.text.encode(prompt)) or [self.eot_token_id])[-(self.length - longest) :]
-        return Request(ids[:-1], ids[-1], longest, prompt)
+        return Request(ids[:-1], ids[-1], longest, f"{prompt}/{time}" if time else prompt)
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """As lm-eval reads them for its own models."""
+    found = dict(normalize_gen_kwargs(given, _NEW_TOKENS))
+    if unknown := found.keys() - _SETTINGS:
+        raise ConfigError(
+            f"generation_kwargs: {', '.join(sorted(unknown))} changes nothing here: leave it out; known are "
+            + ", ".join(_SETTINGS)
+        )
+    return found
 
 
 def _how(settings: dict[str, Any]) -> Decoding:
     if settings.get("num_beams", 1) > 1:
         return Beam(settings["num_beams"], settings.get("length_penalty", 0.0))
-    if not settings.get("do_sample"):
+    if not settings["do_sample"]:
         return Sampling()
     return Sampling(settings.get("temperature", 1.0), settings.get("top_k") or None, settings.get("top_p"))
-
-
-def _stops(settings: dict[str, Any]) -> list[str]:
-    until = settings.get("until") or []
-    return [until] if isinstance(until, str) else list(until)

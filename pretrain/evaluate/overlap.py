@@ -1,21 +1,58 @@
 """Of the examples that were scored, which ones the training text held, and how well the others were answered.
 
 As in section 4 of GPT-3's paper (2005.14165, appendix C): a task's accuracy on all of its examples, on the clean and on
-the dirty ones. What is dirty is in the datasets, whose builds looked for it (step `decontaminate`).
+the dirty ones. What is dirty is in the datasets, whose builds looked for it (step `decontaminate`); or it is looked for
+in the training shards of a dataset that is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.overlap.contamination import SearchedSet
-from data_pipeline.overlap.overlap import example_hashes
+from data_pipeline.overlap.examples import LEAST_WORDS, MOST_WORDS
+from data_pipeline.overlap.overlap import GramIndex, example_hashes
+from data_pipeline.overlap.search import grams_held
+from pretrain.engine.base import Ranks
 from pretrain.evaluate.measures.base import fraction
 from pretrain.evaluate.measures.names import TOGETHER_NAMES
-from pretrain.evaluate.run import Evaluation
+from pretrain.evaluate.run import Evaluation, Work
 from pretrain.evaluate.tasks.base import TaskDocument
+from pretrain.process.beats import beat
+
+
+def searched_now(
+    ranks: Ranks, work: Work, dataset: Dataset,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> list[SearchedSet]:  # fmt: skip
+    """A set for each task, of all its documents, for which the training shards of `dataset` are searched. Collective:
+    data ranks share the shards' documents. `progress` as `evaluate`'s. Raises DataError for a dataset that can't be
+    read."""
+    beat("searching for the examples of tasks")
+    what, total = f"overlap with {dataset.address}", sum(s.documents for s in dataset.manifest.splits["train"].shards)
+    index = GramIndex.of_texts(
+        (
+            (
+                task.name,
+                [document.context + document.target for document in work.documents[name].documents],
+                1 if task.synthetic else LEAST_WORDS,
+            )
+            for name, task in work.tasks.items()
+        ),
+        MOST_WORDS,
+    )
+    found = grams_held(
+        dataset,
+        index,
+        ranks.data_rank,
+        ranks.data_world,
+        lambda done: progress(what, min(total, done * ranks.data_world), total),
+    )
+    report = index.report(ranks.largest(found.astype(np.float64)) > 0)
+    return [SearchedSet.read(facts, removed={}) for facts in report]
 
 
 def overlap(
@@ -30,7 +67,8 @@ def overlap(
       none) and `unknown` (all others);
     - `sets`: the evaluation set that was looked for in each `dataset`, as its build reports it: `name`, `ngram` (N),
       `examples`, `short` (too few words to be looked for: unknown), `dirty`, `dirty_fraction`, and
-      `removed`, what was then taken out of the training text (`overlap_report` in data_pipeline);
+      `removed`, what was then taken out of the training text (`overlap_report` in data_pipeline; nothing where a
+      dataset was searched as it is);
     - `shots`: by number of shots, the `metric`; under `all`, `clean` and `dirty` its `documents`, count, mean (null of
       none) and standard error; and `clean_minus_all`. Empty where all documents are unknown, and of texts without right
       answers. The metric is the task's; of one that is no share of documents, that of answers that are right. Documents

@@ -6,12 +6,12 @@ how many are scored, or of ranks.
 
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.scorers.base import Pair, Scorer
-from pretrain.evaluate.tasks.base import Choice, Format, TaskDocument
+from pretrain.evaluate.tasks.base import Choice, Examples, Format, TaskDocument
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,17 @@ def shot_indices(task: str, document: int, documents: int, shots: int, seed: int
     of them are those of k shots. Raises ConfigError when there are too few."""
     if shots >= documents:
         raise ConfigError(f"task {task} has {documents} documents, too few for {shots} shots and the question itself")
-    return _drawn(f"{task}/{document}/{seed}" + (f"/{draw}" if draw else ""), documents, shots, document)
+    stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
+    return _drawn(stream, documents, shots, lambda index: index != document)
 
 
-def shots_from_elsewhere(task: str, document: int, pool: int, shots: int, seed: int, draw: int = 0) -> list[int]:
+def shots_from_elsewhere(task: str, document: int, pool: Examples, shots: int, seed: int, draw: int = 0) -> list[int]:
     """Likewise, of a `pool` of other documents, such as a training split."""
-    if shots > pool:
-        raise ConfigError(f"task {task} has {pool} documents to show, too few for {shots} shots")
-    return _drawn(f"{task}/{document}/{seed}" + (f"/{draw}" if draw else ""), pool, shots, None)
+    stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
+    found = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None)
+    if len(found) < shots:
+        raise ConfigError(f"task {task} has {len(found)} documents to show, too few for {shots} shots")
+    return found
 
 
 def build_prompt(
@@ -77,11 +80,15 @@ def build_prompt(
     return Prompt(cut.before, cut.asks, cut.pairs, cut.shots, True)
 
 
-def _drawn(stream: str, count: int, shots: int, never: int | None) -> list[int]:
+def _drawn(stream: str, count: int, shots: int, usable: Callable[[int], bool]) -> list[int]:
+    """Different ones, or all that are usable where these are fewer."""
     draw = random.Random(stream)
+    drawn: dict[int, bool] = {}
     chosen: list[int] = []
-    while len(chosen) < shots:
+    while len(chosen) < shots and len(drawn) < count:
         index = draw.randrange(count)
-        if index != never and index not in chosen:
-            chosen.append(index)
+        if index not in drawn:
+            drawn[index] = usable(index)
+            if drawn[index]:
+                chosen.append(index)
     return chosen

@@ -5,22 +5,20 @@ travel between ranks, so equal outcomes give equal results on any layout.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.recipes.base import Recipe
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
-from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.draw import Draw, Scored, check_kind, score_draw
 from pretrain.evaluate.draws import together
 from pretrain.evaluate.heldout import count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.scorers.base import Scorer
-from pretrain.evaluate.tasks.base import Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.tasks.base import Examples, Loaded, Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT, task_named
 
@@ -47,28 +45,8 @@ class Evaluation:
     be asked"""
     problems: dict[str, Sequence[Problem]]
     """task -> documents that could not be scored"""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to evaluate."""
-
-    shots: Sequence[int] | None
-    """numbers of solved examples in the prompt; None: 0, 1 and the K of the paper's few-shot setting"""
-    limit: int | None = None
-    """documents per task (windows of `heldout`), the first ones; None: all"""
-    seed: int = 0
-    """of the choice of shots, and of generated documents"""
-    draws: int = 1
-    """choices of shots for each document, the results of which are averaged"""
-    data_dir: Path | None = None
-    """directory with benchmark files; None: arithmetic is generated"""
-    recipe: Recipe | None = None
-    """what held-out samples are made by; None: windows of the model's length, for the next token"""
-    how: Decoding | None = None
-    """how answers in text are made; None: as the paper makes those of each task"""
-    identity: str = ""
-    """of the model that is scored: what an interrupted evaluation is only continued with"""
+    not_shown: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
+    """task -> lines of its examples' file that are no documents, as far as they were drawn"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,7 @@ class Work:
     tasks: dict[str, Task]
     documents: dict[str, Loaded]
     shots: dict[str, Sequence[int]]
-    pools: dict[str, Loaded | None]
+    pools: dict[str, Examples | None]
     """what examples are drawn from; None: the task's own documents, or nothing is drawn"""
 
 
@@ -93,7 +71,7 @@ def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings
     shots = {name: _shots(task, settings) for name, task in chosen.items()}
     pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
     for name, task in chosen.items():  # which raises where there are too few to draw from
-        Draw(task, loaded[name], pools[name], max(shots[name]), 0, None).shown(0, settings.seed)
+        Draw(task, loaded[name], pools[name], max(shots[name]), 0).shown(0, settings.seed)
     return Work(chosen, loaded, shots, pools)
 
 
@@ -132,12 +110,9 @@ def evaluate(
         problems[task.name] = list(loaded[name].problems)
         for k in shots[name]:
             draws = [
-                score_draw(
-                    engine, scorer, Draw(task, loaded[name], pools[name], k, draw, settings.limit), settings.seed,
-                    settings.how, settings.identity, outcomes, progress,
-                )
+                score_draw(engine, scorer, Draw(task, loaded[name], pools[name], k, draw), settings, outcomes, progress)
                 for draw in range(settings.draws if k else 1)
-            ]  # fmt: skip
+            ]
             first, kept = draws[0], kept + draws
             results[task.name][str(k)] = together([draw.result for draw in draws], len(loaded[name].problems))
             samples[task.name][str(k)], right[task.name][str(k)] = first.samples, first.right
@@ -146,7 +121,8 @@ def evaluate(
     if engine.is_reporter:
         outcomes.finish((scored.of, scored.about, scored.told) for scored in kept)
     scored_documents = {chosen[n].name: loaded[n].documents[: settings.limit] for n in chosen}
-    return Evaluation(results, samples, scored_documents, right, problems)
+    not_shown = {chosen[n].name: list(pool.problems) for n, pool in pools.items() if pool is not None}
+    return Evaluation(results, samples, scored_documents, right, problems, not_shown)
 
 
 def _check(settings: Settings) -> None:
@@ -166,7 +142,7 @@ def _shots(task: Task, settings: Settings) -> Sequence[int]:
     return (0, 1) if task.paper_shots in (None, 0, 1) else (0, 1, task.paper_shots)
 
 
-def _pool(task: Task, shots: Sequence[int], sources: Sources) -> Loaded | None:
+def _pool(task: Task, shots: Sequence[int], sources: Sources) -> Examples | None:
     """What examples are drawn from; None: the task's own documents, or nothing is drawn."""
     return None if task.load_shots is None or not any(shots) else task.load_shots(sources)
 

@@ -28,15 +28,20 @@ _COUNTS = ("documents", "not_asked", "malformed", "truncated", "chance")
 
 
 def table(
-    results: Results, explanation: str | None, parameters: int, problems: Mapping[str, Sequence[Problem]] | None = None
+    results: Results,
+    explanation: str | None,
+    parameters: int,
+    problems: Mapping[str, Sequence[Problem]] | None = None,
+    not_shown: Mapping[str, Sequence[Problem]] | None = None,
 ) -> str:
     """A row for each task and number of shots, beside GPT-3 of the size that is nearest to `parameters`; then what was
-    not scored; below, the held-out text, and how its loss goes with training's."""
+    not scored, and which examples were not shown; below, the held-out text, and how its loss goes with training's."""
     lines = list(_lines(list(_rows(results, parameters)))) if any(name != HELD_OUT for name in results) else []
     notes = [f"cut to fit the model: {', '.join(cut)}"] if (cut := cut_prompts(results)) else []
     notes += [
-        f"not scored: {len(some):,} of {task}, first {some[0].where}: {some[0].what}"
-        for task, some in (problems or {}).items()
+        f"not {what}: {len(some):,} of {task}, first {some[0].where}: {some[0].what}"
+        for what, by_task in (("scored", problems), ("shown", not_shown))
+        for task, some in (by_task or {}).items()
         if some
     ]
     for note in notes:

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import sacrebleu
-
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
+from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.decoding.base import Beam, Request, Stops
 from pretrain.evaluate.decoding.decode import decode
 
@@ -70,6 +69,5 @@ def translate(
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
         return Translation(hypotheses, None, None, cut)
-    metric = sacrebleu.BLEU()
-    score = metric.corpus_score(hypotheses, [lines.targets])
-    return Translation(hypotheses, float(score.score), str(metric.get_signature()), cut)
+    scored = bleu(hypotheses, [[target] for target in lines.targets])
+    return Translation(hypotheses, scored.score, scored.signature, cut)

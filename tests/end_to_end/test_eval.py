@@ -101,7 +101,8 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     from lm_eval.tasks import TaskManager
 
     import pretrain.lm_eval_model  # noqa: F401  (its name in the registry)
-    from pretrain.evaluate.run import Settings, evaluate
+    from pretrain.evaluate.run import evaluate
+    from pretrain.evaluate.settings import Settings
 
     arguments = f"checkpoint={checkpoint},parallel.tensor=2,parallel.pipeline=1"
     model: Any = get_model("pretrain").create_from_arg_string(arguments, {"batch_size": 8, "device": "cpu"})

@@ -72,6 +72,16 @@ def test_the_report_tells_clean_examples_from_dirty_ones(
     assert moved["tasks"]["lambada_openai"] == {**task, "sets": [{**facts, "dataset": str(elsewhere)}]}
 
 
+@pytest.mark.slow
+def test_a_dataset_that_is_named_is_searched_as_it_is(run: Path, data: Path, questions: Path, tmp_path: Path) -> None:
+    """This one was cleaned when it was built, and no build looked for problems of arithmetic."""
+    found = _overlap(run, questions, tmp_path / "out", "--overlap", str(data))["tasks"]
+    for task in ("lambada_openai", "arithmetic_1dc"):
+        assert [found[task][name] for name in ("documents", "dirty", "unknown")] == [12, 0, 0]
+        assert [one["dataset"] for one in found[task]["sets"]] == [str(data)]
+        assert found[task]["shots"]["0"]["clean"]["documents"] == 12
+
+
 def test_other_data_than_the_run_s_says_nothing_of_it(run: Path, text: Path, questions: Path, tmp_path: Path) -> None:
     (tmp_path / "less.txt").write_text(text.read_text()[:100_000])
     step = {"name": "decontaminate", "against": str(questions / "lambada*.jsonl")}

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.tasks.base import Sources
 from pretrain.evaluate.tasks.registry import task_named
 from tests.helpers.benchmarks import benchmarks
@@ -32,8 +33,9 @@ def test_every_line_of_a_benchmark_is_a_document(name: str) -> None:
     assert (len(loaded.documents), list(loaded.problems)) == (questions, [])
     if examples:
         assert task.load_shots is not None
-        loaded = task.load_shots(sources)
-        assert (len(loaded.documents), list(loaded.problems)) == (examples, [])
+        pool = task.load_shots(sources)
+        assert all(pool.example(place) is not None for place in range(len(pool)))
+        assert (len(pool), list(pool.problems)) == (examples, [])
 
 
 @pytest.mark.timeout(600)

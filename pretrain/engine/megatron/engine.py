@@ -118,16 +118,23 @@ class MegatronEngine:
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
         rows, length = batch.labels.shape
+        picked = batch.places is not None
+        model = self.config.model
+        if picked and (not self.decodes or model.is_encoder_decoder or model.pooled_head):
+            raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
         micro = min(self.config.batch.micro_sequences, rows)
+        if picked:  # where data ranks share the weights, all need equally many
+            micro = rows if self.shares_weights else -(-rows // self.layout.pipeline)
         group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
         padded = -(-rows // group) * group
         if padded > rows:
             batch = batch[np.arange(padded).clip(max=rows - 1)].unasked(np.arange(padded) >= rows)
-        slices = self.layout.context * (self.layout.tensor if self.layout.sequence else 1)
+        slices = self.layout.context * (self.layout.tensor if self.layout.sequence and not picked else 1)
         for positions in (length, batch.tokens.shape[1]):
             if positions % slices:
                 raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
-        results = self._runner.evaluate(self._cutter.cut(batch, micro), self.objective.forward, self._score_loss)
+        with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
+            results = self._runner.evaluate(self._cutter.cut(batch, micro), self.objective.forward, self._score_loss)
         _, *names = self.objective.weights
         both = torch.zeros(2, padded, length // self.layout.context, device=self.device)
         for index, judged in enumerate(results):

@@ -2,6 +2,10 @@
 
 A text longer than the model is read in windows that overlap by `context` tokens: a window's first tokens are only read,
 so that every token is predicted exactly once, after at least that many (but at the text's beginning).
+
+Standard errors are to first order, of a ratio of two sums (Cochran 1977, section 6.4): of log probabilities, and of
+tokens, words or bytes, over documents. A single text (all sentences of Penn Treebank) is taken apart into its windows,
+with words and bytes in proportion to tokens; neighbouring windows are of one text, so that its error may be greater.
 """
 
 import math
@@ -21,41 +25,68 @@ class PerplexityMeasure:
     """See `base.Measure`. Results: perplexity by token, word (of white space) and byte. Where a document has a
     reference, that is the text before it was made readable, and words and bytes are counted in it."""
 
-    name, width, answer_tokens = "perplexity", 2, 0
+    name, answer_tokens = "perplexity", 0
 
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         """Half of a window is context."""
         self._tokenizer, self._length, self._context = scorer.tokenizer, scorer.length, scorer.length // 2
+        alone = about.documents[0].target if len(about.documents) == 1 else None
+        self._parts = 0 if alone is None else len(self._windows(alone))
+        self.width = 2 * (1 + self._parts)
 
     def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
         """See `base.Measure`."""
-        texts = [self._tokenizer.encode(one.document.target) for one in asked]
-        found = [list(windows(ids, self._tokenizer.before_text, self._length, self._context)) for ids in texts]
-        scored = iter(scorer.score([window for of_one in found for window in of_one])[:, 0])
-        sums = [math.fsum(next(scored) for _ in of_one) for of_one in found]
-        return np.array([(total, len(ids)) for total, ids in zip(sums, texts, strict=True)]).reshape(-1, 2)
+        texts = [self._windows(one.document.target) for one in asked]
+        scored = iter(scorer.score([window for of_one in texts for window in of_one])[:, 0])
+        found = np.zeros((len(asked), self.width))
+        for row, of_one in enumerate(texts):
+            parts = [(float(next(scored)), len(predicted)) for _, predicted in of_one]
+            found[row, :2] = math.fsum(total for total, _ in parts), sum(tokens for _, tokens in parts)
+            found[row, 2:] = np.array(parts).ravel()[: 2 * self._parts]
+        return found
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
-        """See `base.Measure`."""
-        return {"log_probability": float(numbers[0]), "tokens": int(numbers[1])}
+        """See `base.Measure`. `windows`, of a single text: log probability and tokens of each."""
+        (total, tokens), *parts = numbers.reshape(-1, 2).tolist()
+        windows = {"windows": [[total, int(count)] for total, count in parts]} if parts else {}
+        return {"log_probability": total, "tokens": int(tokens), **windows}
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
         """See `base.Measure`."""
-        return [outcome["log_probability"], outcome["tokens"]]
+        return [outcome["log_probability"], outcome["tokens"], *np.ravel(outcome.get("windows", [])).tolist()]
 
     def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
         """See `base.Measure`."""
-        total = math.fsum(outcome["log_probability"] for outcome in outcomes)
         counts = {
-            "token": sum(outcome["tokens"] for outcome in outcomes),
-            "word": sum(len(_counted(document).split()) for document in documents),
-            "byte": sum(len(_counted(document).encode()) for document in documents),
+            "token": np.array([outcome["tokens"] for outcome in outcomes]),
+            "word": np.array([len(_counted(document).split()) for document in documents]),
+            "byte": np.array([len(_counted(document).encode()) for document in documents]),
         }
+        total = math.fsum(outcome["log_probability"] for outcome in outcomes)
+        sums = np.array([outcome["log_probability"] for outcome in outcomes])
+        shares = np.ones(1)
+        if "windows" in outcomes[0]:
+            sums, tokens = np.array(outcomes[0]["windows"]).T
+            shares = tokens / tokens.sum()
         found: dict[str, Any] = {"log_probability_sum": total, "window": self._length, "window_context": self._context}
         for unit, count in counts.items():
-            found |= {f"{unit}_count": count, f"{unit}_perplexity": exp(-total / max(1, count))}
-            found[f"{unit}_perplexity_stderr"] = None
+            perplexity, error = exp(-total / max(1, count.sum())), _ratio_error(sums, count * shares)
+            found |= {f"{unit}_count": int(count.sum()), f"{unit}_perplexity": perplexity}
+            found[f"{unit}_perplexity_stderr"] = None if perplexity is None or error is None else perplexity * error
         return found
+
+    def _windows(self, text: str) -> list[Pair]:
+        ids = self._tokenizer.encode(text)
+        return list(windows(ids, self._tokenizer.before_text, self._length, self._context))
+
+
+def _ratio_error(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> float | None:
+    """Standard error of sum(`sums`) / sum(`counts`), of documents each; None of fewer than two."""
+    units, whole = len(sums), counts.sum()
+    if units < 2 or not whole:
+        return None
+    rest = sums - sums.sum() / whole * counts
+    return math.sqrt(units / (units - 1) * float(rest @ rest)) / float(whole)
 
 
 def _counted(document: TaskDocument) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import sacrebleu
 from numpy.typing import NDArray
 
+from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.decoding.base import Beam, Sampling
 from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction, mean
 from pretrain.evaluate.scorers.base import Scorer, answer_text
@@ -77,7 +77,10 @@ class TextMeasure:
         if self._task.normalise == "answer":  # of several words
             found |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
         if self._task.metric == "bleu":
-            found |= _bleu([outcome["answer"] for outcome in outcomes], [_references(d) for d in documents])
+            answers = [outcome["answer"] for outcome in outcomes]
+            of_all = bleu(answers, [_references(document) for document in documents], _RESAMPLES)
+            error = None if of_all.error is None else of_all.error / 100
+            found |= {"bleu": of_all.score / 100, "bleu_stderr": error, "bleu_signature": of_all.signature}
         return found
 
 
@@ -91,20 +94,3 @@ def _f1(said: list[str], reference: list[str]) -> float:
         return float(said == reference)
     common = sum((Counter(said) & Counter(reference)).values())
     return 2 * common / (len(said) + len(reference))
-
-
-def _bleu(answers: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """0 to 1. The standard error is that of a normal distribution with the 95 % interval of sacrebleu's resamples of
-    the documents."""
-    metric = sacrebleu.BLEU()
-    streams: list[Any] = [  # a document without so many has None
-        [texts[number] if number < len(texts) else None for texts in references]
-        for number in range(max(map(len, references)))
-    ]
-    score = metric.corpus_score(list(answers), streams, n_bootstrap=_RESAMPLES)
-    half_interval = score._ci
-    return {
-        "bleu": score.score / 100,
-        "bleu_stderr": half_interval / 1.96 / 100 if len(answers) > 1 else None,
-        "bleu_signature": str(metric.get_signature()),
-    }

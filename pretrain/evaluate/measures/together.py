@@ -4,6 +4,7 @@ probabilities, as these are labels of one or two tokens.
 - macro_f1: the mean of each class's F1, a class being the number of a choice (CommitmentBank's)
 - group_all: of each group the share that is right in all its documents (MultiRC's exact match of questions)
 - group_f1: F1 of the documents whose last choice is right, each an answer that is true (MultiRC's F1 of answers)
+- by_group: the accuracy of each group by itself, under `groups` (BLiMP's 67 sets)
 """
 
 import math
@@ -47,7 +48,19 @@ def _group_all(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -
     return fraction("group_all", np.array([hits[members].all() for members in _groups(documents)]))
 
 
-TOGETHER: dict[str, Together] = {"macro_f1": _macro_f1, "group_f1": _group_f1, "group_all": _group_all}
+def _by_group(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
+    hits = np.array([outcome["right"][_WAY] for outcome in outcomes])
+    return {
+        "groups": {
+            documents[members[0]].group: {"documents": len(members), **fraction(f"accuracy_{_WAY}", hits[members])}
+            for members in _groups(documents)
+        }
+    }
+
+
+TOGETHER: dict[str, Together] = {
+    "macro_f1": _macro_f1, "group_f1": _group_f1, "group_all": _group_all, "by_group": _by_group
+}  # fmt: skip
 
 
 def _labels(

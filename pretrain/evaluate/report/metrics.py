@@ -98,7 +98,9 @@ def figure(number: float | None, digits: int = 4) -> str:
     """Significant digits; nothing for what isn't known."""
     if number is None:
         return ""
-    return f"{number:.2e}" if number >= 1e6 else f"{number:,.0f}" if number >= 1000 else f"{number:.{digits}g}"
+    if number >= 1e6:
+        return f"{number:.2e}"
+    return f"{number:,.0f}" if number >= min(1000, 10**digits - 0.5) else f"{number:.{digits}g}"
 
 
 def compact(number: float) -> str:

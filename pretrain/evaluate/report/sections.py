@@ -15,9 +15,11 @@ from pretrain.evaluate.report.metrics import (
 from pretrain.evaluate.report.panels import by_shots
 from pretrain.evaluate.report.samples import Sample, shown
 from pretrain.evaluate.run import Evaluation, Results
+from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 
 _PROBLEMS = 5  # of each task, on the page
+_OF_GROUP = "accuracy_sum"  # see measures/together.py
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,13 @@ class Section:
     """metrics besides the main one, with their values by number of shots"""
     counts: Sequence[tuple[str, Sequence[str]]]
     """numbers of documents, likewise"""
+    groups: Sequence[tuple[str, int, Sequence[str]]]
+    """of a task of several sets, each one's name, documents, and accuracy by number of shots"""
     problems: Sequence[Mapping[str, str]]
     """the first ones"""
     num_problems: int
+    not_shown: Sequence[Problem]
+    """examples that were drawn and are none"""
     sample_shots: int
     samples: Sequence[Sample]
     panel: str | None
@@ -89,8 +95,13 @@ def _section(evaluation: Evaluation, task: str, by_k: Mapping[str, dict[str, Any
             for other in metrics_of(first)[1:]
         ],
         counts=list(_counts(by_k)),
+        groups=[
+            (group, found["documents"], [score_text(result["groups"][group], _OF_GROUP) for result in by_k.values()])
+            for group, found in first.get("groups", {}).items()
+        ],
         problems=[{"where": problem.where, "what": problem.what} for problem in problems[:_PROBLEMS]],
         num_problems=len(problems),
+        not_shown=evaluation.not_shown.get(task, ()),
         sample_shots=most,
         samples=[shown(sample, name) for sample in samples.get(str(most), ())],
         panel=_panel(task, name, by_k, sizes[0]) if len(by_k) > 1 else None,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from pretrain.evaluate.report.page import page, write_text
 from pretrain.evaluate.report.sections import cut_prompts, sections
 from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import TaskDocument
+from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.metrics import read_events, read_metrics
 
@@ -45,11 +46,16 @@ def write(
         "overlap": overlap,
         "in_training": asdict(in_training) if in_training else None,
         "facts": {**asdict(facts), "date": date, "documents": documents},
-        "problems": {task: [asdict(one) for one in some] for task, some in evaluation.problems.items() if some},
+        "problems": _told(evaluation.problems),
+        "not_shown": _told(evaluation.not_shown),
         "samples": evaluation.samples,
     }
     write_text(directory / "report.json", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     write_text(directory / "report.html", _html(evaluation, facts, date, documents, run_dir, overlap, in_training))
+
+
+def _told(problems: Mapping[str, Sequence[Problem]]) -> dict[str, list[dict[str, Any]]]:
+    return {task: [asdict(one) for one in some] for task, some in problems.items() if some}
 
 
 def held_out_note(evaluation: Evaluation, facts: Facts, in_training: InTraining | None) -> str | None:

@@ -1,26 +1,30 @@
 """Pairs of contexts and targets -> batches in which a context that several pairs share is read once.
 
 Each pair is a row: its context and target, cut at the beginning to what the model reads. Those of one owner that begin
-alike are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too: all of
-its context but the last token is read without asking anything, which leaves the projection to the vocabulary, where
-small models spend most of their time, to the target's few positions.
+alike are a group: their common beginning is read first, then what is left of each. A pair alone is a group, too, which
+is read at once. The projection to the vocabulary, a third of what a small model computes, is left to the positions of
+targets.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from data_pipeline.batch import Rows
 from pretrain.engine.base import DecodeEngine, ScoreEngine
 from pretrain.evaluate.scorers.base import Pair
 
 _TOKENS_CPU, _TOKENS_GPU = 1024, 1 << 14  # what caches hold; what keeps a GPU busy
-_NOBODY = -1  # the number of a pair that nobody asked about
+NOBODY = -1
+"""The number of a pair that nobody asked about."""
 _FILLER = 0  # behind the end of a row, where nobody looks
 
 
+Batch = TypeVar("Batch")
 Said = tuple[NDArray[np.float32], NDArray[np.bool_]]
 """[rows, T] each: log probabilities of what comes after what each group shares, and whether it is most probable"""
 
@@ -71,17 +75,25 @@ def batches(found: Sequence[Group], length: int, tokens: int) -> Iterator[list[G
     memory runs out at once or not at all. Filled up, no row is longer than `length`."""
     batch: list[Group] = []
     rows = longest = width = 0
-    for group in sorted(found, key=lambda group: -len(group.begins)):
-        wider = max(width, group.width)
-        if batch and ((rows + len(group.ends)) * (longest + wider) > tokens or longest + wider > length):
+    for group in sorted(found, key=lambda group: -(len(group.begins) + group.width)):
+        longer, wider = max(longest, len(group.begins)), max(width, group.width)
+        if batch and ((rows + len(group.ends)) * (longer + wider) > tokens or longer + wider > length):
             yield batch
             batch, rows = [], 0
-        if not batch:
-            longest, wider = len(group.begins), group.width
+            longer, wider = len(group.begins), group.width
         batch.append(group)
-        rows, width = rows + len(group.ends), wider
+        rows, longest, width = rows + len(group.ends), longer, wider
     if batch:
         yield batch
+
+
+def alone(found: Sequence[Group]) -> list[Group]:
+    """Those of one pair, with nothing to read before."""
+    return [
+        Group(group.numbers, [], [group.begins + end], group.targets)
+        for group in found
+        for end in (group.ends if len(group.ends) == 1 else ())
+    ]
 
 
 def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -99,17 +111,34 @@ def follow(engine: DecodeEngine, batch: Sequence[Group]) -> Said:
     return engine.follow(engine.begin([group.begins for group in batch]), *rectangle(batch))
 
 
-def scored(pairs: int, work: Sequence[Sequence[Group]], ask: Callable[[Sequence[Group]], Said]) -> NDArray[np.float64]:
-    """[pairs, 2] of the pairs in all batches, each of which `ask` asks about: see `base.Scorer.score`. A target is the
-    last of its row."""
+def at_once(engine: ScoreEngine, batch: Sequence[Group]) -> Said:
+    """Of groups that have nothing in common: each row is read as a whole, and asked about its target."""
+    _, tokens, labels = rectangle(batch)
+    counts = [count for group in batch for count in group.targets]
+    lengths = np.array([len(end) - 1 for group in batch for end in group.ends])[:, None]
+    # A row with fewer is asked about its last several times.
+    places = np.minimum(lengths - np.array(counts)[:, None] + np.arange(max(counts)), lengths - 1)
+    rows = np.arange(len(tokens))[:, None]
+    asked = labels[rows, places]
+    scores = engine.score(Rows(tokens, asked, np.ones(asked.shape, np.float32), places=places))
+    log_probability, greedy = np.zeros(tokens.shape, np.float32), np.zeros(tokens.shape, np.bool_)
+    log_probability[rows, places], greedy[rows, places] = scores.log_probability, scores.greedy
+    return log_probability, greedy
+
+
+def scored(
+    engine: ScoreEngine, pairs: int, work: Iterable[list[Group]], ask: Callable[[Sequence[Group]], Said]
+) -> NDArray[np.float64]:
+    """[pairs, 2] of the pairs in all batches, each of which `ask` asks `engine` about: see `base.Scorer.score`. A
+    target is the last of its row."""
     found = np.zeros((pairs, 2))
-    for batch in work:
+    for batch in equally_often(engine, list(work), [Group([NOBODY], [_FILLER], [[_FILLER, _FILLER]], [1])]):
         rows = zip(*ask(batch), strict=True)
         for group in batch:
             for number, end, asked in zip(group.numbers, group.ends, group.targets, strict=True):
                 log_probability, greedy = next(rows)
                 answer = slice(len(end) - 1 - asked, len(end) - 1)
-                if number != _NOBODY:
+                if number != NOBODY:
                     found[number] = log_probability[answer].sum(dtype=np.float64), greedy[answer].all()
     return found
 
@@ -119,12 +148,12 @@ def tokens_at_a_time() -> int:
     return _TOKENS_GPU if torch.cuda.is_available() else _TOKENS_CPU
 
 
-def equally_often(engine: ScoreEngine, work: list[list[Group]]) -> list[list[Group]]:
+def equally_often(engine: ScoreEngine, work: list[Batch], nobodys: Batch) -> list[Batch]:
     """`work`, filled up with batches of nobody's where data ranks have to call the engine equally often."""
     if not engine.shares_weights:
         return work
     most = int(engine.largest(np.array([float(len(work))]))[0])
-    return [*work, *[[Group([_NOBODY], [_FILLER], [[_FILLER, _FILLER]], [1])]] * (most - len(work))]
+    return [*work, *[nobodys] * (most - len(work))]
 
 
 def _common(one: Sequence[int], other: Sequence[int], most: int) -> int:

@@ -1,6 +1,6 @@
 """Models that go on with a text: a target's probability is that of its tokens, each after all before it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,8 +15,9 @@ from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
 from pretrain.evaluate.scorers.batches import (
     Group,
     Said,
+    alone,
+    at_once,
     batches,
-    equally_often,
     follow,
     groups,
     rectangle,
@@ -51,9 +52,12 @@ class CausalScorer:
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
-        work = batches(groups(pairs, owners or range(len(pairs)), self.length), self.length, self._tokens)
-        ask = partial(follow, self._engine) if self._engine.decodes else self._whole
-        return scored(len(pairs), equally_often(self._engine, list(work)), ask)
+        found = groups(pairs, owners or range(len(pairs)), self.length)
+        if not self._engine.decodes:
+            return self._scored(len(pairs), found, self._whole)
+        shared = [group for group in found if len(group.ends) > 1]
+        by_itself = self._scored(len(pairs), alone(found), partial(at_once, self._engine))
+        return by_itself + self._scored(len(pairs), shared, partial(follow, self._engine))
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
@@ -63,6 +67,12 @@ class CausalScorer:
         requests = [Request(ids[:-1], ids[-1], longest, str(ids)) for ids in cut]
         found = decode_mine(self._engine, requests, how, stops_at(self.tokenizer, stops))
         return [texts[0].tokens for texts in found]
+
+    def _scored(
+        self, pairs: int, found: Sequence[Group], ask: Callable[[Sequence[Group]], Said]
+    ) -> NDArray[np.float64]:
+        """[pairs, 2] of those in the groups, and zeros for others."""
+        return scored(self._engine, pairs, batches(found, self.length, self._tokens), ask)
 
     def _whole(self, batch: Sequence[Group]) -> Said:
         """As `follow`, where the layout can't read on from what it has read: every row is read as a whole."""

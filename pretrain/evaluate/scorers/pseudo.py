@@ -16,11 +16,9 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.scorers.base import Pair, encode_pair
-from pretrain.evaluate.scorers.batches import tokens_at_a_time
+from pretrain.evaluate.scorers.batches import NOBODY, equally_often, tokens_at_a_time
 
 _LENGTH_MULTIPLE = 16  # of row lengths: tensor and context ranks can share a sequence
-
-_NOBODY = -1
 
 
 class PseudoScorer:
@@ -60,7 +58,7 @@ class PseudoScorer:
         for batch in self._batches(rows):
             log_probability, greedy = self._masked([(ids, place) for _, ids, place in batch])
             for row, (number, _, _) in enumerate(batch):
-                if number != _NOBODY:
+                if number != NOBODY:
                     scored[number, 0] += log_probability[row]
                     scored[number, 1] *= greedy[row]
         return scored
@@ -78,10 +76,7 @@ class PseudoScorer:
             if not found or (len(found[-1]) + 1) * len(found[-1][0][1]) > self._tokens:
                 found.append([])
             found[-1].append(row)
-        if self._engine.shares_weights:  # rows of nobody's, as often as other data ranks have some
-            most = int(self._engine.largest(np.array([float(len(found))]))[0])
-            found += [[(_NOBODY, self._prompts.closed([self._prompts.specials.mask]), 0)]] * (most - len(found))
-        return found
+        return equally_often(self._engine, found, [(NOBODY, self._prompts.closed([self._prompts.specials.mask]), 0)])
 
     def _masked(self, rows: list[tuple[list[int], int]]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """[rows] of each the log probability of the id at the place, which is masked, and whether it is the most

@@ -22,7 +22,6 @@ from pretrain.evaluate.scorers.base import Pair, stops_at
 from pretrain.evaluate.scorers.batches import (
     Group,
     batches,
-    equally_often,
     follow,
     scored,
     tokens_at_a_time,
@@ -64,8 +63,8 @@ class TargetScorer:
 
     def score(self, pairs: Sequence[Pair], owners: Sequence[int] | None = None) -> NDArray[np.float64]:
         """See `base.Scorer`."""
-        work = list(batches(self._groups(pairs, owners or range(len(pairs))), _ANY_LENGTH, self._tokens))
-        return scored(len(pairs), equally_often(self._engine, work), partial(follow, self._engine))
+        work = batches(self._groups(pairs, owners or range(len(pairs))), _ANY_LENGTH, self._tokens)
+        return scored(self._engine, len(pairs), work, partial(follow, self._engine))
 
     def texts(
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]

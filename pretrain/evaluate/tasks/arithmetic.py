@@ -68,7 +68,7 @@ def _task(name: str, file: str) -> Task:
     title = f"{_TWO_OPERANDS[name][0]}-digit {_TWO_OPERANDS[name][1]}" if name in _TWO_OPERANDS else "Three operations"
     return Task(
         name, partial(_load, name, file), judged=("target", "text"), metric="exact_match", paper_shots=50,
-        title=title, source=f"{SOURCE}; or generated",
+        synthetic=True, title=title, source=f"{SOURCE}; or generated",
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.base import Tokenizer
@@ -54,6 +54,23 @@ class Format:
     separator: str = ""
 
 
+class Examples(Protocol):
+    """Documents that prompts show."""
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """Lines that are none, as far as anybody has looked."""
+
+    @property
+    def digest(self) -> str:
+        """Of all that the documents say, wherever they stand."""
+
+    def __len__(self) -> int: ...
+
+    def example(self, place: int) -> TaskDocument | None:
+        """The one there, from 0; None: it can't be shown."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """The documents of a file, in its order, and what is wrong with the others."""
@@ -63,13 +80,20 @@ class Loaded:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that the documents say, wherever they stand."""
+        """See `Examples`."""
         found = hashlib.sha256()
         for one in self.documents:
             choices = [(choice.context, choice.target) for choice in one.choices]
             said = [one.context, one.target, choices, one.right, one.references, one.group]
             found.update(json.dumps(said).encode())
         return found.hexdigest()[:16]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def example(self, place: int) -> TaskDocument | None:
+        """See `Examples`."""
+        return self.documents[place]
 
 
 @dataclass(frozen=True)
@@ -116,7 +140,7 @@ class Task:
     name: str
     load: Callable[[Sources], Loaded]
     """all documents, in a fixed order"""
-    load_shots: Callable[[Sources], Loaded] | None = None
+    load_shots: Callable[[Sources], Examples] | None = None
     """those that solved examples are drawn from; None: the other documents of the task itself"""
     judged: tuple[Judged, ...] = ("target",)
     metric: str = "accuracy"
@@ -138,6 +162,8 @@ class Task:
     """what of an answer in text counts: see `measures/text.py`"""
     also: tuple[str, ...] = ()
     """further metrics: see `measures/together.py`"""
+    synthetic: bool = False
+    """its examples are made by a rule, so that fewer words in a row tell them from other text"""
     title: str = ""
     source: str = ""
     """paper, and where its data is from"""

@@ -10,8 +10,8 @@ from jinja2 import TemplateError
 
 from pretrain.config.load import load
 from pretrain.errors import ConfigError
-from pretrain.evaluate.tasks.base import Choice, Format, Loaded, Sources, Task, TaskDocument
-from pretrain.evaluate.tasks.jsonl import BadDocument, documents
+from pretrain.evaluate.tasks.base import Choice, Examples, Format, Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.jsonl import BadDocument, LinesOnDemand, documents
 from pretrain.evaluate.tasks.task_file import TaskFile
 from pretrain.evaluate.tasks.templates import BAD_FIELDS, Fields, expression, template
 
@@ -29,7 +29,7 @@ def declared(path: Path) -> Task:
     return Task(
         name=said.name,
         load=partial(reader.read, said.file, "needs"),
-        load_shots=partial(reader.read, shots_file, "shows examples from") if shots_file is not None else None,
+        load_shots=partial(reader.examples, shots_file) if shots_file is not None else None,
         judged=(said.judged,),
         metric=said.metric,
         zero_shot=Format(said.instruction, _changed(made["zero_shot"]), said.separator),
@@ -80,6 +80,14 @@ class _Reader:
             text = self._said.joined.join(document.target for document in found)
             found = [replace(found[0], target=text)]
         return Loaded(found, problems)
+
+    def examples(self, file: str, sources: Sources) -> Examples:
+        """Of a file to draw from: of many lines few may be shown, so where each is a document by itself, none is made
+        before it is."""
+        why, said = "shows examples from", self._said
+        if said.each is not None or said.earlier is not None or said.keep is not None:
+            return self.read(file, why, sources)
+        return LinesOnDemand(sources.find(said.name, file, why), partial(self._documents, []), said.model_dump_json())
 
     def _documents(self, earlier: list[dict[str, Any]], line: dict[str, Any], where: str) -> list[TaskDocument]:
         about = self._said.earlier

@@ -1,11 +1,12 @@
 """Files of JSON lines, where one bad line does not stop the others: it is told, with its number."""
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pretrain.errors import ConfigError
 
@@ -41,6 +42,40 @@ def documents(path: Path, make: Callable[[dict[str, Any], str], list[Made]]) -> 
         first = f": {problems[0].where}: {problems[0].what}" if problems else ": it is empty"
         raise ConfigError(f"{path} holds no document that can be used{first}")
     return made, problems
+
+
+class LinesOnDemand(Generic[Made]):
+    """A file of which each line is one document: made when it is asked for, as few of many lines may be. A line's place
+    counts those that are not empty, from 0."""
+
+    def __init__(self, path: Path, make: Callable[[dict[str, Any], str], list[Made]], about: str) -> None:
+        """`about`: whatever else documents depend on. Raises ConfigError for a file that cannot be read or is empty."""
+        self._name, self._make, self._lines = path.name, make, list(_lines(path))
+        if not self._lines:
+            raise ConfigError(f"{path} holds no document that can be used: it is empty")
+        digest = hashlib.sha256(about.encode())
+        for number, line in self._lines:
+            digest.update(f"{number}:{line}\n".encode())
+        self.digest = digest.hexdigest()[:16]
+        """Of all that the documents say."""
+        self.problems: list[Problem] = []
+        """Of the lines that were asked for, in that order."""
+        self._made: dict[int, Made | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def example(self, place: int) -> Made | None:
+        """The document there; None: what is wrong with it is one of `problems`."""
+        if place not in self._made:
+            number, line = self._lines[place]
+            where = f"{self._name}:{number}"
+            try:
+                (self._made[place],) = self._make(_object(line), where)
+            except BadDocument as error:
+                self._made[place] = None
+                self.problems.append(Problem(where, str(error)))
+        return self._made[place]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -16,8 +16,9 @@ from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.measures.base import Outcome
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.protocol import Prompt, build_prompt
-from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.tasks.base import Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer
@@ -59,11 +60,11 @@ def ours(engine: FakeEngine, data: Path, name: str, shots: int, folder: Path, li
     file = folder / f"{name}-{shots}-documents.jsonl"
     evaluate(engine, scorer, None, [name], settings, outcomes=Outcomes(file))
     told = [json.loads(line) for line in file.read_text().splitlines()]
-    draw = Draw(task, loaded, pool, shots, 0, limit)
-    assert [one["document"] for one in told] == list(range(draw.count))
+    draw = Draw(task, loaded, pool, shots, 0)
+    assert [one["document"] for one in told] == list(range(min(limit, len(loaded))))
     prompts, asked = [], [number for number, one in enumerate(told) if one["outcomes"]]  # others: too long to ask
     for number in asked:
-        shown = [draw.examples()[index] for index in draw.shown(number, _SEED)]
+        shown = [draw.example(index) for index in draw.shown(number, _SEED)]
         prompts.append(build_prompt(task.format(shots), shown, loaded.documents[number], scorer, 0))
     outcomes = [told[number]["outcomes"]["choice"] for number in asked]
     return Ours(prompts, [loaded.documents[number] for number in asked], outcomes)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import lm_eval
 import pytest
+from lm_eval.tasks._yaml_loader import load_yaml
 
 from pretrain.commands.eval import main
 from pretrain.errors import ConfigError
@@ -126,3 +128,35 @@ def test_offline_the_command_says_so_in_a_sentence_and_fails(tmp_path: Path) -> 
         " cannot be had: "
     )
     assert "Traceback" not in done.stdout + done.stderr
+
+
+_LM_EVAL = Path(lm_eval.__file__).with_name("tasks")
+_FILES = {
+    "anli_r1": "anli/anli_r1", "anli_r2": "anli/anli_r2", "anli_r3": "anli/anli_r3", "arc_easy": "arc/arc_easy",
+    "arc_challenge": "arc/arc_challenge", "blimp": "blimp/_template_yaml", "boolq": "super_glue/boolq/default",
+    "cb": "super_glue/cb/default", "copa": "super_glue/copa/default", "coqa": "coqa/default", "drop": "drop/default",
+    "hellaswag": "hellaswag/hellaswag", "lambada_openai": "lambada/lambada_openai",
+    "multirc": "super_glue/multirc/default", "nq_open": "nq_open/nq_open", "openbookqa": "openbookqa/openbookqa",
+    "piqa": "piqa/piqa", "record": "super_glue/record/default", "rte": "super_glue/rte/default",
+    "storycloze_2016": "storycloze/storycloze_2016", "triviaqa": "triviaqa/default", "webqs": "webqs/webqs",
+    "wic": "super_glue/wic/default", "wikitext": "wikitext/wikitext", "winogrande": "winogrande/default",
+    "wmt14-en-fr": "translation/wmt14_en-fr", "wmt14-fr-en": "translation/wmt14_fr-en",
+    "wmt16-de-en": "translation/wmt16_de-en", "wmt16-en-de": "translation/wmt16_en-de",
+    "wmt16-en-ro": "translation/wmt16_en-ro", "wmt16-ro-en": "translation/wmt16_ro-en",
+    "wsc": "super_glue/wsc/default", "wsc273": "wsc273/default",
+}  # fmt: skip
+"""task -> lm-eval's file of it. Of others lm-eval has no file, or names the dataset in Python."""
+_OTHER_PARTS = {"triviaqa": "rc.nocontext", "blimp": None}
+"""tasks of which lm-eval takes another part, where ours is GPT-3's, or a part for each of its tasks: we take all"""
+
+
+@pytest.mark.parametrize("name", _FILES)
+def test_datasets_parts_and_splits_are_those_of_lm_eval(name: str) -> None:
+    path = _LM_EVAL / _FILES[name]
+    theirs = load_yaml(path if path.exists() else path.with_name(f"{path.name}.yaml"), resolve_func=False)
+    splits = {theirs.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")}
+    for file in task_named(name).fetch:
+        assert file.dataset == theirs["dataset_path"]
+        assert name in _OTHER_PARTS or file.config == theirs.get("dataset_name")
+        assert theirs.get("dataset_name") == _OTHER_PARTS.get(name, file.config)
+        assert file.split in splits

@@ -14,8 +14,9 @@ from transformers import GPT2LMHeadModel
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
-from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.tasks.arithmetic import document
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
 
@@ -149,7 +150,34 @@ def test_it_decodes_as_a_task_asks(engine: FakeEngine, tokenizer: ToyTokenizer) 
     assert say(do_sample=True, top_k=1) == say(num_beams=1) == greedy
 
 
-def test_answers_longer_than_the_model_are_refused(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
-    request = Instance("generate_until", {}, ("a", {"max_gen_toks": LENGTH}), 0)
-    with pytest.raises(ConfigError, match="leave no room for a prompt"):
-        HarnessModel(engine, tokenizer, LENGTH).generate_until([request])
+def test_settings_are_read_as_lm_eval_reads_them(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    lm = HarnessModel(engine, tokenizer, LENGTH)
+
+    def say(times: int = 1, **settings: Any) -> list[str]:
+        return lm.generate_until([Instance("generate_until", {}, ("abc", settings), 0) for _ in range(times)])
+
+    assert say(max_new_tokens=5) == say(max_tokens=5) == say(max_gen_toks=5, max_tokens=9, until="never")
+    assert say(temperature=5.0, max_gen_toks=8) == say(do_sample=True, temperature=5.0, max_gen_toks=8)
+    assert say(do_sample=False, temperature=5.0, max_gen_toks=8) == say(max_gen_toks=8)
+    with pytest.raises(ConfigError, match="generation_kwargs: repetition_penalty changes nothing here: leave it out"):
+        say(repetition_penalty=2.0)
+
+
+def test_a_prompt_that_is_asked_several_times_is_drawn_anew_each_time(
+    engine: FakeEngine, tokenizer: ToyTokenizer
+) -> None:
+    lm = HarnessModel(engine, tokenizer, LENGTH)
+    drawn = {"do_sample": True, "temperature": 5.0, "max_gen_toks": 8}
+    requests = [Instance("generate_until", {}, (prompt, drawn), 0) for prompt in ("abc", "x", "abc", "abc")]
+    first, _, *others = lm.generate_until(requests)
+    assert len({first, *others}) == 3
+    assert lm.generate_until(requests[:1]) == [first]
+
+
+def test_answers_longer_than_the_model_have_half_of_it(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    lm = HarnessModel(engine, tokenizer, 16)
+    (answer,) = lm.generate_until([Instance("generate_until", {}, ("a" * 40, {}), 0)])
+    expected = HarnessModel(engine, tokenizer, LENGTH).generate_until(
+        [Instance("generate_until", {}, ("a" * 8, {"max_gen_toks": 8}), 0)]
+    )
+    assert [answer] == expected

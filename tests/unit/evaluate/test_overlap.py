@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import GPT2LMHeadModel
 
 from data_pipeline.batch import Rows
 from data_pipeline.build.build import build
@@ -16,13 +17,14 @@ from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.overlap.examples import EvaluationSet
 from data_pipeline.overlap.overlap import example_hashes
 from pretrain.engine.base import Scores
-from pretrain.evaluate.overlap import overlap
+from pretrain.evaluate.overlap import overlap, searched_now
 from pretrain.evaluate.report.write import write
-from pretrain.evaluate.run import Evaluation, Settings, evaluate
+from pretrain.evaluate.run import Evaluation, evaluate, read
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.tasks.base import Sources
 from pretrain.evaluate.tasks.registry import task_named
-from tests.unit.evaluate.fakes import LENGTH, FakeEngine, Silent, ToyTokenizer
+from tests.unit.evaluate.fakes import LENGTH, FakeEngine, Silent, ToyTokenizer, on_ranks
 from tests.unit.evaluate.report.pages import FACTS, Page, many
 
 DIRTY = (3, 7)
@@ -45,8 +47,8 @@ def _passages(data_dir: Path) -> list[str]:
     return [json.loads(line)["text"] for line in (data_dir / "lambada_test.jsonl").read_text().splitlines()]
 
 
-def _build(folder: Path, planted: list[str], against: list[dict[str, Any]]) -> Dataset:
-    """A dataset whose text held `planted`."""
+def _build(folder: Path, planted: list[str], against: list[dict[str, Any]] | None) -> Dataset:
+    """A dataset whose text held `planted`, in its training part; `against` None: nobody looked, and it still does."""
     draw = np.random.default_rng(0)
     noise = [" ".join(f"w{number}" for number in draw.integers(0, 99, 60)) for _ in range(30)]
     documents = [f"{before} {text} {before}" for before, text in zip(noise, [*planted, *[""] * 30], strict=False)]
@@ -54,7 +56,8 @@ def _build(folder: Path, planted: list[str], against: list[dict[str, Any]]) -> D
     (folder / "text.txt").write_text("\n\n".join(documents))
     config = BuildConfig(
         input=str(folder / "text.txt"), output=folder / "set", tokenizer={"type": "bytes"}, workers=1,
-        txt_documents="paragraph", validation_fraction=0.3, steps=[{"name": "decontaminate", "against": against}],
+        txt_documents="paragraph", validation_fraction=0.3,
+        steps=[{"name": "decontaminate", "against": against}] if against is not None else [],
     )  # fmt: skip
     assert build(config, Silent)
     return Dataset(folder / "set")
@@ -144,6 +147,33 @@ def test_the_questions_alone_are_a_set_too_and_the_largest_match_is_taken(
     found = overlap(evaluation, {"a": searched_sets(dataset)})["tasks"]["lambada_openai"]
     assert [one["name"] for one in found["sets"]] == ["questions"]
     assert [found[name] for name in ("dirty", "clean", "unknown")] == [1, 14, 0]
+
+
+def test_the_shards_of_a_dataset_are_searched_as_they_are(
+    evaluation: Evaluation, model: GPT2LMHeadModel, data_dir: Path, tmp_path: Path
+) -> None:
+    """By data ranks together, for all documents of the tasks, though a part of them was scored."""
+    passages = [_passages(data_dir)[number].lower().replace(".", " --") for number in DIRTY]
+    dataset = _build(tmp_path / "a", passages, None)
+    held = [tokens for _, tokens in dataset.documents("train")]
+    text = " ".join(dataset.tokenizer().decode(tokens) for tokens in held)
+    assert all(passage in text for passage in passages), "in the training split"
+
+    tasks = ["lambada_openai", "reversed_words"]
+
+    def search(engine: FakeEngine) -> list[SearchedSet]:
+        scorer = CausalScorer(engine, ToyTokenizer(), LENGTH)  # type: ignore[arg-type]
+        return searched_now(engine, read(scorer, None, tasks, Settings((0,), data_dir=data_dir, limit=3)), dataset)
+
+    for lambada, reversed_words in on_ranks(model, 3, search):
+        assert (lambada.name, lambada.ngram, lambada.examples, lambada.dirty) == ("lambada_openai", 12, 15, 2)
+        assert (reversed_words.ngram, reversed_words.short, reversed_words.dirty) == (3, 0, 0), "made by a rule"
+    found = overlap(evaluation, {"shards": search(FakeEngine(model))})
+    write(tmp_path / "out", evaluation, FACTS, overlap=found)
+    assert [found["tasks"]["lambada_openai"][name] for name in ("dirty", "clean", "unknown")] == [2, 13, 0]
+    text = " ".join(Page((tmp_path / "out" / "report.html").read_text()).text.split())
+    assert "shards held 2 of 15 examples (13 %; N = 12). Its training shards were searched as they are" in text
+    assert "were removed before training" not in text
 
 
 @pytest.mark.parametrize("searched", [{}, {"a": []}, {"a": "other"}])

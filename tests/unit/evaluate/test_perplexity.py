@@ -4,12 +4,18 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from pretrain.evaluate.measures.perplexity import windows
-from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.measures.base import ForTask
+from pretrain.evaluate.measures.perplexity import PerplexityMeasure, windows
+from pretrain.evaluate.outcomes import Outcomes
+from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.tasks.base import TaskDocument
+from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
 
 TASK = """
@@ -59,3 +65,51 @@ def test_texts_longer_than_the_model_are_rated_whole(
     assert result["log_probability_sum"] == pytest.approx(expected, rel=1e-5)
     assert result["word_perplexity"] == pytest.approx(math.exp(-expected / words), rel=1e-4)
     assert result["token_count"] == sum(len(tokenizer.encode(text)) for text in TEXTS)
+
+
+def test_the_standard_error_is_that_of_documents_drawn_anew(engine: FakeEngine, tokenizer: ToyTokenizer) -> None:
+    draw = np.random.default_rng(0)
+    documents = [TaskDocument("", "w " * count) for count in draw.integers(5, 60, 300)]
+    tokens = np.array([2 * len(document.target) // 2 for document in documents])
+    sums = -tokens * draw.normal(2.0, 0.3, 300)
+    outcomes = [{"log_probability": s, "tokens": int(t)} for s, t in zip(sums, tokens, strict=True)]
+    scorer = CausalScorer(engine, tokenizer, LENGTH)  # type: ignore[arg-type]
+    measure = PerplexityMeasure(ForTask(task_named("wikitext"), documents, None), scorer)
+    result = measure.result(outcomes, documents)
+    words = tokens // 2
+    picked = [draw.integers(0, 300, 300) for _ in range(2000)]
+    for name, counts in (("token", tokens), ("word", words), ("byte", tokens)):
+        anew = np.std([np.exp(-sums[one].sum() / counts[one].sum()) for one in picked])
+        assert result[f"{name}_perplexity_stderr"] == pytest.approx(anew, rel=0.1), name
+    assert measure.result(outcomes[:1], documents[:1])["word_perplexity_stderr"] is None
+
+
+def test_the_standard_error_of_a_single_text_is_that_of_its_windows(
+    engine: FakeEngine, tokenizer: ToyTokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "pages.yaml").write_text(TASK + 'joined: "\\n"\n')
+    lines = [f"the {number} sing{'ing' * (number % 3)} of {number * 77}" for number in range(30)]
+    (tmp_path / "pages.jsonl").write_text("".join(json.dumps({"page": text}) + "\n" for text in lines))
+    scorer = CausalScorer(engine, tokenizer, LENGTH)  # type: ignore[arg-type]
+    outcomes = Outcomes(tmp_path / "documents.jsonl")
+    names = [str(tmp_path / "pages.yaml")]
+    scored = evaluate(engine, scorer, None, names, Settings((0,), data_dir=tmp_path), outcomes=outcomes)  # type: ignore[arg-type]
+    result = scored.results["pages"]["0"]
+    (line,) = (tmp_path / "documents.jsonl").read_text().splitlines()
+    sums, tokens = np.array(json.loads(line)["outcomes"]["perplexity"]["windows"]).T
+    assert sums.sum() == pytest.approx(result["log_probability_sum"])
+    assert (len(tokens) > 20, tokens.sum()) == (True, result["token_count"])
+    even = (tokens == LENGTH // 2 + 1).nonzero()  # all but the first and the last
+    by_token = -sums[even] / tokens[even]
+    expected = result["token_perplexity"] * by_token.std(ddof=1) / math.sqrt(len(by_token))
+    assert result["token_perplexity_stderr"] == pytest.approx(expected, rel=0.15)
+    engine.scored.clear()
+    again = evaluate(  # goes on from the file
+        engine,
+        scorer,
+        None,
+        names,
+        Settings((0,), data_dir=tmp_path),
+        outcomes=Outcomes(tmp_path / "documents.jsonl"),  # type: ignore[arg-type]
+    )
+    assert (again.results, engine.scored) == (scored.results, [])

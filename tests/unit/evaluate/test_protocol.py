@@ -1,5 +1,9 @@
 """Prompts: pure in (task, document, seed), whole shots, lm-eval's split of context and target."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from pretrain.errors import ConfigError
@@ -7,7 +11,8 @@ from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
 from pretrain.evaluate.scorers.base import answer_text, encode_pair, stops_at
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.tasks.base import Choice, Format, TaskDocument
+from pretrain.evaluate.tasks.base import Choice, Format, Loaded, TaskDocument
+from pretrain.evaluate.tasks.jsonl import LinesOnDemand, documents, text_of
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
 
@@ -43,9 +48,39 @@ def test_too_many_shots_is_one_sentence() -> None:
 
 def test_shots_of_another_draw_are_others_and_of_a_training_split_any() -> None:
     assert shot_indices("t", 3, 20, 8, seed=1, draw=1) != shot_indices("t", 3, 20, 8, seed=1)
-    assert sorted(shots_from_elsewhere("t", 3, 8, 8, seed=0)) == list(range(8)), "its own number is no other's"
+    pool = Loaded([TaskDocument("a", str(number)) for number in range(8)])
+    assert sorted(shots_from_elsewhere("t", 3, pool, 8, seed=0)) == list(range(8)), "its own number is no other's"
     with pytest.raises(ConfigError, match="task t has 8 documents to show, too few for 9 shots"):
-        shots_from_elsewhere("t", 3, 8, 9, seed=0)
+        shots_from_elsewhere("t", 3, pool, 9, seed=0)
+
+
+def test_lines_that_are_made_when_they_are_drawn_are_those_of_a_file_read_whole(tmp_path: Path) -> None:
+    """Broken ones are passed over, and told with their numbers; where there are none, all draws are the same."""
+    lines = [json.dumps({"word": f"w{number}"}) for number in range(12)]
+    (tmp_path / "good.jsonl").write_text("\n\n".join(lines))
+    made: list[str] = []
+
+    def make(fields: dict[str, Any], where: str) -> list[TaskDocument]:
+        made.append(where)
+        return [TaskDocument("", text_of(fields, "word"), where=where)]
+
+    whole = Loaded(*documents(tmp_path / "good.jsonl", make))
+    made.clear()
+    lazy = LinesOnDemand(tmp_path / "good.jsonl", make, "")
+    drawn = [shots_from_elsewhere("t", number, lazy, 2, seed=0) for number in (0, 1, 0)]
+    assert drawn == [shots_from_elsewhere("t", number, whole, 2, seed=0) for number in (0, 1, 0)]
+    assert [lazy.example(place) for place in drawn[0]] == [whole.example(place) for place in drawn[0]]
+    assert len(made) == len({*drawn[0], *drawn[1]}) < 12
+    (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:4], '{"word": 7}', *lines[4:], "{"]))
+    lazy = LinesOnDemand(tmp_path / "bad.jsonl", make, "")
+    assert sorted(shots_from_elsewhere("t", 5, lazy, 12, seed=0)) == [0, 1, 2, 3, *range(5, 13)]
+    with pytest.raises(ConfigError, match="task t has 12 documents to show, too few for 13 shots"):
+        shots_from_elsewhere("t", 6, lazy, 13, seed=0)
+    assert {problem.where for problem in lazy.problems} == {"bad.jsonl:5", "bad.jsonl:14"}
+    assert len(lazy.problems) == 2
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ConfigError, match=r"empty\.jsonl holds no document that can be used: it is empty"):
+        LinesOnDemand(tmp_path / "empty.jsonl", make, "")
 
 
 def _build(

@@ -17,10 +17,14 @@ from pretrain.engine.base import Scores
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.decoding.base import Sampling
 from pretrain.evaluate.outcomes import Outcomes
-from pretrain.evaluate.run import Evaluation, Settings
+from pretrain.evaluate.report.write import write
+from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.run import evaluate as evaluate_with
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.table import table
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
+from tests.unit.evaluate.report.pages import FACTS, Page
 
 TASKS = ["lambada_openai", "reversed_words"]
 
@@ -189,7 +193,7 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
     def call(engine: FakeEngine) -> str:
         if engine.data_rank == 1:
             nothing = np.float32(np.nan)
-            engine.follow = lambda _, p, t, labels: (np.full(labels.shape, nothing), labels > 0)  # type: ignore[method-assign]
+            engine.score = lambda rows: Scores(np.full(rows.labels.shape, nothing), rows.labels > 0)  # type: ignore[method-assign]
         with pytest.raises(RunError) as caught:
             evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
         return str(caught.value)
@@ -216,3 +220,58 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         evaluate(engine, tokenizer, None, tasks, replace(settings, **changes))  # type: ignore[arg-type]
+
+
+def test_every_set_of_a_task_has_a_score_of_its_own(
+    engine: FakeEngine, tokenizer: ToyTokenizer, tmp_path: Path
+) -> None:
+    """BLiMP's phenomena; the mean over draws, where there are several."""
+    pairs = [
+        ("the cat sings", "the cat sing"),
+        ("two cats sing", "two cats sings"),
+        ("a dog is here", "a dog are here"),
+    ]
+    lines = [
+        {"UID": name, "sentence_good": f"{good} {number}", "sentence_bad": f"{bad} {number}"}
+        for number in range(4)
+        for name, (good, bad) in zip(("verbs", "nouns", "verbs"), pairs, strict=True)
+    ]
+    (tmp_path / "blimp.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = Settings((0, 2), draws=2, data_dir=tmp_path)
+    outcomes = Outcomes(tmp_path / "documents.jsonl")
+    scored = evaluate(engine, tokenizer, None, ["blimp"], settings, outcomes=outcomes)
+    told = [json.loads(line) for line in (tmp_path / "documents.jsonl").read_text().splitlines()]
+    for shots in ("0", "2"):
+        result = scored.results["blimp"][shots]
+        assert list(result["groups"]) == ["verbs", "nouns"]
+        for name, found in result["groups"].items():
+            hits = [
+                one["outcomes"]["choice"]["right"]["sum"]
+                for one in told
+                if str(one["shots"]) == shots and lines[one["document"]]["UID"] == name
+            ]
+            assert found["documents"] == (8 if name == "verbs" else 4) == len(hits) // (2 if shots == "2" else 1)
+            assert found["accuracy_sum"] == pytest.approx(sum(hits) / len(hits))
+            assert ("accuracy_sum_spread" in found) == (shots == "2")
+        weighted = sum(found["documents"] * found["accuracy_sum"] for found in result["groups"].values())
+        assert weighted / 12 == pytest.approx(result["accuracy_sum"])
+    write(tmp_path / "out", scored, FACTS)
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert "2 sets set documents 0-shot 2-shot verbs 8" in page.words
+
+
+def test_examples_that_are_no_documents_are_told(engine: FakeEngine, tokenizer: ToyTokenizer, tmp_path: Path) -> None:
+    line = '{"goal": "To dry a shirt,", "sol1": "hang it up.", "sol2": "eat it.", "label": %s}\n'
+    (tmp_path / "piqa_validation.jsonl").write_text("".join(line % (number % 2) for number in range(4)))
+    (tmp_path / "piqa_train.jsonl").write_text(line % 0 + '{"goal"\n' + line % 1 + line % 7)
+    scored = evaluate(engine, tokenizer, None, ["piqa"], Settings((2,), data_dir=tmp_path))
+    assert {one.where for one in scored.not_shown["piqa"]} <= {"piqa_train.jsonl:2", "piqa_train.jsonl:4"}
+    assert scored.not_shown["piqa"], "drawn for one of four documents"
+    assert scored.results["piqa"]["2"]["mean_shots"] == 2
+    lines = table(scored.results, None, 1, scored.problems, scored.not_shown)
+    assert "not shown: " in lines
+    assert "of piqa, first piqa_train.jsonl:" in lines
+    write(tmp_path / "out", scored, FACTS)
+    record = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert [one["where"] for one in record["not_shown"]["piqa"]] == [one.where for one in scored.not_shown["piqa"]]
+    assert "as they are no documents" in (tmp_path / "out" / "report.html").read_text()

@@ -8,8 +8,9 @@ import pytest
 
 from data_pipeline.dataset.dataset import Dataset
 from pretrain.evaluate.in_training import InTraining, explanation, in_training
-from pretrain.evaluate.run import Settings, evaluate
+from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.table import scores, table
 from pretrain.evaluate.tasks.jsonl import Problem
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine

@@ -101,7 +101,9 @@ def test_shots_come_from_the_split_that_the_paper_takes_them_from(tmp_path: Path
     piqa = task_named("piqa")
     assert piqa.load_shots is not None
     (tmp_path / "piqa_train.jsonl").write_text(json.dumps({"goal": "a", "sol1": "b", "sol2": "c", "label": 1}))
-    assert piqa.load_shots(replace(SOURCES, data_dir=tmp_path)).documents[0].target == " c"
+    found = piqa.load_shots(replace(SOURCES, data_dir=tmp_path)).example(0)
+    assert found is not None
+    assert found.target == " c"
 
 
 RUBBISH = [None, True, -1, 99, 1.5, "", " ", "\x00", "\ud800", [], {}, [None], [[]], {"a": None}, ["a"], "999999999999"]

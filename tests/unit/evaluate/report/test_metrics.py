@@ -15,6 +15,7 @@ from tests.unit.evaluate.report.pages import many
         ("accuracy_sum", {"accuracy_sum": 1.0, "accuracy_sum_stderr": None}, "100.0 %", ""),
         ("bleu", {"bleu": 0.2345, "bleu_stderr": 0.01, "bleu_spread": 0.004}, "23.4 ± 1.0", "0.4"),
         ("perplexity", {"perplexity": 12.345, "perplexity_stderr": 0.5}, "12.35 ± 0.5", ""),
+        ("perplexity", {"perplexity": 5209.2, "perplexity_stderr": 500.2}, "5,209 ± 500", ""),
         ("perplexity", {"perplexity": 12.0, "perplexity_stderr": None, "perplexity_spread": 0.25}, "12", "0.25"),
         ("perplexity", {"perplexity": None, "perplexity_stderr": None}, "", ""),
         ("new_metric", {"new_metric": 3.0, "new_metric_stderr": None}, "3", ""),

@@ -12,8 +12,9 @@ from data_pipeline.dataset.dataset import Dataset
 from docs.make.browser import CHROMIUM, measured
 from pretrain.evaluate.in_training import InTraining
 from pretrain.evaluate.report.write import _curve, write
-from pretrain.evaluate.run import Evaluation, Settings, evaluate
+from pretrain.evaluate.run import Evaluation, evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
+from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.tasks.jsonl import Problem
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
 from tests.unit.evaluate.report.pages import FACTS, Page, many

@@ -1,0 +1,51 @@
+"""Which examples of evaluation sets the training shards of a dataset hold, as they are.
+
+For a dataset whose build did not look (`decontaminate` does), or for examples that nobody knew of then. What is
+searched is the text that the dataset's tokenizer gives back of each document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.overlap.overlap import GramIndex
+from data_pipeline.text.words import Words
+
+_CHARACTERS = 1 << 20  # searched at a time: enough that a call's own cost is nothing
+
+
+def grams_held(
+    dataset: Dataset, index: GramIndex, share: int = 0, shares: int = 1,
+    progress: Callable[[int], None] = lambda documents: None,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """[grams of `index`] whether any document of the training split holds it; of several processes that search
+    together, each takes one of `shares` equal shares of the documents. `progress` gets how many this one has searched.
+    Raises DataError naming a damaged shard."""
+    searched = 0
+    found, tokenizer = np.zeros(len(index.hashes), np.bool_), dataset.tokenizer()
+    mine = islice(dataset.documents("train"), share, None, shares)
+    for texts in _batched(tokenizer.decode(tokens) for _, tokens in mine):
+        words = Words.of(texts)
+        for length in index.lengths:
+            found[index.lookup(words, length)[0]] = True
+        searched += len(texts)
+        progress(searched)
+    return found
+
+
+def _batched(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
