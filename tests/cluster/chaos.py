@@ -5,7 +5,8 @@
 Two ranks on two nodes of three. `--slice` faults are made in this call, and the run is cancelled then; the next call on
 the same directory goes on. Once `--faults` are made in all, the run goes to its end. Its losses, gradient norms and
 `data_hash` of every step must be those of a run of the same config that nothing happened to. Prints a table: faults by
-kind, and the time that each has cost, from the fault until the run is beyond the step that it had reached.
+kind, and the time that each has cost, from the fault until the run has started again and is beyond the step that it had
+reached.
 """
 
 import argparse
@@ -17,11 +18,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from pydoc_data.topics import topics
 from statistics import median
 
-from launch.run_files import progress
+from launch.run_files import events, progress
 from pretrain.observe.metrics import read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command
@@ -37,6 +39,11 @@ _EARLY, _EARLY_S = 0.25, 10.0
 _PATIENCE_S = 420.0
 
 
+_NO_START = "the supervisor is stopped (SIGSTOP)"
+"""a fault that does not end the ranks"""
+_OPEN = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "REQUEUED")
+
+
 @dataclass(frozen=True)
 class Fault:
     """One that was made."""
@@ -45,7 +52,7 @@ class Fault:
     step: int
     """the most that the run had reached"""
     lost_s: float
-    """until it was beyond that, or until the next fault"""
+    """until it had started again and was beyond that, or until the next fault"""
     early: bool
     """it came before the run had got over the one before it"""
 
@@ -59,7 +66,7 @@ class Chaos:
             "a rank is killed": (5, lambda: self._kill_one(launched.ranks())),
             "a rank is stopped (SIGSTOP), a hang": (2, lambda: self._kill_one(launched.ranks(), signal.SIGSTOP)),
             "the supervisor is killed": (3, lambda: self._kill_one(launched.supervisors()[1])),
-            "the supervisor is stopped (SIGSTOP)": (1, self._stop_the_supervisor),
+            _NO_START: (1, self._stop_the_supervisor),
             "srun is killed": (2, lambda: any([kill(pid) for pid in launched.srun()])),
             "scontrol requeue": (2, self._requeue),
             "scancel --signal=USR1, to the ranks": (2, self._signal),
@@ -81,26 +88,47 @@ class Chaos:
     def tend(self) -> None:
         """What an operator does: nodes that are well come back, and a job that is queued again need not wait."""
         for node in self._cluster.nodes:
-            if self._cluster.node_state(node).startswith("DOWN"):
+            if not self._cluster.has_daemon(node) and self._cluster.node_state(node).startswith("DOWN"):
                 self._cluster.start_node(node)
         state = self._cluster.state(self._launched.job)
-        assert state in ("PENDING", "RUNNING", "COMPLETING"), self._launched.said()
+        assert state in _OPEN, self._launched.said()
         if state == "PENDING":
             with suppress(AssertionError):  # it has begun meanwhile
                 self._launched.release()
 
-    def reach(self, run: Path, step: int, within_s: float | None = None) -> bool:
-        """Until the run is there: whether it was `within_s`. Raises AssertionError where it does not get there."""
+    def reach(self, steps: int) -> None:
+        """Until the run has made so many."""
+        self._until(lambda: self.step >= steps, _PATIENCE_S)
+
+    def get_over(self, kind: str, since: datetime, within_s: float = _PATIENCE_S) -> bool:
+        """Until the run has started again since a fault, and is beyond what it had reached before: whether it was, in
+        this time. Raises AssertionError where it never is."""
+        top, started = self.step, kind == _NO_START
+
+        def over() -> bool:
+            nonlocal top, started
+            started = started or any(event["event"] == "resumed" for event in events(self._launched.run, since))
+            if not started:
+                top = max(top, self.step)
+            return started and self.step > top
+
+        return self._until(over, within_s)
+
+    @property
+    def step(self) -> int:
+        return progress(self._launched.run).step
+
+    def _until(self, reached: Callable[[], bool], within_s: float) -> bool:
         began = tended = time.monotonic()
-        while progress(run).step < step:
+        while not reached():
             now = time.monotonic()
-            if within_s is not None and now - began > within_s:
+            if now - began > within_s:
+                assert within_s < _PATIENCE_S, self._launched.said()
                 return False
-            assert now - began < _PATIENCE_S, f"not at step {step}: {self._launched.said()}"
             if now - tended > 1.0:
                 self.tend()
                 tended = now
-            time.sleep(0.1)
+            time.sleep(0.2)
         return True
 
     def _kill_one(self, pids: list[int], number: int = signal.SIGKILL) -> bool:
@@ -141,22 +169,19 @@ class Chaos:
         return True
 
 
-def some_faults(chaos: Chaos, run: Path, count: int, draw: random.Random, record: Callable[[Fault], None]) -> None:
+def some_faults(chaos: Chaos, count: int, draw: random.Random, record: Callable[[Fault], None]) -> None:
     """`count` of them, each recorded once the run is over it, or the next one has come."""
-    kind, top, began, early = "", 0, 0.0, False
-    for _ in range(count):
-        comes_early = bool(kind) and draw.random() < _EARLY and not chaos.reach(run, top + 1, draw.uniform(0, _EARLY_S))
-        if kind:
-            if not comes_early:
-                chaos.reach(run, top + 1)
-            record(Fault(kind, top, round(time.monotonic() - began, 1), early))
-        early = comes_early
-        if not early:
-            chaos.reach(run, progress(run).step + draw.randint(*_GAP))
-        top, began = max(top, progress(run).step), time.monotonic()
-        kind = chaos.make()
-    chaos.reach(run, top + 1)
-    record(Fault(kind, top, round(time.monotonic() - began, 1), early))
+    chaos.reach(chaos.step + draw.randint(*_GAP))
+    early = False
+    for left in reversed(range(count)):
+        step, since, kind = chaos.step, datetime.now(UTC), chaos.make()
+        hurries = left > 0 and draw.random() < _EARLY
+        over = chaos.get_over(kind, since, *([draw.uniform(0, _EARLY_S)] if hurries else []))
+        lost_s = (datetime.now(UTC) - since).total_seconds()
+        record(Fault(kind, step, round(lost_s, 1), early))
+        early = not over
+        if over and left:
+            chaos.reach(chaos.step + draw.randint(*_GAP))
 
 
 def table(faults: list[Fault]) -> str:
@@ -193,7 +218,7 @@ def main() -> int:
         launched = Launched(cluster, run, str(config), *settings, *_RESOURCES)
         chaos = Chaos(launched, draw)
         if count:
-            some_faults(chaos, run, count, draw, keep)
+            some_faults(chaos, count, draw, keep)
         if len(faults) < options.faults:
             pretrain(cluster, "launch", "cancel", run)
             cluster.wait(launched.job, "FAILED", "CANCELLED", timeout_s=300)
@@ -220,7 +245,7 @@ def _prepared(directory: Path, faults: int) -> tuple[Path, list[str]]:
         assert done.returncode == 0, done.stderr
     settings = [
         f"train.steps={faults * _STEPS_A_FAULT}", "checkpoint.every_steps=20", "evaluate.every_steps=0",
-        "parallel.tensor=2", "health.hang_s=5",
+        "parallel.tensor=2", "health.hang_s=10",
     ]  # fmt: skip
     return write_config(data, directory), settings
 
