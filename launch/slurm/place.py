@@ -83,8 +83,9 @@ class Allocation:
 
     def go_on_later(self) -> str:
         """Queued again under the same number; or, where that is not allowed, as a new job."""
-        state = client.job_facts(self.job).get("JobState", "")
-        if state.startswith(_CANCELLED):
+        facts = client.job_facts(self.job)
+        # A job whose limit came before it had saved is ended by Slurm, too, but may be queued again.
+        if facts.get("JobState", "").startswith(_CANCELLED) and facts.get("Reason") != "TimeLimit":
             return f"job {self.job} was cancelled: it is not queued again"
         refused = client.requeue(self.job)
         if refused is None:

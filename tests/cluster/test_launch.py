@@ -23,7 +23,7 @@ import time
 from pretrain.engine.megatron.engine import MegatronEngine
 plain = MegatronEngine.train_step
 def train_step(engine, *arguments):
-    time.sleep(0.15)
+    time.sleep(SECONDS)
     return plain(engine, *arguments)
 MegatronEngine.train_step = train_step
 """
@@ -138,7 +138,9 @@ def test_a_disk_that_is_full_for_a_while_ends_no_run(
     """That of checkpoints, records and logs."""
     with disks.small_disk(tmp_path / "disk", 512 << 20) as disk:
         words = [str(config), *LENGTH, f"run.dir={disk}/run", "parallel.tensor=2", *RESOURCES]
-        launched = Launched(cluster, disk / "run", *words, "--python", python_that(tmp_path, SLOW_STEPS))
+        launched = Launched(
+            cluster, disk / "run", *words, "--python", python_that(tmp_path, SLOW_STEPS.replace("SECONDS", "0.15"))
+        )
         launched.reach(60)
         ballast = disks.fill(disk)
         time.sleep(15)
@@ -170,9 +172,9 @@ def test_a_disk_that_stays_full_ends_the_run_which_goes_on_when_there_is_room(
 def test_at_its_time_limit_it_is_queued_again(
     cluster: Slurm, config: Path, whole: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Of two minutes, the last 60 s are for saving, and Slurm tells of them up to half a minute early."""
-    slowly = ["--python", python_that(tmp_path, SLOW_STEPS)]
-    launched = launched_by(cluster, config, "--time", "2", "--sbatch=--signal=B:USR1@60", *slowly)
+    """Of three minutes, the last 100 s are for saving, and Slurm tells of them up to half a minute early."""
+    slowly = ["--python", python_that(tmp_path, SLOW_STEPS.replace("SECONDS", "0.5"))]
+    launched = launched_by(cluster, config, "--time", "3", "--sbatch=--signal=B:USR1@100", *slowly)
     launched.wait(timeout_s=1500)
     assert cluster.restarts(launched.job) >= 1
     assert_same(launched.run, whole)

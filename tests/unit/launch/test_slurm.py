@@ -188,7 +188,18 @@ def test_where_that_is_not_allowed_a_new_job_goes_on(slurm: Slurm, tmp_path: Pat
     )
 
 
-def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path) -> None:
-    calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', 'CANCELLED')}'")
+def test_so_is_one_that_saved_after_its_time_limit(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = JOB.replace("RUNNING", "COMPLETING").replace("Reason=None", "Reason=TimeLimit")
+    calls = slurm(scontrol=f"test $1 = requeue || echo '{ended}'")
+    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).go_on_later() == "job 17 is queued again"
+    assert calls.read_text().splitlines()[-1] == "scontrol requeue 17"
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])
+def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path, state: str) -> None:
+    calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', state)}'")
     assert "is not queued again" in allocation(tmp_path, shrinks=False).go_on_later()
     assert "requeue" not in calls.read_text()
