@@ -1,6 +1,6 @@
 """One training run under a real Slurm, and random faults until it is through: then it must be the run that had none.
 
-    python -m tests.cluster.chaos --directory /tmp/chaos --faults 200 [--slice 40] [--seed 0]
+    python -m tests.cluster.chaos --directory /tmp/chaos --faults 200 [--slice 40] [--steps N] [--seed 0]
 
 Two ranks on two nodes of three. `--slice` faults are made in this call, and the run is cancelled then; the next call on
 the same directory goes on. Once `--faults` are made in all, the run goes to its end. Its losses, gradient norms and
@@ -200,10 +200,11 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, required=True, help="for everything; the same one goes on")
     parser.add_argument("--faults", type=int, required=True, help="in all")
     parser.add_argument("--slice", type=int, help="at most so many in this call (default: all)")
+    parser.add_argument("--steps", type=int, help=f"of the run (default: {_STEPS_A_FAULT} for each fault)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     directory, record = options.directory.absolute(), options.directory.absolute() / "faults.jsonl"
-    config, settings = _prepared(directory, options.faults)
+    config, settings = _prepared(directory, options.steps or options.faults * _STEPS_A_FAULT)
     faults = [Fault(**json.loads(line)) for line in record.read_text().splitlines()] if record.exists() else []
     count = min(options.faults - len(faults), options.slice or options.faults)
     draw, run = random.Random(f"{options.seed}/{len(faults)}"), directory / "run"
@@ -234,7 +235,7 @@ def main() -> int:
     return 0
 
 
-def _prepared(directory: Path, faults: int) -> tuple[Path, list[str]]:
+def _prepared(directory: Path, steps: int) -> tuple[Path, list[str]]:
     """The config, its dataset and its settings."""
     directory.mkdir(parents=True, exist_ok=True)
     text, data = directory / "reference.txt", directory / "dataset"
@@ -244,7 +245,7 @@ def _prepared(directory: Path, faults: int) -> tuple[Path, list[str]]:
         done = command.run("data", "build", "configs/data/text.yaml", *settings)
         assert done.returncode == 0, done.stderr
     settings = [
-        f"train.steps={faults * _STEPS_A_FAULT}", "checkpoint.every_steps=20", "evaluate.every_steps=0",
+        f"train.steps={steps}", "checkpoint.every_steps=20", "evaluate.every_steps=0",
         "parallel.tensor=2", "health.hang_s=10",
     ]  # fmt: skip
     return write_config(data, directory), settings
