@@ -107,7 +107,7 @@ class Chaos:
 
         def over() -> bool:
             nonlocal top, started
-            started = started or any(event["event"] == "resumed" for event in events(self._launched.run, since))
+            started = started or any(event["event"] == "planned" for event in events(self._launched.run, since))
             if not started:
                 top = max(top, self.step)
             return started and self.step > top
