@@ -86,7 +86,7 @@ class Allocation:
         facts = client.job_facts(self.job)
         # A job whose limit came before it had saved is ended by Slurm, too, but may be queued again.
         if facts.get("JobState", "").startswith(_CANCELLED) and facts.get("Reason") != "TimeLimit":
-            return f"job {self.job} was cancelled: it is not queued again"
+            return f"job {self.job} was ended through Slurm: it is not queued again from here"
         refused = client.requeue(self.job)
         if refused is None:
             time.sleep(_PATIENCE_S)  # in which Slurm ends this process
