@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo ladder test test-slow test-gpu test-cluster check docs bench clean
+.PHONY: setup demo ladder test test-slow test-gpu test-cluster chaos check docs bench clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,12 @@ test-gpu: $(STAMP)
 # apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
 test-cluster: $(STAMP)
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+# 200 random faults over one run on such a Slurm, for hours. FAULTS of them; SLICE at a time: the same line goes on.
+FAULTS ?= 200
+SLICE ?= $(FAULTS)
+chaos: $(STAMP)
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m tests.cluster.chaos --directory runs/chaos --faults $(FAULTS) --slice $(SLICE)
 
 check: $(STAMP) docs
 	$(BIN)/ruff format --check .

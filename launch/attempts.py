@@ -1,6 +1,7 @@
 """The starts of a job, one line each in `attempts.jsonl`: what each reached, how it ended, and what was done then."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,6 +33,8 @@ class Attempt:
     """Slurm's number; None: no Slurm"""
     nodes: str | None = None
     """Slurm's list of their names"""
+    bad_nodes: Sequence[str] = ()
+    """of which tests said that the run is not to start on them"""
 
     @property
     def ending(self) -> Ending:

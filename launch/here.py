@@ -3,7 +3,7 @@
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class Here:
@@ -20,6 +20,12 @@ class Here:
 
     def clear(self) -> None:
         """Local ranks end with the process that started them."""
+
+    def take_over(self, say: Callable[[str], None]) -> None:
+        """Local ranks end with the process that started them."""
+
+    def leave_out(self, nodes: Sequence[str]) -> str:
+        return f"{', '.join(nodes)}: there is no other machine"
 
     def go_on_later(self) -> str:
         return f"the same command goes on: pretrain {shlex.join(sys.argv[1:])}"

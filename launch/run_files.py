@@ -60,6 +60,17 @@ def failure(run_dir: Path, since: datetime) -> str | None:
     return f"{HUNG}: {reason or 'the run hangs'}" if hung else reason
 
 
+def found_to_hang(run_dir: Path, since: datetime) -> datetime | None:
+    """When the run found since then that it hangs; None: it did not."""
+    return next((_time(event) for event in events(run_dir, since) if event["event"] == "hung"), None)
+
+
+def refused_nodes(run_dir: Path, since: datetime) -> tuple[str, ...]:
+    """Nodes that tests since then found so bad that the run does not start on them."""
+    tested = [event.get("refused") for event in events(run_dir, since) if event["event"] == "preflight"]
+    return tuple(str(node) for node in tested[-1]) if tested and isinstance(tested[-1], list) else ()
+
+
 def tail(path: Path) -> list[dict[str, Any]]:
     """The objects on the last whole lines of a file of JSON lines; none if it is not there."""
     return list(_objects(path))

@@ -5,7 +5,6 @@ N`) or on many (`srun pretrain train`); where it runs is the `Machines`'s affair
 command once, and its own status is ours then: 75 after saving.
 """
 
-import ctypes
 import math
 import os
 import signal
@@ -13,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,14 +24,16 @@ from launch.attempts import Attempt
 from launch.policy import Decision, decide
 from pretrain.process import heartbeat
 from pretrain.process.local import STOPPED
-from pretrain.process.signals import SIGNALS, unblock
+from pretrain.process.signals import SIGNALS, end_with_parent, unblock
 
 SILENCE_S = 8100.0
 """without a sign of life, after which ranks are killed: longer than they wait for each other or for a disk (2 h)"""
 _AGAIN_S = 10.0
 """after which a command that was asked to stop is asked again: its ranks may not have been there yet"""
-_POLL_S = 0.2
-_PR_SET_PDEATHSIG = 1
+_POLL_S, _LOOK_S = 0.2, 1.0
+"""for whether the command has ended; at the run's files"""
+_LEAVE_S = 10.0
+"""for ranks that have found that they hang; the one that stands still does not leave by itself"""
 
 
 class Machines(Protocol):
@@ -55,6 +57,15 @@ class Machines(Protocol):
 
     def clear(self) -> None:
         """Ends what is left of an attempt on any machine."""
+        ...
+
+    def take_over(self, say: Callable[[str], None]) -> None:
+        """Has ranks save and end that a supervisor before this one has left behind, as it was killed."""
+        ...
+
+    def leave_out(self, nodes: Sequence[str]) -> str:
+        """From the next start on these are not to be used, as tests found them bad; says what was done. Does not come
+        back where that ends this process."""
         ...
 
     def go_on_later(self) -> str:
@@ -85,25 +96,33 @@ class Supervisor:
         for number in SIGNALS:
             signal.signal(number, self._receive)
         unblock()
-        presence.write(self.directory, self.place.job)
+        self._record(lambda: presence.write(self.directory, self.place.job))
+        self.place.take_over(self.say)
         # A job that is queued again keeps its number, and its budget; what is launched anew begins with a whole one.
         job = self.place.job
         history = [attempt for attempt in attempts.read(self.directory) if job is not None and attempt.job == job]
+        if self._asked is not None:  # before there was anything to stop
+            return self._stopped()
         while True:
             attempt = self._attempt(command)
             decision = self._decide([*history, attempt])
-            attempts.append(self.directory, attempt, decision.why)
+            self._record(lambda: attempts.append(self.directory, attempt, decision.why))  # noqa: B023
             history.append(attempt)
             self.say(decision.why)
             if decision.next == "over":
                 return decision.status
             if decision.next == "stopped":
-                if attempts.is_forbidden(self.directory):
-                    return STOPPED
-                self.say(self.place.go_on_later())
-                return STOPPED
+                return self._stopped()
+            if attempt.bad_nodes:
+                self.say(f"{', '.join(attempt.bad_nodes)}: found bad by tests, and left out from now on")
+                self.say(self.place.leave_out(attempt.bad_nodes))
             if self._wait(decision.pause_s):
-                return STOPPED
+                return self._stopped()
+
+    def _stopped(self) -> int:
+        if not attempts.is_forbidden(self.directory):
+            self.say(self.place.go_on_later())
+        return STOPPED
 
     def _decide(self, history: list[Attempt]) -> Decision:
         decision = decide(history, self.restarts)
@@ -112,12 +131,19 @@ class Supervisor:
             return Decision("stopped", f"asked to stop, it {decision.why.partition(';')[0]}")
         return decision
 
+    def _record(self, write: Callable[[], None]) -> None:
+        """A disk that is full ends no run by what we have to say of it."""
+        try:
+            write()
+        except OSError as error:
+            self.say(f"warning: {self.directory} cannot be written ({error.strerror}): this start is not recorded")
+
     def _attempt(self, command: Sequence[str]) -> Attempt:
         began = datetime.now(UTC)
         whole = self.place.command(command)
         # In a session of its own: a terminal's Ctrl-C comes to us, and killing reaches all that it started.
-        self._process = subprocess.Popen(whole, start_new_session=True, preexec_fn=_end_with_parent)
-        silent, ask_s = False, 0.0
+        self._process = subprocess.Popen(whole, start_new_session=True, preexec_fn=_outlive_by_a_save)
+        lost, ask_s, look_s = None, 0.0, 0.0
         while (status := self._process.poll()) is None:
             if self._asked is not None and time.monotonic() >= ask_s:
                 self.place.ask_to_stop(self._process, self._asked)
@@ -125,16 +151,18 @@ class Supervisor:
                 ask_s = math.inf if self._asked == signal.SIGINT else time.monotonic() + _AGAIN_S
             if self._hurried:
                 self._kill()
-            if not silent and self._is_silent(began):
-                silent = True
-                self.say(f"no sign of life for {self.silence_s:g} s: its ranks are killed")
-                self._kill()
+            if lost is None and time.monotonic() >= look_s:
+                look_s = time.monotonic() + _LOOK_S
+                lost = self._lost(began)
+                if lost is not None:
+                    self.say(f"{lost}: its ranks are killed")
+                    self._kill()
             time.sleep(_POLL_S)
         self.place.clear()
         found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Reached(0, None)
         reason = run_files.failure(self.run_dir, began) if self.run_dir is not None and status != STOPPED else None
-        if silent and reason is None:
-            reason = f"{run_files.HUNG}: no sign of life for {self.silence_s:g} s"
+        if lost is not None and reason is None:
+            reason = f"{run_files.HUNG}: {lost}"
         return Attempt(
             began.isoformat(timespec="milliseconds"),
             datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -144,12 +172,19 @@ class Supervisor:
             reason,
             self.place.job,
             self.place.nodes,
+            run_files.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
         )
 
-    def _is_silent(self, began: datetime) -> bool:
-        """Whether the run, having said in this attempt that it lives, has said nothing for too long."""
-        beat = heartbeat.read(self.run_dir) if self.run_dir is not None else None
-        return beat is not None and began.timestamp() < beat.time < time.time() - self.silence_s
+    def _lost(self, began: datetime) -> str | None:
+        """Why this attempt will not end by itself: the run, having said that it lives, has said nothing for too long;
+        or it has found that it hangs, and a rank that stands still keeps the others' end from being seen."""
+        if self.run_dir is None:
+            return None
+        beat, now = heartbeat.read(self.run_dir), time.time()
+        if beat is not None and began.timestamp() < beat.time < now - self.silence_s:
+            return f"no sign of life for {self.silence_s:g} s"
+        found = run_files.found_to_hang(self.run_dir, began)
+        return "the run hangs" if found is not None and found.timestamp() < now - _LEAVE_S else None
 
     def _wait(self, pause_s: float) -> bool:
         """Whether a signal came in the pause."""
@@ -167,11 +202,12 @@ class Supervisor:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def _end_with_parent() -> None:
-    """Has Linux send SIGTERM when the supervisor dies: ranks that no one looks after save and stop."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _outlive_by_a_save() -> None:
+    """Ranks whose supervisor dies save and stop. srun passes this signal on; SIGTERM would have it kill them."""
+    end_with_parent(signal.SIGUSR1)
 
 
 def say(sentence: str) -> None:
     """In the job's log, where it can be told from what the command prints."""
-    print(f"launch: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} {sentence}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log may be on a disk that is full
+        print(f"launch: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} {sentence}", file=sys.stderr, flush=True)

@@ -2,6 +2,8 @@
 leave out when it goes back. All ranks come to the same, as a step's numbers are the same on all.
 """
 
+from collections import Counter
+
 from data_pipeline.batch import Batch
 from data_pipeline.errors import DataError
 from data_pipeline.loader import ChainedStreams, SampleStream
@@ -74,11 +76,16 @@ class BadSteps:
             return
         events = read_events(self._config.run.dir)
         spikes, told = (
-            {(event["step"], event["sample"]) for event in events if event["event"] == kind}
+            Counter((event["step"], event["sample"]) for event in events if event["event"] == kind)
             for kind in ("spike", "went_back")
         )
+        untold = spikes - told  # bad batches in a row have the same place, each in its turn
         for skip in self._config.run.skipped:
-            if (skip.step, skip.sample) in spikes - told:
+            place = (skip.step, skip.sample)
+            if told[place]:
+                told[place] -= 1
+            elif untold[place]:
+                untold[place] -= 1
                 self._log.event("went_back", to_step=step, **skip.model_dump())
 
     def _report(self, step: int, batch: Batch, said: str, spike: Spike | None) -> str:

@@ -1,13 +1,17 @@
 """Slurm's own commands: what is asked of them, and what they say."""
 
+import os
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 
 from pretrain.errors import ConfigError, RunError
 
-_PATIENCE_S = 60.0
-"""for a controller that is busy or being restarted"""
+_PATIENCE_S, _JOBS_PATIENCE_S = 60.0, 900.0
+"""for a controller that is busy or being restarted: a person's, and a job's"""
+_BETWEEN_S = 2.0
+_AWAY = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted")
 _DOWN = ("down", "drain", "fail", "not_responding", "no_respond", "powering", "reboot", "maint")
 
 
@@ -37,12 +41,22 @@ def job_facts(job: str) -> dict[str, str]:
 def requeue(job: str) -> str | None:
     """Has the job end here and be queued again under its number. Returns what Slurm says against it."""
     found = _run("scontrol", ["requeue", job])
+    if found.returncode == 0 or job_facts(job).get("JobState", "").startswith(("PENDING", "REQUEUE")):
+        return None
+    return _said(found)
+
+
+def exclude(job: str, nodes: Sequence[str]) -> str | None:
+    """A job that waits is not to get these nodes. Returns what Slurm says against it."""
+    found = _run("scontrol", ["update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}"])
     return None if found.returncode == 0 else _said(found)
 
 
 def signal_steps(job: str, name: str) -> None:
-    """Sends a signal to all processes of the job but its script's."""
-    _run("scancel", ["--quiet", f"--signal={name}", job])
+    """Sends a signal to all processes of the job but its script's, which KILL for the whole job would end as well."""
+    names = steps(job)
+    if names:
+        _run("scancel", ["--quiet", f"--signal={name}", *names])
 
 
 def cancel(job: str, signal: str | None = None) -> str | None:
@@ -71,16 +85,26 @@ def _is_down(state: str) -> bool:
 
 
 def _run(program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Raises ConfigError where there is no Slurm, RunError where it does not answer."""
+    """Raises ConfigError where there is no Slurm, RunError where it does not answer. A controller that is away is asked
+    again, but for what could be done twice (sbatch)."""
+    patience_s = _JOBS_PATIENCE_S if "SLURM_JOB_ID" in os.environ else _PATIENCE_S
+    end = time.monotonic() + patience_s
     try:
-        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_PATIENCE_S)
+        while True:
+            found = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=patience_s)
+            away = found.returncode != 0 and any(words in found.stderr for words in _AWAY)
+            if not away or program == "sbatch":
+                return found
+            if time.monotonic() > end:
+                raise RunError(f"Slurm does not answer: {_said(found)}")
+            time.sleep(_BETWEEN_S)
     except FileNotFoundError:
         raise ConfigError(
             f"{program} is not installed here: submit from a login node of the cluster, or use --dry-run or "
             "`pretrain launch local`"
         ) from None
     except subprocess.TimeoutExpired:
-        raise RunError(f"Slurm does not answer: {program} took more than {_PATIENCE_S:g} s") from None
+        raise RunError(f"Slurm does not answer: {program} took more than {patience_s:g} s") from None
 
 
 def _said(found: subprocess.CompletedProcess[str]) -> str:

@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from launch.checks import most_nodes
 from launch.slurm import client
@@ -12,6 +12,8 @@ from pretrain.process.slurm import hosts
 
 _PATIENCE_S = 60.0
 """for processes of a step to end, and for Slurm to end a job that is queued again"""
+_SAVE_S, _AGAIN_S = 600.0, 10.0
+"""for ranks that no one looks after to save and end; between asking them"""
 _CANCELLED = ("CANCELLED", "COMPLETING")
 
 
@@ -23,6 +25,7 @@ class Allocation:
         self.job, self.nodes = job, nodes
         self._script, self._ranks_per_node, self._config = script, ranks_per_node, config
         self._is_step = False
+        self._left_out: list[str] = []
 
     def command(self, command: Sequence[str]) -> list[str]:
         """A `command` that begins with srun gets the nodes that are up, where some may be lost."""
@@ -30,7 +33,7 @@ class Allocation:
         if self._ranks_per_node is None or self._config is None or not self._is_step:
             return list(command)
         names = hosts(self.nodes)
-        up = client.usable(names)
+        up = [name for name in client.usable(names) if name not in self._left_out]
         if len(up) == len(names):
             return list(command)
         few = most_nodes(load(RunConfig, self._config), len(up), self._ranks_per_node)
@@ -50,11 +53,40 @@ class Allocation:
             client.signal_steps(self.job, "KILL")
             time.sleep(1.0)
 
+    def take_over(self, say: Callable[[str], None]) -> None:
+        if not client.steps(self.job):
+            return
+        say("a supervisor before this one is gone: the ranks that it started save and end first")
+        end = time.monotonic() + _SAVE_S
+        while client.steps(self.job) and time.monotonic() < end:
+            client.signal_steps(self.job, "USR1")
+            time.sleep(_AGAIN_S)
+        self.clear()
+
+    def leave_out(self, nodes: Sequence[str]) -> str:
+        """The job is queued again for other nodes, unless it may go on with fewer."""
+        named = ", ".join(nodes)
+        if self._config is not None:
+            self._left_out += nodes
+            return f"it goes on without {named}"
+        if len(here := hosts(self.nodes)) > 1 and set(here) <= set(nodes):
+            return "all nodes were found bad, so it is not for one of them"
+        before = client.job_facts(self.job).get("ExcNodeList", "(null)")
+        refused = client.requeue(self.job)
+        if refused is None:  # a job that runs can't be told; one that is queued again has ended in half a minute
+            names = [*(hosts(before) if before != "(null)" else ()), *nodes]
+            refused = client.exclude(self.job, list(dict.fromkeys(names)))
+            if refused is None:
+                time.sleep(_PATIENCE_S)
+                return f"job {self.job} is queued again, without {named}"
+        return f"{named} cannot be left out ({refused})"
+
     def go_on_later(self) -> str:
         """Queued again under the same number; or, where that is not allowed, as a new job."""
-        state = client.job_facts(self.job).get("JobState", "")
-        if state.startswith(_CANCELLED):
-            return f"job {self.job} was cancelled: it is not queued again"
+        facts = client.job_facts(self.job)
+        # A job whose limit came before it had saved is ended by Slurm, too, but may be queued again.
+        if facts.get("JobState", "").startswith(_CANCELLED) and facts.get("Reason") != "TimeLimit":
+            return f"job {self.job} was ended through Slurm: it is not queued again from here"
         refused = client.requeue(self.job)
         if refused is None:
             time.sleep(_PATIENCE_S)  # in which Slurm ends this process

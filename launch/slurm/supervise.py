@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from launch import tasks
+from launch.guard import guard
 from launch.slurm.place import Allocation
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.errors import ConfigError, RunError
@@ -31,10 +32,18 @@ def main(argv: list[str]) -> int:
         place = Allocation(
             os.environ["SLURM_JOB_ID"], os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
         )
-        return Supervisor(place, options.directory, run_dir, options.restarts, SILENCE_S, say).run(command)
-    except (ConfigError, RunError) as error:
+    except ConfigError as error:
         say(str(error))
         return error.exit_status
+
+    def work() -> int:
+        try:
+            return Supervisor(place, options.directory, run_dir, options.restarts, SILENCE_S, say).run(command)
+        except (ConfigError, RunError) as error:
+            say(str(error))
+            return error.exit_status
+
+    return guard(work, say)
 
 
 if __name__ == "__main__":

@@ -60,9 +60,7 @@ def added(skipped: Skips, new: Skip) -> Skips:
 
 def given_up(skipped: Skips, step: int, settings: SpikesAct) -> str | None:
     """Why the run is not to go back from `step` once more, or None."""
-    if any(skip.step == step for skip in skipped):
-        return "and other samples at this step were bad before and were left out, so it is not for the samples alone"
-    recent = [skip.step for skip in skipped if step - settings.within_steps < skip.step < step]
+    recent = [skip.step for skip in skipped if step - settings.within_steps < skip.step <= step]
     if len(recent) < settings.most:
         return None
     steps = ", ".join(f"{step:,}" for step in recent)

@@ -57,6 +57,8 @@ def main(argv: list[str]) -> int:
                 held.renew()
 
         log = together(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
+        if reports:
+            watch.tells(log.event)
         with held or nullcontext(), log, closing(watch):
             tested.record(log)
             return train(run, log, stop)

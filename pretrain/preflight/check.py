@@ -34,7 +34,8 @@ class Preflight:
     """The same on every rank."""
 
     facts: dict[str, Any] | None
-    """plain values: `nodes`, a row for each, and what all-reduce takes over all ranks; None: nothing was tested"""
+    """plain values: `nodes`, a row for each; names of those `refused`, on which the run does not start; and what
+    all-reduce takes over all ranks. None: nothing was tested"""
     warnings: Sequence[str] = ()
 
     def record(self, log: RunLog) -> None:
@@ -53,14 +54,16 @@ def preflight(config: RunConfig, places: Sequence[Place]) -> Preflight:
         return Preflight(None)
     beat("testing the machines")
     facts, found = measure(run_dir, places)
-    refusal = _refusal(found, asked == "act")
-    if refusal is None:
-        return Preflight(facts, found.slow)
+    refused = found.wrong or (found.slow if asked == "act" else [])
+    facts["refused"] = list(dict.fromkeys(named.node for named in refused))
+    if not refused:
+        return Preflight(facts, [named.said for named in found.slow])
     leads = dist.get_rank() == 0
     lock = claim(run_dir, leads)
     with RunLog(config, plan_layout(config, len(places)), leads) as log, lock or nullcontext():
         Preflight(facts).record(log)
-        raise RunError(refusal)
+        cure = "start without it" if found.wrong else "start without it, or set health.preflight=warn"
+        raise RunError(f"preflight: {'; '.join(named.said for named in refused)}: {cure}")
 
 
 def measure(run_dir: Path, places: Sequence[Place]) -> tuple[dict[str, Any], Findings]:
@@ -84,14 +87,6 @@ def measure(run_dir: Path, places: Sequence[Place]) -> tuple[dict[str, Any], Fin
         "nodes": found.nodes,
     }
     return facts, found
-
-
-def _refusal(found: Findings, acts: bool) -> str | None:
-    if found.wrong:
-        return f"preflight: {'; '.join(found.wrong)}: start without it"
-    if found.slow and acts:
-        return f"preflight: {'; '.join(found.slow)}: start without it, or set health.preflight=warn"
-    return None
 
 
 def _disk(run_dir: Path) -> Disk | str:

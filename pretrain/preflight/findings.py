@@ -36,15 +36,23 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Named:
+    """A node, and what is wrong with it."""
+
+    node: str
+    said: str
+
+
+@dataclass(frozen=True)
 class Findings:
     """What they come to."""
 
     nodes: list[dict[str, Any]]
     """a row for each"""
-    wrong: list[str]
-    """sentences: nodes that can't be computed with"""
-    slow: list[str]
-    """sentences: nodes that are slow, or odd"""
+    wrong: list[Named]
+    """that can't be computed with"""
+    slow: list[Named]
+    """that are slow, or odd"""
 
 
 def find(measured: Sequence[Measured], places: Sequence[Place]) -> Findings:
@@ -54,15 +62,22 @@ def find(measured: Sequence[Measured], places: Sequence[Place]) -> Findings:
         by_node.setdefault(place.host, []).append(rank)
     nodes = [_row(node, ranks, [measured[rank] for rank in ranks]) for node, ranks in by_node.items()]
     wrong = [
-        f"{places[rank].host} computes wrong products of matrices (rank {rank}, local rank {places[rank].local_rank})"
-        for rank, one in enumerate(measured)
+        Named(
+            place.host, f"{place.host} computes wrong products of matrices (rank {rank}, local rank {place.local_rank})"
+        )
+        for rank, (one, place) in enumerate(zip(measured, places, strict=True))
         if not one.product_right
     ]
-    slow = [f"{row['node']}: {row['disk_trouble']}" for row in nodes if row["disk_trouble"] is not None]
-    slow += [sentence for name, factor in SLOWER.items() for sentence in _slower(nodes, name, factor)]
+    slow = [
+        Named(row["node"], f"{row['node']}: {row['disk_trouble']}") for row in nodes if row["disk_trouble"] is not None
+    ]
+    slow += [named for name, factor in SLOWER.items() for named in _slower(nodes, name, factor)]
     slow += [
-        f"the clock of {row['node']} is {abs(row['clock_s']):.3g} s {'ahead of' if row['clock_s'] > 0 else 'behind'} "
-        "the others"
+        Named(
+            row["node"],
+            f"the clock of {row['node']} is {abs(row['clock_s']):.3g} s "
+            f"{'ahead of' if row['clock_s'] > 0 else 'behind'} the others",
+        )
         for row in nodes
         if abs(row["clock_s"]) > CLOCKS_S
     ]
@@ -86,14 +101,17 @@ def _row(node: str, ranks: Sequence[int], measured: Sequence[Measured]) -> dict[
     }
 
 
-def _slower(nodes: Sequence[Mapping[str, Any]], name: str, factor: float) -> list[str]:
+def _slower(nodes: Sequence[Mapping[str, Any]], name: str, factor: float) -> list[Named]:
     speeds = [row[name] for row in nodes if row[name] is not None]
     if not speeds:
         return []
     usual = median_high(speeds)
     what, unit, units = _CALLED[name]
     return [
-        f"{row['node']} is slow: {what}, {row[name] / unit:.3g} {units} where {usual / unit:.3g} are usual"
+        Named(
+            row["node"],
+            f"{row['node']} is slow: {what}, {row[name] / unit:.3g} {units} where {usual / unit:.3g} are usual",
+        )
         for row in nodes
         if row[name] is not None and row[name] * factor < usual
     ]

@@ -11,7 +11,7 @@ reads what there is. Without a word that somebody is well, it says what it found
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from pretrain.process import beats, last_words
 from pretrain.process.beats import Beats
 from pretrain.process.hang_folder import HangFolder
 from pretrain.process.hang_report import Report, stands
-from pretrain.process.hang_verdict import judge
+from pretrain.process.hang_verdict import Verdict, judge
 from pretrain.process.place import Place
 
 _GRACE = 1 / 4  # of `hang_s`, for the others' reports
@@ -66,6 +66,9 @@ class Hang:
         self._deaf = False
         self.owns_run = False
         """nobody else writes to the run directory"""
+        self.event: Callable[..., None] | None = None
+        """writes a line of events.jsonl (name, facts), on the rank whose log is at that file; what another process adds
+        to it, that log takes for damage"""
 
     def look(self, awake_s: float) -> None:
         """Called now and then, in a thread that does nothing else, after `awake_s` in all."""
@@ -147,16 +150,20 @@ class Hang:
         verdict = judge(reports, self._places, self.hang_s, str(folder))
         self._folder.conclude(verdict.text)
         if self.owns_run:
-            last_words.events(
-                self._run_dir,
-                ("hung", verdict.facts),
-                ("failed", {"reason": verdict.sentence, "step": verdict.facts["step"]}),
-            )
+            self._tell(verdict)
             if 0 not in reports:  # it holds the lock, and may do so for ever; it ends when it wakes (`over`)
                 (self._run_dir / "lock").unlink(missing_ok=True)
         last_words.say(f"pretrain: {verdict.text}")
         time.sleep(self._grace_s)  # for the others to see that it is over, before they lose this one
         last_words.leave()
+
+    def _tell(self, verdict: Verdict) -> None:
+        lines = ("hung", verdict.facts), ("failed", {"reason": verdict.sentence, "step": verdict.facts["step"]})
+        if self.event is None:
+            last_words.events(self._run_dir, *lines)
+        else:
+            for name, facts in lines:
+                self.event(name, **facts)
 
     def _report(self, silent_s: float) -> Report:
         found, names = stands()

@@ -4,7 +4,6 @@ Ranks find each other through the environment that torchrun sets too (RANK, WORL
 MASTER_PORT). Signals go to every rank once; a rank that fails ends the others.
 """
 
-import ctypes
 import os
 import random
 import signal
@@ -14,12 +13,11 @@ import sys
 import time
 
 from pretrain.errors import ConfigError
-from pretrain.process.signals import SIGNALS, StopRequest, unblock
+from pretrain.process.signals import SIGNALS, StopRequest, end_with_parent, unblock
 
 STOPPED = 75
 _RANKS_A_CORE, _FEWEST_ALLOWED = 8, 32  # each takes half a gigabyte and a minute of a core to start
 _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
-_PR_SET_PDEATHSIG = 1
 
 
 def check_room(ranks: int) -> None:
@@ -41,7 +39,6 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
     check_room(ranks)
     port = str(free_port())
     threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    libc = ctypes.CDLL(None)
     processes: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: object) -> None:
@@ -70,7 +67,7 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
                 [sys.executable, "-m", "pretrain", *arguments],
                 env=environment,
                 process_group=0,  # so that a terminal's Ctrl-C reaches each rank once, through `forward`
-                preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # no orphans if we are killed
+                preexec_fn=lambda: end_with_parent(signal.SIGKILL),  # no orphans if we are killed
             )
         )
     unblock()

@@ -4,10 +4,12 @@ Installed before the slow imports, and held back by the launcher (`local.py`) un
 is not lost. A second Ctrl-C ends the process at once.
 """
 
+import ctypes
 import signal
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_PR_SET_PDEATHSIG = 1
 
 
 class StopRequest:
@@ -23,6 +25,11 @@ class StopRequest:
         self.requested = True
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def end_with_parent(number: int) -> None:
+    """Has Linux send this process the signal `number` when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def unblock() -> None:

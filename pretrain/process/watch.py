@@ -6,7 +6,7 @@ the rank where the run hangs (`hang.py`).
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +52,11 @@ class Watch:
         self._owns_run = True
         if self.hang is not None:
             self.hang.owns_run = True
+
+    def tells(self, event: Callable[..., None]) -> None:
+        """This process writes events.jsonl, by `event` (name, facts) alone."""
+        if self.hang is not None:
+            self.hang.event = event
 
     def __enter__(self) -> "Watch":
         global _current

@@ -255,10 +255,27 @@ def test_killed_while_going_back_it_is_the_same_run(
         assert [event["step"] for event in events(tmp_path / "run", kind)] == [BAD], kind
 
 
-def test_twice_at_the_same_step_ends_the_run_with_its_documents(write: Callable[..., Path], tmp_path: Path) -> None:
-    said = train(write("run", batches=2), ACT, status=1)
+def test_two_bad_batches_in_a_row_are_both_left_out(
+    write: Callable[..., Path], clean: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    train(write("run", batches=2), ACT)
+    run = tmp_path / "run"
+    assert_same(read_metrics(run), clean())
+    for kind in ("spike", "went_back"):
+        found = events(run, kind)
+        assert [(one["step"], one["sample"]) for one in found] == [(BAD, ROWS * (BAD - 1))] * 2, kind
+    documents = [{one["index"] for one in spike["documents"]} for spike in events(run, "spike")]
+    assert documents[0] != documents[1]
+    left_out = json.loads(command.run("data", "ledger", run, "--json").stdout)["skipped"]
+    assert [skip["tokens"] for skip in left_out] == [{"noise": TOKENS}] * 2
+
+
+def test_more_than_the_run_may_leave_out_end_it_with_their_documents(
+    write: Callable[..., Path], tmp_path: Path
+) -> None:
+    said = train(write("run", batches=2), "health.spike={name: act, window: 8, most: 1}", status=1)
     assert f"pretrain: step {BAD}: the loss is " in said
-    assert "and other samples at this step were bad before" in said
+    assert f"and the run went back from steps {BAD} already (health.spike.most=1)" in said
     assert "look at its documents (noise: noise.txt:" in said
     assert [spike["step"] for spike in events(tmp_path / "run", "spike")] == [BAD, BAD]
     assert len(events(tmp_path / "run", "went_back")) == 1

@@ -78,7 +78,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data launch",
     ),
     "launch": (
-        "demo_text run_files tasks snapshot checks presence",
+        "demo_text run_files tasks snapshot checks presence guard",
         "corpora demo arithmetic ladder attempts",
         "policy",
         "supervisor",

@@ -155,6 +155,10 @@ class Slurm:
         daemon.send_signal(number)
         daemon.wait(_ENDING_S)
 
+    def has_daemon(self, node: str) -> bool:
+        """Whether one was started there and not stopped."""
+        return node in self._daemons
+
     def processes(self, of: str = "") -> list[int]:
         """All that belong to this Slurm and have `of` in their command line: daemons, jobs and what those started."""
         mark, found = str(self.directory).encode(), []

@@ -66,12 +66,15 @@ def test_a_node_that_computes_wrongly_is_refused(asked: str, tmp_path: Path) -> 
     for _, _, refusal in ranks:
         assert refusal is not None
         assert "node1 computes wrong products of matrices (rank 1, local rank 0)" in refusal
-    assert [event["event"] for event in read_events(tmp_path / "run")] == ["preflight", "failed"]
+    tested, failed = read_events(tmp_path / "run")
+    assert (tested["event"], failed["event"]) == ("preflight", "failed")
+    assert tested["refused"] == ["node1"]
 
 
 def test_slow_nodes_and_odd_clocks_are_named_and_refused_if_asked(tmp_path: Path) -> None:
     (facts, warnings, refusal), *_ = run_ranks(3, _preflight, tmp_path / "warn", "warn", "slow")
     assert facts is not None
+    assert facts["refused"] == []
     assert refusal is None
     assert "node2 is slow: matrix products, 0.001 TFLOP/s where 1 are usual" in warnings
     assert "the clock of node0 is 7 s behind the others" in warnings

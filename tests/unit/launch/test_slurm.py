@@ -106,16 +106,66 @@ def test_a_run_that_waits_for_another_node_asks_nothing(slurm: Slurm, tmp_path: 
 
 
 def test_ranks_are_asked_to_stop_and_not_srun(slurm: Slurm, tmp_path: Path) -> None:
-    calls = slurm(scancel="true")
+    calls = slurm(scancel="true", squeue="printf '17.0\n17.batch\n'")
     place = allocation(tmp_path, shrinks=False)
     place.command(STEP)
     with subprocess.Popen(["sleep", "60"]) as process:
         place.ask_to_stop(process, signal.SIGTERM)
-        assert calls.read_text() == "scancel --quiet --signal=USR1 17\n"
+        assert calls.read_text().splitlines()[-1] == "scancel --quiet --signal=USR1 17.0"
         assert process.poll() is None
         place.command(["python", "-m", "pretrain", "data", "build"])  # no step: it is in the script itself
         place.ask_to_stop(process, signal.SIGTERM)
         assert process.wait() == -signal.SIGTERM
+
+
+def test_a_job_with_a_bad_node_is_queued_again_for_others(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = slurm(scontrol=f"test $2 = show && echo '{JOB} ExcNodeList=n[5-6]'; true")
+    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).leave_out(["n1"]) == "job 17 is queued again, without n1"
+    _, requeued, excluded = calls.read_text().splitlines()
+    assert requeued == "scontrol requeue 17"
+    assert excluded == "scontrol update JobId=17 ExcNodeList=n5,n6,n1"
+
+
+def test_where_all_nodes_are_bad_none_is_left_out(slurm: Slurm, tmp_path: Path) -> None:
+    calls = slurm(scontrol="true")
+    said = allocation(tmp_path, shrinks=False).leave_out(["n0", "n1", "n2", "n3"])
+    assert said == "all nodes were found bad, so it is not for one of them"
+    assert not calls.exists()
+
+
+def test_a_run_that_may_shrink_goes_on_without_a_bad_node(slurm: Slurm, tmp_path: Path) -> None:
+    slurm(**names_and("n0 mixed\nn1 mixed\nn2 mixed\nn3 mixed\n"))
+    place = allocation(tmp_path, shrinks=True)
+    assert place.leave_out(["n1"]) == "it goes on without n1"
+    assert place.command(STEP)[:3] == ["srun", "--nodes=2", "--nodelist=n0,n2"]
+
+
+def test_ranks_that_a_killed_supervisor_left_behind_save_and_end(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.slurm.place._AGAIN_S", 0.01)
+    gone = tmp_path / "gone"
+    slurm(squeue=f"test -e {gone} || echo 17.0", scancel=f"touch {gone}")
+    said: list[str] = []
+    allocation(tmp_path, shrinks=False).take_over(said.append)
+    assert said == ["a supervisor before this one is gone: the ranks that it started save and end first"]
+    assert gone.exists()
+    said.clear()
+    allocation(tmp_path, shrinks=False).take_over(said.append)
+    assert said == []
+
+
+def test_a_controller_that_is_away_is_asked_again(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_BETWEEN_S", 0.01)
+    away = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    back = tmp_path / "back"
+    slurm(scontrol=f"test -e {back} && echo '{JOB}' && exit; touch {back}; {away}")
+    assert client.job_facts("17")["JobState"] == "RUNNING"
 
 
 def test_a_stopped_job_is_queued_again(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +188,18 @@ def test_where_that_is_not_allowed_a_new_job_goes_on(slurm: Slurm, tmp_path: Pat
     )
 
 
-def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path) -> None:
-    calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', 'CANCELLED')}'")
+def test_so_is_one_that_saved_after_its_time_limit(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = JOB.replace("RUNNING", "COMPLETING").replace("Reason=None", "Reason=TimeLimit")
+    calls = slurm(scontrol=f"test $1 = requeue || echo '{ended}'")
+    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).go_on_later() == "job 17 is queued again"
+    assert calls.read_text().splitlines()[-1] == "scontrol requeue 17"
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])
+def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path, state: str) -> None:
+    calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', state)}'")
     assert "is not queued again" in allocation(tmp_path, shrinks=False).go_on_later()
     assert "requeue" not in calls.read_text()

@@ -1,11 +1,13 @@
 """The supervisor with commands of a line, which leave behind what a run would."""
 
+import errno
 import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,13 @@ def test_a_command_that_was_asked_to_stop_and_fails_is_not_started_again(tmp_pat
     assert "asked to stop, it failed" in said[0]
 
 
+def test_asked_to_stop_between_two_starts_it_is_to_go_on_later(tmp_path: Path) -> None:
+    script = f"test -e there && {{ sleep 1000; }}; {step(7)} touch there; exit 1"
+    status, said = supervise(tmp_path, script, during=after_start(tmp_path, signal.SIGUSR1))
+    assert status == 75
+    assert "the same command goes on" in said[-1]
+
+
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     trap = "trap '' INT; touch there; while true; do sleep 0.05; done"
     status, _ = supervise(tmp_path, trap, during=after_start(tmp_path, signal.SIGINT, times=2))
@@ -169,6 +178,55 @@ def test_ranks_that_fell_silent_are_killed(tmp_path: Path) -> None:
     assert attempts.read(tmp_path / "launch")[0].reason == "HungError: no sign of life for 1 s"
 
 
+def test_ranks_that_found_a_hang_and_do_not_leave_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_LEAVE_S", 0.5)
+    lines = [
+        {"time": datetime.now(UTC).isoformat(), "event": "hung", "step": 8},
+        {"time": datetime.now(UTC).isoformat(), "event": "failed", "reason": "the run hangs at step 8: rank 1"},
+    ]
+    told = "".join(f"echo '{json.dumps(line)}' >> events.jsonl; " for line in lines)
+    began = time.monotonic()
+    monkeypatch.setattr(supervisor, "datetime", _Earlier)
+    status, said = supervise(tmp_path, f"{told} exec sleep 60", restarts=0)
+    assert time.monotonic() - began < 20
+    assert status == 1
+    assert said[0] == "the run hangs: its ranks are killed"
+    assert attempts.read(tmp_path / "launch")[0].reason == "HungError: the run hangs at step 8: rank 1"
+
+
+class _Earlier(datetime):
+    """For whom this second has not begun yet: so that lines written by a test are of the attempt."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "_Earlier":
+        return cls.fromtimestamp(time.time() - 1, tz)
+
+
+def test_a_full_disk_under_its_records_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(attempts, "append", full)
+    monkeypatch.setattr(supervisor.presence, "write", full)
+    status, said = supervise(tmp_path, "test -e second || { touch second; exit 1; }")
+    assert status == 0
+    assert said[0].startswith(f"warning: {tmp_path}/launch cannot be written (No space left on device)")
+    assert said[-1] == "done"
+
+
+@pytest.mark.parametrize(("refused", "asked"), [(["n1"], True), ([], False), (None, False)])
+def test_nodes_that_tests_refused_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str] | None, asked: bool
+) -> None:
+    left_out: list[list[str]] = []
+    monkeypatch.setattr(Here, "leave_out", lambda self, nodes: left_out.append(list(nodes)) or "left out")
+    tested = {"time": "2999-01-01T00:00:00.000+00:00", "event": "preflight", "nodes": [], "refused": refused}
+    script = f"test -e second && exit 0; touch second; echo '{json.dumps(tested)}' >> events.jsonl; exit 1"
+    assert supervise(tmp_path, script)[0] == 0
+    assert left_out == ([["n1"]] if asked else [])
+    assert list(attempts.read(tmp_path / "launch")[0].bad_nodes) == (["n1"] if asked else [])
+
+
 def test_a_run_that_gives_no_heartbeat_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "heartbeat.json").write_text(json.dumps({"time": time.time() - 1000}))  # of an earlier start
     status, _ = supervise(tmp_path, "sleep 1", silence_s=0.2)
@@ -178,7 +236,7 @@ def test_a_run_that_gives_no_heartbeat_is_left_alone(tmp_path: Path) -> None:
 def test_the_command_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
-        supervise(tmp_path, "trap 'touch saved; exit 75' TERM; echo $$ > there; while true; do sleep 0.05; done")
+        supervise(tmp_path, "trap 'touch saved; exit 75' USR1; echo $$ > there; while true; do sleep 0.05; done")
         os._exit(0)
     while not (tmp_path / "there").exists() or not (tmp_path / "there").read_text():
         time.sleep(0.01)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrain.preflight import machine
-from pretrain.preflight.findings import Measured, find
+from pretrain.preflight.findings import Measured, Named, find
 from pretrain.preflight.machine import Disk
 from pretrain.process.place import Place
 
@@ -26,7 +26,8 @@ def measured(rank: int, **other: object) -> Measured:
 
 def found(rank: int, **other: object) -> tuple[list[str], list[str]]:
     findings = find([measured(at, **(other if at == rank else {})) for at in range(8)], PLACES)
-    return findings.wrong, findings.slow
+    assert all(named.node in named.said for named in (*findings.wrong, *findings.slow))
+    return [named.said for named in findings.wrong], [named.said for named in findings.slow]
 
 
 def test_where_all_is_well_nothing_is_named_and_each_node_has_a_row() -> None:
@@ -58,12 +59,12 @@ def test_a_little_slower_is_usual(other: dict[str, object]) -> None:
 
 def test_a_clock_that_is_off_is_named() -> None:
     findings = find([measured(rank, clock_s=-3.0 if rank in (4, 5) else 0.0) for rank in range(8)], PLACES)
-    assert findings.slow == ["the clock of node2 is 3 s behind the others"]
+    assert findings.slow == [Named("node2", "the clock of node2 is 3 s behind the others")]
 
 
 def test_of_two_nodes_the_slower_one_is_named() -> None:
     findings = find([measured(0), measured(2, product_flops=1e11)], [PLACES[0], PLACES[2]])
-    assert [sentence.split()[0] for sentence in findings.slow] == ["node1"]
+    assert [named.node for named in findings.slow] == ["node1"]
 
 
 def test_wrong_products_name_node_and_rank() -> None:

@@ -96,6 +96,17 @@ def test_a_stopped_rank_is_missing_and_all_others_end(ranks: Ranks, tmp_path: Pa
     assert ranks.hangs[2].over(), "the rank that wakes sees that it is over"
 
 
+def test_the_rank_whose_log_is_at_the_events_tells_by_it_alone(ranks: Ranks, tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+    ranks.hangs[0].event = lambda name, **facts: told.append((name, facts))
+    ranks.meet(7)
+    ranks.awake.remove(2)
+    ranks.pass_s(HANG_S + GRACE_S + 4)
+    (hung, facts), (failed, _) = told
+    assert (hung, failed, facts["step"]) == ("hung", "failed", 7)
+    assert not (tmp_path / "events.jsonl").exists()
+
+
 def test_with_the_first_rank_stopped_the_next_one_tells_and_the_lock_is_let_go(ranks: Ranks, tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     ranks.meet(7)

@@ -1,0 +1,158 @@
+"""The process that looks after a supervisor: it comes back when it is killed, and goes on when it is stopped."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launch import guard as module
+from launch.guard import guard
+from pretrain.process.signals import SIGNALS, unblock
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def lives(path: Path) -> int:
+    """How often the work has begun, this time included; it leaves its process's number."""
+    begun = len(path.read_text().split()) if path.exists() else 0
+    with path.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return begun + 1
+
+
+def beside(path: Path, does: Callable[[int], None]) -> threading.Thread:
+    """Once the work is there, `does` something to its process."""
+
+    def wait() -> None:
+        while not path.exists() or not path.read_text().endswith("\n"):
+            time.sleep(0.01)
+        does(int(path.read_text().split()[-1]))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_what_ends_by_itself_is_over() -> None:
+    said: list[str] = []
+    assert [guard(lambda: 0, said.append), guard(lambda: 75, said.append), said] == [0, 75, []]
+
+
+def test_an_error_is_the_end(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise ValueError("no")
+
+    assert guard(work, print) == 1
+    assert "ValueError: no" in capfd.readouterr().err
+
+
+def test_what_is_killed_begins_again(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def work() -> int:
+        if lives(tmp_path / "lives") == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    assert guard(work, said.append) == 0
+    assert len((tmp_path / "lives").read_text().split()) == 2
+    assert said == ["the supervisor was ended by signal 9: it begins again"]
+
+
+def test_what_is_killed_at_once_each_time_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
+
+    def work() -> int:
+        lives(tmp_path / "lives")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    said: list[str] = []
+    assert guard(work, said.append) == 137
+    assert len((tmp_path / "lives").read_text().split()) == 5
+    assert "5 times in a row" in said[-1]
+
+
+def test_what_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "_STOPPED_S", 0.2)
+    said: list[str] = []
+
+    def work() -> int:
+        lives(tmp_path / "lives")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return 7
+
+    assert guard(work, said.append) == 7
+    assert said == ["the supervisor was stopped by signal 19: it goes on in 0.2 s"]
+
+
+def _until_asked() -> int:
+    asked: list[int] = []
+    for number in SIGNALS:
+        signal.signal(number, lambda number, frame: asked.append(number))
+    unblock()
+    while not asked:
+        time.sleep(0.01)
+    return 75 if len(asked) == 1 else 1
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_goes_on_to_it_also_before_it_can_take_one(tmp_path: Path, number: int) -> None:
+    def work() -> int:
+        lives(tmp_path / "lives")
+        time.sleep(0.3)
+        return _until_asked()
+
+    thread = beside(tmp_path / "lives", lambda _: os.kill(os.getpid(), number))
+    assert guard(work, print) == 75
+    thread.join()
+
+
+def test_what_was_asked_of_one_that_was_killed_is_asked_of_the_next(tmp_path: Path) -> None:
+    def work() -> int:
+        if lives(tmp_path / "lives") == 1:
+            time.sleep(60)
+        return _until_asked()
+
+    def ask_and_kill(pid: int) -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.3)
+        os.kill(pid, signal.SIGKILL)
+
+    thread = beside(tmp_path / "lives", ask_and_kill)
+    assert guard(work, print) == 75
+    thread.join()
+
+
+def test_it_ends_with_the_guard(tmp_path: Path) -> None:
+    def work() -> int:
+        lives(tmp_path / "lives")
+        _until_asked()
+        (tmp_path / "saved").touch()
+        return 75
+
+    pid = os.fork()
+    if pid == 0:
+        guard(work, print)
+        os._exit(0)
+
+    def kill_the_guard(_: int) -> None:
+        time.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+
+    beside(tmp_path / "lives", kill_the_guard).join()
+    os.waitpid(pid, 0)
+    deadline = time.monotonic() + 10
+    while not (tmp_path / "saved").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
