@@ -32,10 +32,12 @@ def locate(name: str | Path, folder: Path | None = None) -> Path:
 
 
 def _hint(asked: str, known: dict[str, Path]) -> str:
-    """What may be meant: the same name in another folder, or names that are spelled alike."""
+    """What may be meant: the same name somewhere else, the same in another folder, or names that are spelled alike."""
     last = asked.rpartition("/")[2]
-    near = [name for name in known if last in name.split("/")] or difflib.get_close_matches(asked, known, _MOST, 0.6)
+    inside = [name for name in known if asked.endswith(f"/{name}")]
+    alike = [name for name in known if last in name.split("/")]
+    near = inside or difflib.get_close_matches(asked, alike or known, _MOST, 0 if alike else 0.6)
     if near:
-        return f"did you mean {' or '.join(near[:_MOST])}?"
+        return f"did you mean {' or '.join(near)}?"
     folders = dict.fromkeys(name.partition("/")[0] for name in known)
     return f"name a file, or one of {', '.join(f'{folder}/...' for folder in folders)}"
