@@ -3,11 +3,11 @@
 import difflib
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from pretrain.config.load import load, read
+from pretrain.config.load import load
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
 
@@ -54,14 +54,9 @@ def find_device(name: str) -> Device:
         return load(Device, path)
     if name not in device_names():
         near = difflib.get_close_matches(name.lower(), device_names(), n=3, cutoff=0.3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(device_names())}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(device_names())}."
         raise ConfigError(
-            f"no hardware is called '{name}': {hint} Another is described by a YAML file, named here by its path: "
-            f"its keys are those of {FOLDER / 'h100.yaml'}"
+            f"no hardware is called '{name}': {hint} Describe your own in a YAML file with the keys of "
+            f"{FOLDER / 'h100.yaml'}, and name it here by its path"
         )
     return load(Device, FOLDER / f"{name}.yaml")
-
-
-def as_written(name: str) -> dict[str, Any]:
-    """The tree of one that comes with the package."""
-    return read(FOLDER / f"{name}.yaml", Device)

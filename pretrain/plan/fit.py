@@ -109,8 +109,8 @@ def main(argv: list[str]) -> int:
     every = load_rows(options.rows)
     rows = every.take(every.fits)
     if options.score:
-        known = {name: one.factor for name, one in fitted_stacks().items()}
-        off = predicted(rows, constants(), known) / rows.seconds - 1
+        stored = {name: one.factor for name, one in fitted_stacks().items()}
+        off = predicted(rows, constants(), stored) / rows.seconds - 1
         print(summary("stored constants", off))
         print(*(summary(f"  {name}", off[rows.stack == name]) for name in sorted(set(rows.stack))), sep="\n")
         print(fitting(every, constants()))

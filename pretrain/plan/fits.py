@@ -16,8 +16,8 @@ _NODE = 8
 
 def check_holds(config: RunConfig, layout: Layout, own_bytes: float) -> None:
     """Raises ConfigError if what is counted of a rank (`HeldBytes`, without what libraries and the allocator take) is
-    more than the `own_bytes` of a device: naming the largest part, and the layout of as many ranks that fits with the
-    fewest changes."""
+    more than the `own_bytes` of a device: naming the largest part, and of as many ranks the layout that fits with the
+    fewest changes, and of several such that which holds most."""
     configured, own = _configured(config), Choice(layout, config.batch.micro_sequences, config.parallel.recompute)
     held = held_bytes(configured.work([own]), constants(), overhead=False)
     if held.fullest[0] <= own_bytes:
@@ -40,7 +40,7 @@ def _nearest(config: RunConfig, configured: Configured, own: Choice, own_bytes: 
     fitting = [i for i in range(len(choices)) if held[i] <= own_bytes]
     if not fitting:
         return "no layout of as many devices does: use more, or a smaller model"
-    found = choices[min(fitting, key=lambda i: (len(_changes(own, choices[i])), held[i]))]
+    found = choices[min(fitting, key=lambda i: (len(_changes(own, choices[i])), -held[i]))]
     return f"the nearest that does: {' '.join(_changes(own, found))}"
 
 

@@ -7,6 +7,7 @@ from math import gcd
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
@@ -16,7 +17,6 @@ from pretrain.plan.estimate.configured import RECOMPUTE, Choice, Configured
 from pretrain.plan.estimate.constants import Fitted, constants
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
-from pretrain.plan.estimate.work import Array
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.ramp import batch_sizes
 
@@ -181,7 +181,7 @@ def near_counts(gpus: int) -> list[int]:
     return sorted(smooth, key=lambda n: (abs(n - gpus), n))[:24]
 
 
-def _differing(choices: Sequence[Choice], order: Array, top: int) -> list[int]:
+def _differing(choices: Sequence[Choice], order: NDArray[np.intp], top: int) -> list[int]:
     """The first `top` of `order` of which no two have the same layout."""
     seen, kept = set(), []
     for index in map(int, order):

@@ -102,7 +102,8 @@ def _product(work: Work, c: Constants, m: Array, n: Array, k: Array) -> Array:
     share = c.per_generation("matmul", work.generation)
     speed = work.peak_flops * share * np.where(work.fp8 > 0, 2 * c.fp8_share, 1.0)
     moved = (m * n + m * k + k * n) * work.width / (work.memory_bytes_per_s * c.memory_share)
-    return np.maximum(flops / speed, moved) + c.launch_s
+    slower: Array = np.maximum(flops / speed, moved)
+    return slower + c.launch_s
 
 
 def _attention(work: Work, c: Constants, queries: Array, length: Array, keys: Array) -> tuple[Array, Array]:

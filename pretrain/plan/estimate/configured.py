@@ -63,13 +63,15 @@ class Sizes:
         ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
         of_stage = np.searchsorted(ends, np.arange(1, ends[-1] + 1)) % pipeline  # stage of each layer
         first = np.concatenate([[0], of_stage, [pipeline - 1]])
-        shared, whole = (np.bincount(first, values, pipeline) for values in (self.shared, self.whole))
+        shared, whole = (np.bincount(first, values, pipeline).astype(float) for values in (self.shared, self.whole))
         if pipeline > 1:
             shared[-1] += self.tied
         encoder = self.model.stacks[0]
         layers = np.stack([np.bincount(part, minlength=pipeline) for part in (of_stage[:encoder], of_stage[encoder:])])
         embeds, predicts = np.eye(pipeline)[0], np.eye(pipeline)[-1]
-        found = Stages(np.ones(pipeline), layers.astype(float), shared, whole, embeds, predicts, np.arange(pipeline))
+        found = Stages(
+            np.ones(pipeline), layers.astype(float), shared, whole, embeds, predicts, np.arange(pipeline) + 0.0
+        )
         if self.model.is_encoder_decoder or pipeline <= 3:
             return found
         kept = [0, 1, pipeline - 1]  # those between the ends are alike

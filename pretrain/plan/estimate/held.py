@@ -59,7 +59,7 @@ def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered = np.where((work.zero == 3)[:, None], 2 * work.width[:, None] * (work.parameters - shared) / layers, 0.0)
-    moving = 2 * _hidden(work, sum(stack.length for stack in work.stacks))[:, None] * (work.pipeline > 1)[:, None]
+    moving = 2 * _hidden(work, work.length)[:, None] * (work.pipeline > 1)[:, None]
     buffers = gathered + moving
     if overhead:
         buffers = buffers + c.overhead_gib * 2**30 + c.fragments * (kept + working)

@@ -57,7 +57,7 @@ def context(work: Work, c: Constants, at: Links, stack: Stack) -> Array:
 
 def pipeline(work: Work, c: Constants, at: Links) -> Array:
     """Of one micro-batch on one stage: its hidden states sent on, and their gradients back, of each chunk."""
-    positions = work.micro * sum(stack.length for stack in work.stacks) / work.context
+    positions = work.micro * work.length / work.context
     moved = positions * work.hidden * work.width / work.slices
     there = c.pipeline_exposed * 2 * (moved / at.pipeline + c.message_s)
     return np.where(work.pipeline > 1, work.virtual * there, 0.0)

@@ -113,6 +113,11 @@ class Work:
         return self.sequences / (self.data * self.micro)
 
     @property
+    def length(self) -> Array:
+        """Positions of a sequence, of both stacks together: what travels between stages."""
+        return sum((stack.length for stack in self.stacks), np.zeros_like(self.hidden))
+
+    @property
     def slices(self) -> Array:
         """Parts of a sequence's hidden states outside of matrix products: sequence parallelism."""
         return np.where(self.sequence > 0, self.tensor, 1.0)

@@ -81,7 +81,7 @@ def test_numbers_that_forbid_good_layouts_are_named() -> None:
 
 
 def test_a_run_that_does_not_fit_names_the_part_and_the_nearest_layout_that_does() -> None:
-    asked = ("batch.ramp=null", "parallel.tensor=2", "batch.micro_sequences=8", "parallel.recompute=none")
+    asked = ("batch.ramp=null", "parallel.tensor=2", "batch.micro_sequences=16", "parallel.recompute=none")
     run = gpt3("6.7b", *asked)
     layout = plan_layout(run, 16)
     with pytest.raises(ConfigError, match=r"does not fit in memory: tp2\S* holds .* most of it activations") as caught:
