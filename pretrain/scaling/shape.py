@@ -14,7 +14,7 @@ from pretrain.errors import ConfigError
 from pretrain.scaling.size import parameters_at_work
 
 _OFF = 0.1  # of the size, at most
-_ASPECT = 0.03  # how much a shape's being off the base's weighs against its size's being off
+_ASPECT = 0.05  # how much the square of a logarithm of the shape's being off weighs against the size's
 _MOST_LAYERS, _MOST_HEADS = 400, 1024
 
 
@@ -42,8 +42,8 @@ def _shapes(base: Model, parameters: float) -> Iterator[tuple[float, int, int]]:
         for layers in (nearest, nearest + 1):
             if 1 <= layers <= _MOST_LAYERS:
                 off = abs(math.log((one + (layers - 1) * (two - one)) / parameters))
-                aspect = abs(math.log(heads / layers * base.layers / base.heads))
-                yield off + _ASPECT * aspect, heads, layers
+                aspect = math.log(heads / layers * base.layers / base.heads)
+                yield off + _ASPECT * aspect**2, heads, layers
 
 
 def _model(base: Model, heads: int, layers: int) -> Model:

@@ -17,7 +17,7 @@ from pretrain.scaling.law import Law
 from pretrain.scaling.points import Points
 from pretrain.scaling.predict import best_parameters
 
-_WIDE, _PHONE, _PANEL = (10.3, 4.4), (3.6, 3.4), (4.9, 3.1)
+_WIDE, _PHONE, _PANEL = (10.3, 4.4), (3.6, 3.4), (3.3, 2.6)
 """inches, 96 pixels each"""
 _NAMED = 8  # sizes that a legend has room for
 _FURTHER = 10  # times the compute of the largest run, up to which curves are drawn
@@ -46,7 +46,7 @@ def residuals(law: Law) -> str:
                 [row.run.flops for row in rows], [100 * row.error for row in rows], s=26, facecolors="none",
                 edgecolors=ORANGE, linewidths=1.2, label="backtest",
             )  # fmt: skip
-            axes.legend()
+            axes.legend(fontsize=7.5, handlelength=1.6)
         axes.set_title("off by, % of the loss")
         _compute_axis(axes)
         return svg(figure)
@@ -92,7 +92,7 @@ def best_sizes(law: Law) -> str:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: compact(number)))
-        axes.legend()
+        axes.legend(fontsize=7.5, handlelength=1.6)
         _compute_axis(axes)
         return svg(figure)
 
@@ -152,5 +152,5 @@ def _compute_axis(axes: Axes) -> None:
 
 
 def _few_ticks(axes: Axes) -> None:
-    axes.xaxis.set_major_locator(LogLocator(numticks=6))
+    axes.xaxis.set_major_locator(LogLocator(numticks=5))
     axes.xaxis.set_minor_formatter(NullFormatter())
