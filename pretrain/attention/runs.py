@@ -36,13 +36,18 @@ def by_runs(attend: Callable[..., Tensor], q_BHSD: Tensor, k_BHSD: Tensor, v_BHS
     if all(list(row) == [(0, length)] for row in runs):
         return attend(q_BHSD, k_BHSD, v_BHSD)
     rows = []
-    for row, *tensors in zip(runs, *(x.split(1) for x in (q_BHSD, k_BHSD, v_BHSD)), strict=True):
+    for row, q_row, k_row, v_row in zip(runs, q_BHSD.split(1), k_BHSD.split(1), v_BHSD.split(1), strict=True):
         bounds = [0, *(bound for run in row for bound in run), length]
         sizes = [end - begin for begin, end in pairwise(bounds)]  # of padding, run, padding, ...
-        pieces = zip(*(x.split(sizes, dim=2) for x in tensors), strict=True)
-        found = [attend(q, k, v) if place % 2 else torch.zeros_like(q) for place, (q, k, v) in enumerate(pieces)]
+        pieces = zip(*(x.split(sizes, dim=2) for x in (q_row, k_row, v_row)), strict=True)
+        found = [attend(q, k, v) if place % 2 else _nothing(q) for place, (q, k, v) in enumerate(pieces)]
         rows.append(torch.cat(found, dim=2))
     return torch.cat(rows)
+
+
+def _nothing(q: Tensor) -> Tensor:
+    """Zeros that depend on `q`, so that a rank whose rows are all padding has a backward pass like the others."""
+    return torch.zeros_like(q) + q[..., :0].sum()
 
 
 def seen_in_runs(runs: Runs, length: int, seen: Callable[[int], Tensor], device: torch.device) -> Tensor:

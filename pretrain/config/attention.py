@@ -54,7 +54,7 @@ class Banded(PatternSettings):
         return one_side if causal else 2 * one_side - 1
 
     def scaled(self, length: int, of: int) -> Self:
-        return self if self.window is None else Banded(window=width(self.window, length, of))
+        return self if self.window is None else self.model_copy(update={"window": width(self.window, length, of)})
 
 
 def _short(settings: PatternSettings) -> Any:
@@ -92,10 +92,9 @@ def check(settings: PatternSettings, length: int, encoder: bool, decoder: bool) 
     settings.check(length, encoder, decoder)
 
 
-_NamesOne = (Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short))
 _Plain = Dense | Banded | Strided | Fixed | Dilated | LocalGlobal | Blocks | BigBird | Function
-OfHead = Annotated[_Plain, *_NamesOne]
-Pattern = Annotated[_Plain | Heads, *_NamesOne]
+OfHead = Annotated[_Plain, Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short)]
+Pattern = Annotated[_Plain | Heads, Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short)]
 Heads.model_rebuild()
 
 

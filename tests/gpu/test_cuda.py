@@ -16,6 +16,10 @@ from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
 from pretrain.config.attention import Banded, Dense
+from pretrain.config.patterns.bands import LocalGlobal
+from pretrain.config.patterns.base import PatternSettings
+from pretrain.config.patterns.blocks import BigBird
+from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.observe.own_seconds import ProductSeconds
 from pretrain.preflight import machine
 from pretrain.random.dropout import Dropout
@@ -97,6 +101,24 @@ def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.d
     _assert_near(found, expected, TOLERANCE[dtype])
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
         _assert_near(gradient, expected_gradient, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Strided(stride=16), Fixed(stride=16, summary=2), LocalGlobal(window=16, tokens=4), BigBird(block=16)],
+    ids=lambda settings: settings.name,
+)
+def test_patterns_of_several_parts_are_those_of_the_cpu(settings: PatternSettings) -> None:
+    random = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(2, 3, 600, 64, generator=random, requires_grad=True) for _ in range(3)]
+    on_device = [x.detach().to("cuda").requires_grad_() for x in inputs]
+    heads = HeadPatterns(settings, 0, 3, 0, True)
+    expected, found = (heads.attend(*x, 64**-0.5, F.scaled_dot_product_attention, None) for x in (inputs, on_device))
+    _assert_near(found, expected, TOLERANCE[torch.float32])
+    expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
+    gradients = torch.autograd.grad(found.square().sum(), on_device)
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        _assert_near(gradient, expected_gradient, TOLERANCE[torch.float32])
 
 
 def _assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:

@@ -29,7 +29,7 @@ _SHORT = 256
 class Make(Protocol):
     """The parts of a sequence of `length` positions; `before`: of a decoder, without what comes later."""
 
-    def __call__(self, settings: Any, length: int, before: bool) -> Iterator[Part]: ...
+    def __call__(self, settings: Any, length: int, before: bool, /) -> Iterator[Part]: ...
 
 
 def _dense(settings: Dense, length: int, before: bool) -> Iterator[Part]:
