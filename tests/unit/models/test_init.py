@@ -90,10 +90,12 @@ def test_constants_are_as_declared() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_biases_begin_as_zeros_and_norms_as_ones(family: str) -> None:
-    for d in declared(family_config(family).model):
+def test_biases_begin_as_zeros_and_gains_of_norms_as_ones(family: str) -> None:
+    model = family_config(family).model
+    kept = 0.0 if model.norm_type == "rms_zero_centered" else 1.0  # the gain, or what it is more than one
+    for d in declared(model):
         if not d.matrix:
-            assert d.init == Constant(0.0 if d.name.endswith("bias") else 1.0), d.name
+            assert d.init == Constant(0.0 if d.name.endswith("bias") else kept), d.name
 
 
 def test_normal_values_are_scaled_by_their_deviation() -> None:
