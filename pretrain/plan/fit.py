@@ -30,6 +30,7 @@ _HUBER = 0.05  # relative errors beyond this count less
 _CONSTANT_PULL, _FACTOR_PULL = 0.02, 0.2  # towards where constants start, and factors towards 1
 _SHARE = 30  # rows of one stack that count fully; more of them share their weight
 _FOLDS = 6
+_SWEEP = 4  # layouts that a sweep has at least
 
 _HEADER = """\
 # Written by `python -m pretrain.plan.fit ROWS.csv --write`: of each software stack, how many times the estimate its
@@ -99,6 +100,29 @@ def fitting(rows: Rows, c: Constants) -> str:
     )
 
 
+def peaks(rows: Rows, c: Constants) -> str:
+    """One line about published peaks of memory."""
+    told = ~np.isnan(rows.held_bytes)
+    off = np.abs(held_bytes(rows.work, c).fullest[told] / rows.held_bytes[told] - 1)
+    return f"{len(off)} peaks of memory: median {np.median(off):.1%}, within 10% {np.mean(off < 0.1):.0%}"
+
+
+def sweeps(rows: Rows, c: Constants, factors: Factors) -> str:
+    """One line about the first choice among the layouts of each published sweep: how much slower it was than the best
+    that was measured, and whether it ran at all."""
+    work, seconds = rows.work, predicted(rows, c, factors)
+    fits = held_bytes(work, c).fullest <= rows.memory_bytes
+    keys = list(zip(rows.stack, rows.model, work.world, work.sequences, work.labels, work.fp8, strict=True))
+    losses = []
+    for key in dict.fromkeys(keys):
+        sweep = np.array([one == key for one in keys])
+        if (sweep & rows.fits).sum() >= _SWEEP:
+            pick = int(np.where(sweep & fits, seconds, np.inf).argmin())
+            losses.append(rows.seconds[pick] / rows.seconds[sweep & rows.fits].min() - 1)
+    ran = np.array(losses)[~np.isnan(losses)]
+    return f"first choice in {len(losses)} sweeps: ran in {len(ran)}, there at most {ran.max():.1%} behind the fastest"
+
+
 def main(argv: list[str]) -> int:
     """See above."""
     parser = argparse.ArgumentParser(prog="python -m pretrain.plan.fit", description=__doc__)
@@ -113,7 +137,8 @@ def main(argv: list[str]) -> int:
         off = predicted(rows, constants(), stored) / rows.seconds - 1
         print(summary("stored constants", off))
         print(*(summary(f"  {name}", off[rows.stack == name]) for name in sorted(set(rows.stack))), sep="\n")
-        print(fitting(every, constants()))
+        print(fitting(every, constants()), peaks(every, constants()), sep="\n")
+        print(sweeps(every, constants(), stored))
         return 0
     c, factors = fit(rows)
     print(summary("seen", predicted(rows, c, factors) / rows.seconds - 1))

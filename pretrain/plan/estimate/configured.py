@@ -70,7 +70,13 @@ class Sizes:
         layers = np.stack([np.bincount(part, minlength=pipeline) for part in (of_stage[:encoder], of_stage[encoder:])])
         embeds, predicts = np.eye(pipeline)[0], np.eye(pipeline)[-1]
         found = Stages(
-            np.ones(pipeline), layers.astype(float), shared, whole, embeds, predicts, np.arange(pipeline) + 0.0
+            np.ones(pipeline),
+            layers.astype(float),
+            shared,
+            whole,
+            embeds,
+            predicts,
+            np.arange(pipeline, dtype=np.float64),
         )
         if self.model.is_encoder_decoder or pipeline <= 3:
             return found
