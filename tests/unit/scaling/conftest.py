@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pretrain.scaling.law import Law, law_of
 from pretrain.scaling.points import Points, RunPoint
 
 Made = Callable[..., Points]
@@ -15,7 +16,7 @@ def chinchilla_loss(parameters: float, tokens: float) -> float:
     return 1.8 + 480 / parameters**0.35 + 2100 / tokens**0.37
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def made() -> Made:
     """Points of `loss`, with a noise of so much."""
 
@@ -46,3 +47,9 @@ def reference() -> Path:
     if not folder.is_dir():
         pytest.skip("no published runs beside the repository")
     return folder
+
+
+@pytest.fixture(scope="session")
+def law(made: Made) -> Law:
+    """Of points without noise."""
+    return law_of(made(), "made", samples=0)

@@ -1,13 +1,14 @@
 """What a law says of runs that were not made, and when it says no bare number."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pretrain.errors import ConfigError
-from pretrain.scaling.law import law_of, read
-from pretrain.scaling.points import Points, RunPoint
+from pretrain.scaling.law import Law, law_of, read
+from pretrain.scaling.points import Points
 from pretrain.scaling.predict import predict
 from tests.unit.scaling.conftest import Made, chinchilla_loss
 
@@ -18,16 +19,15 @@ def best_size(flops: float) -> float:
     return float(factor * (flops / 6) ** (0.37 / (0.35 + 0.37)))
 
 
-def test_the_best_size_for_a_compute_is_that_of_the_closed_form(made: Made) -> None:
-    found = predict(law_of(made(), "made", samples=0), flops=5e20)
+def test_the_best_size_for_a_compute_is_that_of_the_closed_form(law: Law) -> None:
+    found = predict(law, flops=5e20)
     assert found.parameters == pytest.approx(best_size(5e20), rel=0.02)
     assert 6 * found.parameters * found.tokens == pytest.approx(5e20)
     assert found.loss == pytest.approx(chinchilla_loss(found.parameters, found.tokens), rel=1e-4)
     assert found.chosen == ("parameters", "tokens")
 
 
-def test_tokens_for_a_size_are_those_with_which_it_is_the_best_one(made: Made) -> None:
-    law = law_of(made(), "made", samples=0)
+def test_tokens_for_a_size_are_those_with_which_it_is_the_best_one(law: Law) -> None:
     by_size = predict(law, parameters=1e9)
     assert predict(law, flops=by_size.flops).parameters == pytest.approx(1e9, rel=0.02)
     by_tokens = predict(law, tokens=by_size.tokens)
@@ -35,14 +35,14 @@ def test_tokens_for_a_size_are_those_with_which_it_is_the_best_one(made: Made) -
     assert (by_size.chosen, by_tokens.chosen) == (("tokens",), ("parameters",))
 
 
-def test_a_size_with_its_tokens_is_predicted_as_it_is(made: Made) -> None:
-    found = predict(law_of(made(), "made", samples=0), parameters=1.6e9, tokens=1e10)
+def test_a_size_with_its_tokens_is_predicted_as_it_is(law: Law) -> None:
+    found = predict(law, parameters=1.6e9, tokens=1e10)
     assert found.loss == pytest.approx(chinchilla_loss(1.6e9, 1e10), rel=1e-4)
     assert "compute" not in found.by_form  # which knows of compute that is spent well
 
 
 def test_beyond_ten_times_the_compute_there_is_an_interval_and_no_number(made: Made) -> None:
-    law = law_of(made(noise=0.002), "made", samples=10)
+    law = law_of(made(noise=0.002), "made", samples=4)
     near, far = (predict(law, flops=times * law.points.most_flops) for times in (9, 11))
     assert near.loss is not None
     assert near.low < near.loss < near.high
@@ -59,17 +59,18 @@ def test_a_law_whose_backtest_misses_gives_no_number(made: Made) -> None:
     assert found.high / found.low > 1.06
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_truth_for_noisy_runs(made: Made) -> None:
-    law = law_of(made(noise=0.005), "made", samples=10)
+    law = law_of(made(noise=0.005), "made", samples=5)
     found = predict(law, parameters=2e9, tokens=4e10)
     assert found.low < chinchilla_loss(2e9, 4e10) < found.high
 
 
-def test_rates_go_on_with_size_as_the_runs_own(made: Made) -> None:
-    runs = (RunPoint(r.parameters, r.tokens, r.loss, r.flops, r.name, 3 * r.parameters**-0.4) for r in made().runs)
-    found = predict(law_of(Points(tuple(runs)), "made", samples=0), parameters=1e9, tokens=1e10)
+def test_rates_go_on_with_size_as_the_runs_own(law: Law) -> None:
+    runs = tuple(replace(run, learning_rate=3 * run.parameters**-0.4) for run in law.points.runs)
+    found = predict(replace(law, points=Points(runs)), parameters=1e9, tokens=1e10)
     assert found.learning_rate == pytest.approx(3 * 1e9**-0.4)
-    assert predict(law_of(made(), "made", samples=0), parameters=1e9, tokens=1e10).learning_rate is None
+    assert predict(law, parameters=1e9, tokens=1e10).learning_rate is None
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,9 @@ def test_rates_go_on_with_size_as_the_runs_own(made: Made) -> None:
         ({"flops": math.inf}, "are numbers above 0"),
     ],
 )
-def test_what_says_too_little_or_too_much_is_refused(asked: dict[str, float], said: str, made: Made) -> None:
+def test_what_says_too_little_or_too_much_is_refused(asked: dict[str, float], said: str, law: Law) -> None:
     with pytest.raises(ConfigError, match=said):
-        predict(law_of(made(), "made", samples=0), **asked)
+        predict(law, **asked)
 
 
 def test_a_law_by_compute_alone_says_why_it_knows_no_sizes(made: Made) -> None:

@@ -43,7 +43,9 @@ def test_olmo_runs_up_to_1b_predict_3b_from_chinchillas_tokens_on(reference: Pat
     assert max(abs(error) for ratio, error in judged.items() if ratio >= 20) < 0.012
 
 
-@pytest.mark.parametrize("dataset", ["c4_original", "rpj", "rw_original"])
+@pytest.mark.parametrize(
+    "dataset", ["c4_original", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rpj", "rw_original"))]
+)
 def test_gadre_runs_up_to_411m_predict_1b(reference: Path, dataset: str) -> None:
     with (reference / "gadre_points.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["dataset"] == dataset and "c4_val" in line["eval"]]
