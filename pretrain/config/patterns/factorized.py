@@ -1,6 +1,7 @@
 """The two patterns of the Sparse Transformer (Child et al. 2019, arXiv 1904.10509, section 4): what is near, and every
 so many positions one that stands for what is far."""
 
+from math import sqrt
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -83,7 +84,7 @@ class Fixed(PatternSettings):
 
 def _scaled_stride(stride: int, length: int, of: int) -> int:
     """As the root of the length, so that near and far keys stay in proportion; and some are far."""
-    return max(2, min(length // 2, round(stride * (length / of) ** 0.5)))
+    return max(2, min(length // 2, round(stride * sqrt(length / of))))
 
 
 def _stride_fits(stride: int, length: int) -> None:
