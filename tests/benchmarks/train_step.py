@@ -36,6 +36,7 @@ from transformers import GPT2LMHeadModel
 from data_pipeline.batch import Rows
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.gpt2 import hf_config, links
+from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
@@ -75,7 +76,7 @@ def main() -> None:
     device = devices.install()
     if device.type != options.device:
         sys.exit(f"this process runs on {device.type}, not on {options.device}")
-    devices.join(600)
+    devices.join(Health())
     print(_surroundings(options, device))
     for shape in options.shape:
         config = _config(shape, options)

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
@@ -111,7 +112,7 @@ def _on_cpu(options: argparse.Namespace) -> None:
 
 def _on_gpu(options: argparse.Namespace) -> None:
     device = devices.install()
-    devices.join(600)
+    devices.join(Health())
     print("| size | sharding | tokens/s | GiB of GPU memory at most |\n|---|---|---|---|")
     for size in options.sizes.split(","):
         for name, parallel in {**SHARDINGS, **OFFLOADED}.items():

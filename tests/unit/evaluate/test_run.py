@@ -275,3 +275,26 @@ def test_examples_that_are_no_documents_are_told(engine: FakeEngine, tokenizer: 
     record = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [one["where"] for one in record["not_shown"]["piqa"]] == [one.where for one in scored.not_shown["piqa"]]
     assert "as they are no documents" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_data_ranks_that_share_weights_call_the_engine_equally_often(
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer
+) -> None:
+    """Though one has choices that share a context, and the other targets by themselves."""
+    context = list(range(60, 80))
+    asked: list[list[Any]] = [[(context, [5]), (context, [6])], [(context[:length], [7]) for length in (9, 12, 15, 18)]]
+
+    def call(engine: FakeEngine, shares: bool = True) -> tuple[list[str], list[list[float]]]:
+        calls: list[str] = []
+        score, follow, engine.shares_weights = engine.score, engine.follow, shares
+        engine.score = lambda rows: (calls.append("score"), score(rows))[1]  # type: ignore[func-returns-value, method-assign]
+        engine.follow = lambda *given: (calls.append("follow"), follow(*given))[1]  # type: ignore[func-returns-value, method-assign]
+        pairs = asked[engine.data_rank]
+        scorer = CausalScorer(engine, tokenizer, LENGTH, 40)  # type: ignore[arg-type]
+        return calls, scorer.score(pairs, [0] * 2 if engine.data_rank == 0 else None).tolist()
+
+    together = on_ranks(model, 2, call)
+    assert together[0][0] == together[1][0]
+    assert set(together[0][0]) == {"score", "follow"}
+    for rank, (_, found) in enumerate(together):
+        assert found == call(FakeEngine(model, rank), shares=False)[1]
