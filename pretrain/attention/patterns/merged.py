@@ -114,7 +114,8 @@ def _scores(q: Tensor, k: Tensor, part: Part, scale: float) -> Tensor:
 
 def _gathered(x_SND: Tensor, places: Places) -> Tensor:
     """[G, N, Q, D], of places [G, Q]."""
-    return x_SND[places.on(x_SND.device)].unflatten(0, places.shape).transpose(1, 2)
+    found = x_SND[places.on(x_SND.device)]
+    return found.view(*places.shape, *x_SND.shape[1:]).transpose(1, 2)
 
 
 def _bias(part: Part, like: Tensor) -> Tensor | None:

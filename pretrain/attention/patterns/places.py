@@ -30,7 +30,7 @@ class Places:
         """[G, N, Q, D], a view where it can be one."""
         if self._even is not None:
             return self._view(x_SND, *self.shape)
-        return x_SND.index_select(0, self._flat).unflatten(0, self.shape).transpose(1, 2)
+        return x_SND.index_select(0, self._flat).view(*self.shape, *x_SND.shape[1:]).transpose(1, 2)
 
     def write(self, x_SND: Tensor, values_GNQD: Tensor) -> None:
         """Of positions that occur once."""
@@ -60,7 +60,7 @@ class Places:
         """(first, distance between groups, distance within a group), if the positions are just these, and no position
         occurs twice but by windows of neighbours that overlap."""
         p = self.positions
-        first, groups, size = int(p[0, 0]), *p.shape
+        first, (groups, size) = int(p[0, 0]), self.shape
         between, step = (int(p[1, 0]) - first if groups > 1 else 1), (int(p[0, 1]) - first if size > 1 else 1)
         if between < 1 or step < 1 or not (step == 1 or groups == 1 or groups * between <= step):
             return None
