@@ -91,7 +91,7 @@ def _lines(law: Law, found: Prediction) -> list[str]:
         lines.append(f"loss        within {found.low:.4f} to {found.high:.4f}; no single number, as")
         lines += [f"            {reason}" for reason in found.reasons]
     lines += [
-        f"{'  by ' + name:<12}{one.value:.4f}, within {one.low:.4f} to {one.high:.4f}"
+        f"{'':<12}{name}: {one.value:.4f}, within {one.low:.4f} to {one.high:.4f}"
         for name, one in (found.by_form.items() if found.loss is not None else ())
     ]
     if found.learning_rate is not None:

@@ -54,7 +54,7 @@ def settings(rule: str, parameters: float, width: int, base: RunConfig) -> Setti
 
 
 def olmo_rate(parameters: float) -> float:
-    return _OLMO_RATE * (parameters / _OLMO_PARAMETERS) ** (-1 / 3) / 2
+    return float(_OLMO_RATE * (parameters / _OLMO_PARAMETERS) ** (-1 / 3) / 2)
 
 
 def gpt3_rate(parameters: float) -> float:
