@@ -81,7 +81,7 @@ def _said(settings: dict[str, Any]) -> str:
         for key, value in settings.items()
         if key != "name"
     ]
-    return settings["name"] + (f"({', '.join(inner)})" if inner else "")
+    return str(settings["name"]) + (f"({', '.join(inner)})" if inner else "")
 
 
 def _shares(seen: Any, length: int, causal: bool) -> Shares:
@@ -98,7 +98,7 @@ def _shares(seen: Any, length: int, causal: bool) -> Shares:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--png", type=Path)

@@ -39,7 +39,7 @@ class HeadPatterns:
         if len(alike) == 1:
             return self._alone(q_BHQD, k_BHKD, v_BHKD, next(iter(alike)), scale, kernel)
         found = [
-            self._alone(*(x[:, places] for x in (q_BHQD, k_BHKD, v_BHKD)), seen, scale, kernel)
+            self._alone(q_BHQD[:, places], k_BHKD[:, places], v_BHKD[:, places], seen, scale, kernel)
             for seen, places in alike.items()
         ]
         order = torch.tensor([place for places in alike.values() for place in places], device=q_BHQD.device).argsort()

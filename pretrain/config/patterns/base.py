@@ -14,6 +14,8 @@ class Sees(Protocol):
         """Bool: whether the query at one position sees the key at another. Positions are integers, or arrays or tensors
         of them that broadcast. Of a pattern that hides nothing, a plain True."""
 
+    def __hash__(self) -> int: ...
+
 
 class PatternSettings(Section):
     """Settings of a pattern, for all heads of a layer."""
