@@ -50,7 +50,7 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
 
 def model_of(config: Gemma3TextConfig) -> dict[str, Any]:
     """Our `model` section."""
-    rope = config.rope_parameters
+    rope: Any = config.rope_parameters
     positions = llama_kin.positions(rope["full_attention"])
     local = llama_kin.positions(rope["sliding_attention"])
     if local != positions:

@@ -18,7 +18,8 @@ HEADS = ("lm_head.",)
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
     """Every field stated: class defaults are not relied on. Raises ConfigError for a model GPT-2 cannot express."""
-    check(model, "GPT-2", ACTIVATIONS, norm="pre", **{"positions.name": "learned"}, ffn_dropout=0.0)
+    wanted: dict[str, Any] = {"norm": "pre", "positions.name": "learned", "ffn_dropout": 0.0}
+    check(model, "GPT-2", ACTIVATIONS, **wanted)
     check_heads(model, "GPT-2")
     return GPT2Config(
         **shared_fields(model, specials),

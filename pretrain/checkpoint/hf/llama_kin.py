@@ -76,7 +76,7 @@ def rope(model: Model) -> dict[str, Any]:
     return found
 
 
-def positions(found: dict[str, Any]) -> dict[str, Any]:
+def positions(found: Any) -> dict[str, Any]:
     """Our `model.positions`, of their `rope_parameters`. Raises ConfigError for a scaling that is not known here."""
     kind = found.get("rope_type", "default")
     ours: dict[str, Any] = {"name": "rotary", "base": found["rope_theta"]}
