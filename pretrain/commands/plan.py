@@ -1,13 +1,14 @@
-"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`"""
+"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`, or `--show-attention`"""
 
 import argparse
 import json
+from pathlib import Path
 
 from pretrain.commands.arguments import Parser, count
 
 
 def main(argv: list[str]) -> int:
-    """Prints the layouts that suit, the best first."""
+    """Prints the layouts that suit, the best first; or who sees whom."""
     parser = Parser(
         "plan",
         "Says which layout suits a run on a cluster: seconds a step, memory of a rank, days and cost, before any is "
@@ -16,11 +17,12 @@ def main(argv: list[str]) -> int:
             "gpt3/6.7b --gpus 64 --hardware a100-80",
             "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
             "gpt3/13b --gpus 128 --hardware ours.yaml --target cost --json",
+            "sparse-transformer/enwik8 --show-attention",
         ),
     )
     parser.add_config("YAML file", "batch.sequences=1536")
-    parser.add_argument("--gpus", type=count, required=True, help="devices of the run")
-    parser.add_argument("--hardware", type=str, required=True, metavar="NAME", help="such as h100, or a YAML file")
+    parser.add_argument("--gpus", type=count, help="devices of the run")
+    parser.add_argument("--hardware", type=str, metavar="NAME", help="such as h100, or a YAML file")
     parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
     parser.add_argument(
         "--target",
@@ -39,7 +41,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--failures-per-gpu-hour", type=_amount, help="default: Llama 3's")
     parser.add_argument("--explain", action="store_true", help="show the parts of time and memory")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    parser.add_argument(
+        "--show-attention", action="store_true", help="instead: print and draw which keys each layer and head sees"
+    )
+    parser.add_argument("--png", type=Path, default=Path("attention.png"), help="the drawing (default: attention.png)")
     options = parser.parse(argv)
+    if options.show_attention:
+        return _show_attention(options)
+    if options.gpus is None or options.hardware is None:
+        parser.error("--gpus and --hardware are needed (or --show-attention)")
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.goodput import Failures
@@ -54,6 +64,22 @@ def main(argv: list[str]) -> int:
         prices, failures,
     )  # fmt: skip
     print(json.dumps(as_json(plan), indent=2) if options.json else "\n".join(lines(plan, options.explain)))
+    return 0
+
+
+def _show_attention(options: argparse.Namespace) -> int:
+    from pretrain.config.load import load
+    from pretrain.config.run_config import RunConfig
+    from pretrain.errors import RunError
+    from pretrain.plan.attention_map import lines, picture
+
+    model = load(RunConfig, options.config, options.overrides).model
+    print("\n".join(lines(model)))
+    try:
+        picture(model, options.png)
+    except OSError as error:
+        raise RunError(f"{options.png} cannot be written ({error.strerror}): name another file with --png") from None
+    print(f"drawn: {options.png}")
     return 0
 
 

@@ -1,19 +1,13 @@
-"""Who sees whom in a model, as text and as a picture: layers x heads.
+"""Who sees whom in a model, as text and as a picture: layers x heads."""
 
-python -m pretrain.plan.attention_map CONFIG [key=value ...] [--png FILE]
-"""
-
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from pretrain.config.load import load
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
-from pretrain.config.run_config import RunConfig
 
 _POSITIONS, _CELLS = 1024, 128  # drawn of a sequence, from its beginning; points along each side of a picture
 _LAYERS, _HEADS = 12, 12  # of the picture, at most
@@ -95,19 +89,3 @@ def _shares(seen: Any, length: int, causal: bool) -> Shares:
     sizes = np.diff(np.append(starts, length))
     sums = np.add.reduceat(np.add.reduceat(shown.astype(np.float64), starts, 0), starts, 1)
     return np.asarray(sums / np.outer(sizes, sizes))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("config", type=Path)
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--png", type=Path)
-    options = parser.parse_args()
-    model = load(RunConfig, options.config, options.overrides).model
-    print("\n".join(lines(model)))
-    if options.png is not None:
-        picture(model, options.png)
-
-
-if __name__ == "__main__":
-    main()

@@ -42,7 +42,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "heads": heads,
         "kv_heads": None if not shares_keys else 1 if model.query_groups == 1 else heads // 2,
         "hidden": hidden,
-        "head_dim": _head_width(model),
+        "head_dim": _head_width(model, tensor),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
         "activation": _SMOOTH.get(model.activation, model.activation),
@@ -80,13 +80,15 @@ def _smallest_chunk(model: Model, layers: int, chunks: int) -> int:
     return min(split_layers(model.model_copy(update={"layers": layers, "encoder_layers": layers}), chunks))
 
 
-def _head_width(model: Model) -> int | None:
-    """None: what the width and the number of heads say, as in the config."""
+def _head_width(model: Model, tensor: int) -> int | None:
+    """None: what the width and the number of heads say, as in the config. A head of keys that all share is divided."""
     ratio = model.heads * model.head_width / model.hidden
-    if ratio == 1:
+    divided = model.query_groups == 1 < model.heads
+    if ratio == 1 and not divided:
         return None
     low, high = _HEAD_RATIOS
-    return 2 * round(_HEAD_WIDTH / 2 * min(high, max(low, ratio)))
+    width = 2 * round(_HEAD_WIDTH / 2 * min(high, max(low, ratio)))
+    return _multiple(width, lcm(2, tensor)) if divided else width
 
 
 def _target_length(config: RunConfig, length: int, slices: int) -> int:

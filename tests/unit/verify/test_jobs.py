@@ -33,7 +33,8 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
     models = {job.config.model.model_dump_json(): job.config.model for job in jobs}
-    assert all(num_parameters(model) < 25e6 for model in models.values())
+    most = 50e6 if config.model.query_groups < config.model.heads else 25e6  # there with twice as many heads
+    assert all(num_parameters(model) < most for model in models.values())
     for job in jobs:
         plan_layout(job.config, job.layout.world)  # legal
         small = job.config
