@@ -15,7 +15,7 @@ from tests.helpers.benchmarks import benchmarks
 from tests.helpers.gguf import gguf
 from tests.helpers.ranks import run_ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 CONFIGS = {"smollm2": "smollm2/135m", "gemma3": "gemma3/270m"}
 PROMPTS = ["The capital of France is", "Once upon a time, there was a little"]
@@ -31,7 +31,7 @@ GATE = 1e-4
 def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """(model, the run that import makes of it)."""
     file, run = gguf(request.param), tmp_path_factory.mktemp(request.param) / "run"
-    done = command.run("import", "gguf", file, "--out", run)
+    done = command.run("import", "gguf", file, "--out", run, timeout_s=600)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.split()[-1]) <= GATE
     return request.param, run
@@ -99,7 +99,9 @@ def test_training_goes_on_from_it(imported: tuple[str, Path], tmp_path: Path) ->
         *("precision=fp32", "schedule={name: constant}", "evaluate={every_steps: 4, sequences: 8}"),
         *("checkpoint.every_steps=8", "track.mlflow=false", f"run.start_from={source}", f"run.dir={tmp_path / 'run'}"),
     )
-    done = command.run("train", f"configs/{CONFIGS[model]}.yaml", f"data.path={tmp_path / 'dataset'}", *small)
+    done = command.run(
+        "train", f"configs/{CONFIGS[model]}.yaml", f"data.path={tmp_path / 'dataset'}", *small, timeout_s=600
+    )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -116,7 +118,7 @@ PUBLISHED = {"piqa": 0.677, "arc_easy": 0.577}
 def test_it_reaches_its_published_scores(imported: tuple[str, Path], tmp_path: Path) -> None:
     """Within two standard errors, by the log probability of the whole answer (ARC) or by its characters (PIQA)."""
     asked = ("--tasks", ",".join(PUBLISHED), "--shots", "0", "--limit", "600", "--data", benchmarks())
-    done = command.run("eval", imported[1], *asked, "--out", tmp_path / "report")
+    done = command.run("eval", imported[1], *asked, "--out", tmp_path / "report", timeout_s=1200)
     assert done.returncode == 0, done.stderr
     results = json.loads((tmp_path / "report" / "report.json").read_text())["results"]
     for task, way in (("piqa", "accuracy_per_character"), ("arc_easy", "accuracy_sum")):
