@@ -8,7 +8,7 @@ from pathlib import Path
 from pretrain.commands.arguments import Parser, amount, count
 from pretrain.commands.printing import show
 from pretrain.errors import ConfigError
-from pretrain.plan.hardware import peak_flops
+from pretrain.plan.device import find_device
 from pretrain.scaling.ladder import compact
 from pretrain.scaling.law import Law, read
 from pretrain.scaling.predict import Prediction, predict
@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
         (
             "reports/law --flops 1e21",
             "reports/law --parameters 1.3B --tokens 100B",
-            "reports/law --flops 1e21 --gpus 64 --gpu 'H100 80GB HBM3' --mfu 0.4",
+            "reports/law --flops 1e21 --gpus 64 --hardware h100 --mfu 0.4",
         ),
     )
     parser.add_argument("law", type=Path, help="folder that `pretrain scale fit --out` wrote")
@@ -37,12 +37,12 @@ def main(argv: list[str]) -> int:
         "--tokens", type=amount, help="to train on; without --parameters, with the size that suits best"
     )
     parser.add_argument("--gpus", type=count, help="also say how many days so many take, as a bare division")
-    parser.add_argument("--gpu", metavar="NAME", help="their name, as the driver reports it")
+    parser.add_argument("--hardware", metavar="NAME", help="such as h100, or a YAML file, as for `pretrain plan`")
     parser.add_argument("--mfu", type=amount, help="which part of their bf16 peak is assumed to be reached")
     options = parser.parse(argv)
-    asked = (options.gpus, options.gpu, options.mfu)
+    asked = (options.gpus, options.hardware, options.mfu)
     if any(value is not None for value in asked) and None in asked:
-        raise ConfigError("--gpus, --gpu and --mfu go together: days are FLOPs / (GPUs x peak x MFU)")
+        raise ConfigError("--gpus, --hardware and --mfu go together: days are FLOPs / (GPUs x peak x MFU)")
     law = read(options.law)
     found = predict(law, options.flops, options.parameters, options.tokens)
     days = _days(found.flops, *asked) if options.gpus is not None else None
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     show(_lines(law, found))
     if days is not None:
         assumed = f"if {100 * options.mfu:g}% of the peak is reached"
-        show([f"days        {days:.3g} on {options.gpus} x {options.gpu}, {assumed}"])
+        show([f"days        {days:.3g} on {options.gpus} x {options.hardware}, {assumed}"])
     show([f"\nwritten to {options.law / _WRITTEN}", f"report: {page}"])
     return 0
 
@@ -67,10 +67,10 @@ def written(directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def _days(flops: float, gpus: int, gpu: str, mfu: float) -> float:
-    peak = peak_flops(gpu, "bf16")
+def _days(flops: float, gpus: int, hardware: str, mfu: float) -> float:
+    peak = find_device(hardware).bf16_flops
     if peak is None:
-        raise ConfigError(f"--gpu {gpu} has no known bf16 peak: use a name of pretrain/plan/hardware.py")
+        raise ConfigError(f"--hardware {hardware} has no bf16: the division is by that peak")
     if mfu > 1:
         raise ConfigError(f"--mfu {mfu:g} is more than the whole peak: say a part of it, such as 0.4")
     return flops / (gpus * peak * mfu) / _DAY_S

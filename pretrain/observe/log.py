@@ -341,11 +341,10 @@ def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:
 def _mfu_per_speed(config: RunConfig, layout: Layout) -> dict[int, float] | None:
     """Model FLOPs utilization per token per second of the whole run, by length of sequences; None where the devices'
     peak is not known."""
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    peak = peak_flops(name, config.precision)
+    peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu", config.precision)
     if peak is None:
         return None
     short = config.batch.short
-    lengths = [config.model.sequence_length, *([short.sequence_length] if short is not None else [])]
+    lengths = [config.model.sequence_length, *([short.sequence_length] if short else [])]
     models = (config.model.model_copy(update={"sequence_length": length}) for length in lengths)
     return {model.sequence_length: training_flops_per_token(model) / (peak * layout.world) for model in models}

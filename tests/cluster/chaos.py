@@ -1,6 +1,6 @@
 """One training run under a real Slurm, and random faults until it is through: then it must be the run that had none.
 
-    python -m tests.cluster.chaos --directory /tmp/chaos --faults 200 [--slice 40] [--steps N] [--seed 0]
+    python -m tests.cluster.chaos --directory runs/chaos --faults 200 [--slice 40] [--steps N] [--seed 0]
 
 Two ranks on two nodes of three. `--slice` faults are made in this call, and the run is cancelled then; the next call on
 the same directory goes on. Once `--faults` are made in all, the run goes to its end. Its losses, gradient norms and

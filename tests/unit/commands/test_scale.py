@@ -51,14 +51,14 @@ def test_a_prediction_is_printed_written_down_and_on_the_page(law: Path, capsys:
 
 
 def test_days_are_a_bare_division_that_says_what_it_assumes(law: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--flops", "1e20", "--gpus", "8", "--gpu", "H100 80GB HBM3", "--mfu", "0.4"]
+    options = ["--flops", "1e20", "--gpus", "8", "--hardware", "h100", "--mfu", "0.4"]
     assert main(["predict", str(law), *options]) == 0
     days = 1e20 / (8 * 989.4e12 * 0.4) / 86400
-    assert f"days        {days:.3g} on 8 x H100 80GB HBM3, if 40% of the peak is reached" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="--gpus, --gpu and --mfu go together"):
+    assert f"days        {days:.3g} on 8 x h100, if 40% of the peak is reached" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="--gpus, --hardware and --mfu go together"):
         main(["predict", str(law), "--flops", "1e20", "--gpus", "8"])
-    with pytest.raises(ConfigError, match="--gpu Abacus has no known bf16 peak"):
-        main(["predict", str(law), "--flops", "1e20", "--gpus", "8", "--gpu", "Abacus", "--mfu", "0.4"])
+    with pytest.raises(ConfigError, match="no hardware is called 'Abacus'"):
+        main(["predict", str(law), "--flops", "1e20", "--gpus", "8", "--hardware", "Abacus", "--mfu", "0.4"])
 
 
 def test_a_ladder_is_configs_that_load_and_files_of_commands(
