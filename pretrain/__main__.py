@@ -69,6 +69,7 @@ _MODULES = {
 """verb -> file in `commands/`"""
 _ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
+_LONGEST = 1800  # characters of a sentence
 _PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 
 
@@ -155,8 +156,11 @@ def _of_file(error: Exception) -> str | None:
 
 
 def _print(error: Exception | str) -> None:
-    """On one line, whatever names of files are in it."""
-    print("pretrain:", re.sub(r"[\x00-\x1f\x7f]+", " ", str(error)), file=sys.stderr)
+    """On one line, whatever names of files are in it, and however long they are."""
+    said = re.sub(r"[\x00-\x1f\x7f]+", " ", str(error))
+    if len(said) > _LONGEST:
+        said = f"{said[: _LONGEST // 2]} [...] {said[-_LONGEST // 2 :]}"
+    print("pretrain:", said, file=sys.stderr)
 
 
 def _versions() -> str:

@@ -29,6 +29,6 @@ def main(argv: list[str]) -> int:
     from pretrain.checkpoint.hf.export import export
 
     config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True)
-    difference = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
-    print(f"{directory}: largest logit difference from transformers {difference:.2e}")
+    agreement = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))
+    print(f"{directory}: {agreement}")
     return 0

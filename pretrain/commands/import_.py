@@ -38,5 +38,5 @@ def _import(directory: Path, out: Path) -> None:
 
     config = read_config(directory, out)
     engine = build_empty(config)
-    difference = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
-    print(f"{out}: largest logit difference from transformers {difference:.2e}")
+    agreement = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
+    print(f"{out}: {agreement}")

@@ -20,7 +20,7 @@ from tests.helpers.command import LAUNCHER
 CONFIG = """
 run: {name: tiny, dir: RUN, seed: 3}
 train: {steps: 24}
-batch: {sequences: 8, micro_sequences: 2}
+batch: {sequences: 8, micro_sequences: 4}
 model: {layers: 2, hidden: 32, heads: 2, sequence_length: 32, attention: {pattern: [dense, banded], window: 8}}
 optimizer: {learning_rate: 2e-3}
 schedule: {warmup_tokens: 1024}

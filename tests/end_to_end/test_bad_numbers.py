@@ -107,10 +107,11 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 LAYOUTS = {
     "one rank": (),
+    "pipeline 2": ("parallel.pipeline=2", "--nproc", "2"),
     "tensor 2 x pipeline 2": ("parallel.tensor=2", "parallel.pipeline=2", "--nproc", "4"),
     "data 2, stage 3": ("parallel.zero=3", "parallel.zero_engine=deepspeed", "--nproc", "2"),
 }
-SLOW = ("one rank", "data 2, stage 3")
+SLOW = ("one rank", "tensor 2 x pipeline 2", "data 2, stage 3")
 
 
 @pytest.mark.parametrize(

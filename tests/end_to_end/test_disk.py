@@ -180,7 +180,7 @@ def test_a_quota_is_a_full_disk(dataset: Path, uninterrupted: Path, tmp_path: Pa
         ballast = fill(disk)
         again = command.run("train", config, *TENSOR_2)
         assert again.returncode == 1
-        assert "config.yaml cannot be written (No space left on device)" in again.stderr
+        assert ".jsonl cannot be written (No space left on device)" in again.stderr
         assert again.stderr.count("pretrain: ") == 1
         ballast.unlink()
         resize(disk, 64 << 20)

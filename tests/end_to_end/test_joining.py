@@ -24,7 +24,7 @@ def start(
     """`pretrain train` as a launcher's rank, on a machine of its own."""
     values = (rank, world, 0, 1, host, port)
     environment = {name: str(value) for name, value in zip(LAUNCHER, values, strict=True)}
-    arguments = ("train", config, "train.steps=4", *settings)
+    arguments = ("train", config, "train.steps=4", "batch.micro_sequences=2", *settings)
     return Command(*arguments, environment=environment | {"PRETRAIN_MEETING": meeting}, first=_speak_early)
 
 

@@ -1,8 +1,8 @@
 """Killing real commands with SIGKILL at random moments: what the campaigns of training and of building share.
 
 A case is one directory in which a command is started again and again: each start is killed at a moment that a seeded
-random generator picks, until `KILLS` kills are reached, and then left alone to finish. Cases run side by side: on few
-cores at a time, but survivors of a killed rank wait for it without one.
+random generator picks, until it was killed as often as it is to be. Then it is left alone to finish. Cases run side by
+side: on few cores at a time, but survivors of a killed rank wait for it without one.
 """
 
 import os
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, islice
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,7 +20,7 @@ from threading import Semaphore
 
 from tests.helpers import command
 
-KILLS = 6  # of one case
+_KILLS = 6  # of one case, at most
 _CASES = 12  # side by side
 _POLL_S = 0.0005
 CORES = Semaphore(max(2, len(os.sched_getaffinity(0))))
@@ -47,13 +48,13 @@ class Moment:
     spread_s: float
 
 
-def run_cases(case: Callable[[int], list[Kill]], kills: int) -> list[Kill]:
-    """case(0), case(1), ... until they have killed `kills` times. The first error ends them."""
-    numbers, done = count(), list[Kill]()
+def run_cases(case: Callable[[int, int], list[Kill]], kills: int) -> list[Kill]:
+    """case(0, n), case(1, n), ..., each of at most `n` kills, until there were `kills`. The first error ends them."""
+    numbers, done, each = count(), list[Kill](), min(kills, _KILLS)
     with ThreadPoolExecutor(_CASES) as pool:
         while len(done) < kills:
-            batch = list(islice(numbers, -(-(kills - len(done)) // KILLS)))
-            done += [kill for killed in pool.map(case, batch) for kill in killed]
+            batch = list(islice(numbers, -(-(kills - len(done)) // each)))
+            done += [kill for killed in pool.map(partial(case, kills=each), batch) for kill in killed]
     return done
 
 

@@ -42,18 +42,20 @@ def build_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
         Moment(lambda before, now: "dataset" in now, 0.0),
     ]
 
-    def case(number: int) -> list[Kill]:
-        return _case(directory / f"build-{number:03d}", moments, expected, Random(f"{seed}/{number}"))
+    def case(number: int, kills: int) -> list[Kill]:
+        return _case(directory / f"build-{number:03d}", kills, moments, expected, Random(f"{seed}/{number}"))
 
     return crash.run_cases(case, kills)
 
 
-def _case(directory: Path, moments: list[Moment], expected: dict[str, bytes], random: Random) -> list[Kill]:
+def _case(
+    directory: Path, most: int, moments: list[Moment], expected: dict[str, bytes], random: Random
+) -> list[Kill]:  # fmt: skip
     directory.mkdir()
     output, log = directory / "dataset", directory / "log"
     kills: list[Kill] = []
     try:
-        while len(kills) < crash.KILLS and not output.exists():
+        while len(kills) < most and not output.exists():
             with CORES:
                 before = files(directory)
                 processes = command.start(_ARGUMENTS, 1, directory, log)

@@ -80,7 +80,7 @@ def _removing(before: Files, now: Files) -> bool:
 
 
 def _loading(before: Files, now: Files) -> bool:
-    return "run/lock" in changed(before, now) and any(_CHECKPOINT.fullmatch(path) for path in now)
+    return "run/events.jsonl" in changed(before, now) and any(_CHECKPOINT.fullmatch(path) for path in now)
 
 
 _MOMENTS = {  # and how often each is chosen
@@ -101,7 +101,7 @@ def train_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
     making = Lock()
     expected: dict[Path, tuple[Path, bool]] = {}
 
-    def case(number: int) -> list[Kill]:
+    def case(number: int, kills: int) -> list[Kill]:
         layout, dropout = _RUNS[number // 2 % len(_RUNS)] if number % 2 else (None, False)
         run = (layout or "one rank", dropout)
         with making:
@@ -109,7 +109,7 @@ def train_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
                 uninterrupted[run] = _uninterrupted(directory, run)
         place, right = directory / f"train-{number:03d}", uninterrupted[run]
         expected[place] = right, layout is not None
-        return _case(place, layout, dropout, right, Random(f"{seed}/{number}"))
+        return _case(place, kills, layout, dropout, right, Random(f"{seed}/{number}"))
 
     kills_done = crash.run_cases(case, kills)
     places = [*expected, *{right for right, _ in expected.values()}]
@@ -138,13 +138,15 @@ def _start(place: Path, layout: str, dropout: bool) -> list[BaseProcess]:
     return command.start(arguments, world, place, place / "log")
 
 
-def _case(place: Path, layout: str | None, dropout: bool, right: Path, random: Random) -> list[Kill]:
+def _case(
+    place: Path, most: int, layout: str | None, dropout: bool, right: Path, random: Random
+) -> list[Kill]:  # fmt: skip
     """One run, on `layout` or on a random one at each start, that ends as the run in `right`."""
     place.mkdir()
     kills: list[Kill] = []
     try:
         finished = False
-        while len(kills) < crash.KILLS and not finished:
+        while len(kills) < most and not finished:
             killed = _start_and_kill(place, layout or _any_layout(random), dropout, random)
             finished = killed is None
             kills += [] if killed is None else [killed]

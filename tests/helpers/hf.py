@@ -42,10 +42,15 @@ def save(engine: MegatronEngine, config: RunConfig, tokenizer: Path, directory: 
 
 def tokenizer_for(family: str, directory: Path) -> Path:
     """A file of the kind that the family's own models have: RoBERTa's positions depend on its id of padding."""
-    if family == "roberta":
-        tokenizer = train_tokenizer(["abcd efgh ijkl " * 50], "byte_bpe", 270)
-    else:
-        tokenizer = train_tokenizer(["abcd efgh ijkl " * 50], "bpe", 280)
+    texts = ["abcd efgh ijkl " * 50]
+    if family == "qwen2":  # transformers reads every tokenizer.json beside such a model as one of these
+        from transformers import Qwen2Tokenizer
+
+        theirs = Qwen2Tokenizer().train_new_from_iterator(texts, 270)
+        theirs.backend_tokenizer.save(str(directory / "tokenizer.json"))
+        return directory / "tokenizer.json"
+    kind, size = ("byte_bpe", 270) if family == "roberta" else ("bpe", 280)
+    tokenizer = train_tokenizer(texts, kind, size)
     path = directory / tokenizer.file_name
     tokenizer.save(path)
     return path

@@ -19,7 +19,7 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.saved import counted
 from tests.helpers.tiny import build_engine, tiny_config
 
-LENGTH, SEQUENCES = 64, 8
+LENGTH, SEQUENCES = 64, 4
 CPU = Device(
     source="a test",
     generation="cpu",

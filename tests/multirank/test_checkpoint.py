@@ -18,7 +18,7 @@ from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, check_same_run, scoring_config
 from pretrain.engine.base import GlobalPart
 from pretrain.errors import ConfigError, RunError
-from tests.helpers.breadth import slow
+from tests.helpers.breadth import only, slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, record, save, tiny_config, train, whole_state
 
@@ -118,9 +118,15 @@ def test_same_layout_goes_on_bit_for_bit(writer: str, precision: str, written: W
         np.testing.assert_array_equal(found_state[name], state[name], err_msg=name)
 
 
+PAIRS = [(writer, reader) for reader in READERS for writer in _writers_for(reader) if writer != reader]
+
+
 @pytest.mark.parametrize(
     ("writer", "reader"),
-    [(writer, reader) for reader in READERS for writer in _writers_for(reader) if writer != reader],
+    only(
+        [pair for pair in PAIRS if pair[1] not in ("data 2, zero 0", "tensor 4")],
+        PAIRS,
+    ),
 )
 def test_another_layout_goes_on_from_the_same_state(
     writer: str, reader: str, written: Written, continued: Continued

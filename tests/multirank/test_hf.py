@@ -141,7 +141,7 @@ def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, lis
         warnings: list[str] = []
         try:
             config = read_config(folder, root / f"run-{name}")
-            found[name] = import_hf(folder, config, build_empty(config), warnings.append), warnings
+            found[name] = import_hf(folder, config, build_empty(config), warnings.append).difference, warnings
         except (ConfigError, RunError) as error:
             found[name] = str(error)
         assert not ((root / f"run-{name}" / "checkpoints").exists() and isinstance(found[name], str))
@@ -168,8 +168,8 @@ def test_a_family_goes_to_hugging_face_and_back(family: str, tmp_path: Path) -> 
     checkpoint = tmp_path / "checkpoints" / "step-00000000"
     exported, run = tmp_path / "hf", tmp_path / "run"
     there, back, weights, warnings = run_ranks(1, _there_and_back, family, checkpoint, exported, run)[0]
-    assert there <= 1e-4
-    assert back <= 1e-4
+    assert there.difference <= 1e-4
+    assert back.difference <= 1e-4
     assert not warnings
     folded = ("input_layernorm", "linear_qkv") if family == "gpt-banded" else ()  # biases that GPT-Neo has not
     for name, found in weights.items():

@@ -57,7 +57,7 @@ def _export(config: RunConfig, tokenizer: Path, directory: Path) -> Any:
     randomise(engine)
     checkpoint = save(engine, config, tokenizer, directory.parent / "checkpoints")
     (logits,) = engine.logits(_rows(config.model.vocabulary or 0))
-    return export(checkpoint, config, directory, lambda: engine), logits.numpy()
+    return export(checkpoint, config, directory, lambda: engine).difference, logits.numpy()
 
 
 def _logits(config: RunConfig, zero: str) -> Any:

@@ -1,6 +1,6 @@
 """Each way to share a training step's memory, on each kind of layout, in each precision: one table against one rank.
 
-Every cell of the table trains 6 steps; after the 3rd it saves, and the next cell, of another sharding or another
+Every cell of the table trains 4 steps; after the 2nd it saves, and the next cell, of another sharding or another
 layout, goes on from there. Some cells are tried with every test run, all of them with `make test-slow`.
 """
 
@@ -16,7 +16,7 @@ from pretrain.config.run_config import RunConfig
 from tests.helpers.ranks import meet_again, run_ranks
 from tests.helpers.tiny import build_engine, save, tiny_config, train, whole_state
 
-SAVED, STEPS = 3, 6
+SAVED, STEPS = 2, 4
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-3}  # of the loss: see test_layouts.py
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -56,7 +56,7 @@ def _config(precision: str, parallel: dict[str, Any]) -> RunConfig:
 def _cells(
     parallel: dict[str, Any], shardings: list[dict[str, Any]], precision: str, directories: list[Path]
 ) -> list[Any]:
-    """For each sharding: (initial weights, curve, curve from the 4th step on after loading the checkpoint of the cell
+    """For each sharding: (initial weights, curve, curve from the 3rd step on after loading the checkpoint of the cell
     before). `directories` are where the cell before the first has saved, and where each saves."""
     found = []
     for sharding, previous, own in zip(shardings, directories, directories[1:], strict=False):

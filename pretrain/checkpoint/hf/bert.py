@@ -12,7 +12,7 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = BertForPreTraining, "bert", "masked"
-HEADS = ("cls.", "bert.pooler.")
+HEADS = ("cls.", "bert.pooler.", "pooler.")
 
 
 def check_encoder(model: Model, name: str, **wanted: Any) -> None:

@@ -23,7 +23,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
 from pretrain.checkpoint.hf import card
-from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
+from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import load, module_of
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
@@ -37,10 +37,10 @@ WEIGHTS = "model.safetensors"
 
 def export(
     checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], Engine]
-) -> float:  # fmt: skip
+) -> Agreement:  # fmt: skip
     """Writes `directory` (weights, config, generation config, tokenizer, model card) from a verified checkpoint.
-    `scorer` builds an fp32 engine on one rank with its weights. Returns the largest logit difference; raises
-    ConfigError for a model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
+    `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ; raises ConfigError for a
+    model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory")
     module = module_of(config.model)
@@ -61,23 +61,18 @@ def export(
         theirs, missing, unknown = load(module, config.model, temporary)
         if missing or unknown:
             raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
-        difference = largest_difference(ours, hf_logits(theirs, batch, config.model.position_offset))
-        if not difference <= GATE:
-            raise RunError(
-                f"not exported: logits differ by {difference:.2e} from transformers' {type(theirs).__name__}, more "
-                f"than {GATE:.0e}"
-            )
+        agreement = pass_gate("exported", ours, theirs, batch, config.model.position_offset)
         if theirs.can_generate():
             theirs.generation_config.save_pretrained(temporary)
         (temporary / "README.md").write_text(
-            card.text(Record.read(checkpoint / RECORD), config, type(theirs).__name__, difference)
+            card.text(Record.read(checkpoint / RECORD), config, type(theirs).__name__, agreement.difference)
         )
         temporary.rename(directory)
     except OSError as error:
         raise RunError(f"not exported: {directory} cannot be written ({error})") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return difference
+    return agreement
 
 
 def write_tensors(path: Path, links: Iterator[Link], read: "WholeTensors") -> None:

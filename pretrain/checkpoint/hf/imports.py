@@ -10,7 +10,7 @@ from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf import vocabulary
 from pretrain.checkpoint.hf.folder import Folder
-from pretrain.checkpoint.hf.gate import GATE, hf_logits, largest_difference, rows_for
+from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
@@ -43,10 +43,10 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     return config
 
 
-def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable[[str], None]) -> float:
+def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable[[str], None]) -> Agreement:
     """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
-    `config.run.dir`. Returns the largest logit difference; raises RunError when the gate does not pass, and nothing is
-    saved. A head that `directory` lacks is warned of and drawn from the seed."""
+    `config.run.dir`. Returns how far logits differ; raises RunError when the gate does not pass, and nothing is saved.
+    A head that `directory` lacks is warned of and drawn from the seed."""
     run = Path(config.run.dir)
     if directories.complete(run / "checkpoints"):
         raise ConfigError(f"{run} has checkpoints already: choose another run with --out")
@@ -66,17 +66,12 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
                 piece.value.copy_(value)
     assert not state, f"no link leads to {sorted(state)}"
     batch = rows_for(config)
-    difference = largest_difference(engine.logits(batch), hf_logits(theirs, batch, config.model.position_offset))
-    if not difference <= GATE:
-        raise RunError(
-            f"not imported: logits differ by {difference:.2e} from transformers' {type(theirs).__name__}, more than "
-            f"{GATE:.0e}"
-        )
+    agreement = pass_gate("imported", engine.logits(batch), theirs, batch, config.model.position_offset)
     cursor = {"samples": 0, "fingerprint": "imported"}
     record = Record(0, 0, 0, cursor, config.model_dump(mode="json"), f"imported from {directory.resolve().name}", {})
     with Saver(run / "checkpoints", keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer)
-    return difference
+    return agreement
 
 
 def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> Any:

@@ -15,7 +15,7 @@ from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = RobertaForMaskedLM, "roberta", "masked"
-HEADS = ("lm_head.", "roberta.pooler.")
+HEADS = ("lm_head.", "roberta.pooler.", "pooler.")
 
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:

@@ -113,7 +113,8 @@ def check(tokenizer: Tokenizer, objective: Objective, directory: Path) -> None:
         ids = ours.tolist()
         if there != [*before, *ids, *after]:
             raise RunError(
-                f"not exported: transformers' tokenizer makes {there[:20]} of {text[:60]!r}, and ours {ids[:20]}"
+                f"not exported: transformers' {type(theirs).__name__} makes {there[:20]} of {text[:60]!r}, and ours "
+                f"{ids[:20]}"
             )
         if (back := tokenizer.decode(ids)) == text and theirs.decode(ids, skip_special_tokens=True) != back:
             raise RunError(f"not exported: transformers' tokenizer does not give {text[:60]!r} back")

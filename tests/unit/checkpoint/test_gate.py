@@ -1,0 +1,69 @@
+"""The gate between two implementations of a model: what passes it, and how far it trusts rounding."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from data_pipeline.batch import Rows
+from pretrain.checkpoint.hf.gate import GATE, hf_logits, pass_gate
+from pretrain.errors import RunError
+
+ROWS = Rows.of(np.arange(8)[None], np.arange(8)[None])
+
+
+class Model(nn.Module):
+    """As transformers' are: its logits are its embeddings, `steep` times."""
+
+    def __init__(self, steep: float) -> None:
+        super().__init__()
+        self.config, self.steep = SimpleNamespace(model_type="made up"), steep
+        self.embeddings = nn.Embedding.from_pretrained(torch.linspace(1, 1.9, 32).reshape(8, 4))
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings
+
+    def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.steep * self.embeddings(input_ids))
+
+
+def _pass(steep: float, difference: float) -> Any:
+    theirs = Model(steep)
+    before = theirs.embeddings.weight.clone()
+    (logits,) = hf_logits(theirs, ROWS)
+    try:
+        return pass_gate("imported", (logits + difference,), theirs, ROWS, 0)
+    finally:
+        assert torch.equal(theirs.embeddings.weight, before)
+
+
+def test_a_small_difference_passes() -> None:
+    agreement = _pass(1.0, 5e-5)
+    assert agreement.difference == pytest.approx(5e-5, rel=0.01)
+    assert agreement.limit == GATE
+    assert "its own" not in str(agreement)
+
+
+def test_a_model_that_does_not_amplify_rounding_may_differ_by_no_more() -> None:
+    with pytest.raises(
+        RunError, match=r"not imported: logits differ by 2\.00e-04 from transformers' Model, more than 1e-04"
+    ):
+        _pass(1.0, 2e-4)
+
+
+def test_one_that_does_may_differ_by_what_its_own_rounding_makes() -> None:
+    """A unit in the last place of an embedding is 1.2e-7, and of a logit between 10,000 and 19,000 up to 2e-3."""
+    agreement = _pass(1e4, 1e-3)
+    assert 1e-3 < agreement.limit < 2.1e-3
+    assert "its own, of embeddings rounded otherwise: " in str(agreement)
+    with pytest.raises(RunError, match="logits differ by 1"):
+        _pass(1e4, 1e-2)
+
+
+def test_a_difference_that_is_no_number_passes_no_gate() -> None:
+    for steep in (1.0, 1e4):
+        with pytest.raises(RunError, match="differ by nan"):
+            _pass(steep, float("nan"))
