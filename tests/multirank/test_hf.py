@@ -227,12 +227,19 @@ def test_only_what_both_implementations_agree_on_is_imported(tmp_path: Path) -> 
             lambda values: values.update({"transformer.h.9.ln_1.bias": values["transformer.ln_f.bias"].clone()}),
         ),
         "NaN": ("gpt_neo", not_numbers),
+        "older": (
+            "gpt_neo",
+            lambda values: values.update(
+                {"transformer.h.0.attn.attention.masked_bias": values["transformer.ln_f.bias"][0].clone()}
+            ),
+        ),
         "headless": ("bert", without_head),
     }
     folders = {n: changed(whole[kind], tmp_path / n, tensors(change)) for n, (kind, change) in changes.items()}
     found = run_ranks(1, _imports, whole | folders, tmp_path)[0]
     assert found["gpt_neo"][0] <= 1e-4, "rows of 32 positions, and local layers that see 5"
     assert not found["gpt_neo"][1]
+    assert found["older"] == found["gpt_neo"], "a constant of attention that transformers saved once"
     assert found["bert"][0] <= 1e-4
     assert "has a tensor that the model has no place for, transformer.h.9.ln_1.bias" in found["more"]
     assert "transformer.h.0.ln_1.bias has values that are no finite numbers" in found["NaN"]

@@ -39,6 +39,12 @@ where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run)
 a folder may lack, and then are drawn anew, or have without use), hf_config, model_of, links; and if need be `refuse`,
 which raises ConfigError for a config.json that transformers would read as something else."""
 
+_CONSTANTS = (
+    ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",
+    ".rotary_emb.inv_freq",
+)  # fmt: skip
+"""how names of tensors end that older releases of transformers saved, though a config says what is in them"""
+
 BY_MODEL_TYPE = {module.MODEL_TYPE: module for modules in FAMILIES.values() for module in modules}
 
 
@@ -75,4 +81,5 @@ def load(
     missing = [
         name for name in report["missing_keys"] if model.positions.name == "learned" or not name.endswith(computed)
     ]
-    return theirs, sorted(missing), sorted(report["unexpected_keys"])
+    unknown = (name for name in report["unexpected_keys"] if not name.endswith(_CONSTANTS))
+    return theirs, sorted(missing), sorted(unknown)
