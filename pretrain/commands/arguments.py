@@ -40,9 +40,20 @@ class Parser(argparse.ArgumentParser):
             settings.setdefault("metavar", _METAVARS[settings["type"]] if named else names[0].upper())
         return super().add_argument(*names, **settings)
 
-    def add_config(self, help: str, overrides: str = "data.path=datasets/book", keys: str = "pretrain keys") -> None:
+    def add_config(
+        self,
+        help: str,
+        overrides: str = "data.path=datasets/book",
+        keys: str = "pretrain keys",
+        required: bool = True,
+    ) -> None:
         """`config` and, after it, `overrides`: an example of them, and the command that lists their keys."""
-        self.add_argument("config", metavar="CONFIG", help=f"{help}; or the name of one that comes with pretrain")
+        self.add_argument(
+            "config",
+            metavar="CONFIG",
+            nargs=None if required else "?",
+            help=f"{help}; or the name of one that comes with pretrain",
+        )
         self.add_overrides(f"such as {overrides}", keys)
 
     def add_checkpoint(self) -> None:

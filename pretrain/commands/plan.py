@@ -1,4 +1,4 @@
-"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`, or `--show-attention`"""
+"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`, or `--show-attention`, or `--calibrate RUN`"""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from pretrain.commands.arguments import Parser, count
 
 
 def main(argv: list[str]) -> int:
-    """Prints the layouts that suit, the best first; or who sees whom."""
+    """Prints the layouts that suit, the best first; or who sees whom; or measures a software stack."""
     parser = Parser(
         "plan",
         "Says which layout suits a run on a cluster: seconds a step, memory of a rank, days and cost, before any is "
@@ -18,9 +18,10 @@ def main(argv: list[str]) -> int:
             "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
             "gpt3/13b --gpus 128 --hardware ours.yaml --target cost --json",
             "sparse-transformer/enwik8 --show-attention",
+            "--calibrate runs/first --hardware h100 --out ours.yaml    # and then: --stack ours.yaml",
         ),
     )
-    parser.add_config("YAML file", "batch.sequences=1536")
+    parser.add_config("YAML file", "batch.sequences=1536", required=False)
     parser.add_argument("--gpus", type=count, help="devices of the run")
     parser.add_argument("--hardware", type=str, metavar="NAME", help="such as h100, or a YAML file")
     parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
@@ -30,7 +31,9 @@ def main(argv: list[str]) -> int:
         default="throughput",
         help="what is best: most tokens a second, fewest GPU-hours (fewer devices may do), least memory",
     )
-    parser.add_argument("--stack", type=str, default="unknown", metavar="NAME", help="software whose factor to use")
+    parser.add_argument(
+        "--stack", type=str, default="unknown", metavar="NAME", help="software whose factor to use, or a file"
+    )
     parser.add_argument("--top", type=count, default=8, help="layouts to show")
     parser.add_argument("--price", type=_amount, help="of a GPU-hour")
     parser.add_argument("--watts", type=_amount, help="of a GPU, with its share of the machine")
@@ -45,7 +48,17 @@ def main(argv: list[str]) -> int:
         "--show-attention", action="store_true", help="instead: print and draw which keys each layer and head sees"
     )
     parser.add_argument("--png", type=Path, default=Path("attention.png"), help="the drawing (default: attention.png)")
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="RUN", help="instead: find the factor of the software that made this run"
+    )
+    parser.add_argument("--out", type=Path, default=Path("stack.yaml"), help="where to (default: stack.yaml)")
     options = parser.parse(argv)
+    if options.calibrate is not None:
+        if options.config is not None or options.hardware is None:
+            parser.error("--calibrate RUN needs --hardware, and no CONFIG: the run has one")
+        return _calibrate(options)
+    if options.config is None:
+        parser.error("CONFIG is needed (or --calibrate RUN)")
     if options.show_attention:
         return _show_attention(options)
     if options.gpus is None or options.hardware is None:
@@ -80,6 +93,35 @@ def _show_attention(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunError(f"{options.png} cannot be written ({error.strerror}): name another file with --png") from None
     print(f"drawn: {options.png}")
+    return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from pretrain.config.load import dump, load
+    from pretrain.config.run_config import RunConfig
+    from pretrain.errors import ConfigError, RunError
+    from pretrain.observe.metrics import read_events, read_metrics
+    from pretrain.plan.calibrate import calibrated
+
+    run: Path = options.calibrate
+    config, lines, ranks, begun = load(RunConfig, run / "config.yaml"), read_metrics(run), None, 0
+    for event in read_events(run):
+        if event["event"] == "started":
+            ranks, begun = event["ranks"], 0
+        elif event["event"] == "resumed":
+            begun = event["step"]
+    if ranks is None:
+        raise ConfigError(f"{run} is no run that has started: give a run directory")
+    of_start = [line for line in lines if line["step"] > begun]
+    found = calibrated(config, ranks, of_start, options.hardware, options.gpus_per_node)
+    try:
+        options.out.write_text(dump(found.file(str(run), options.hardware)))
+    except OSError as error:
+        raise RunError(f"{options.out} cannot be written ({error.strerror}): name another file with --out") from None
+    low, high = found.quartiles
+    print(f"{found.steps} steps: median {found.seconds:.4g} s (quartiles {low:.4g}, {high:.4g})")
+    print(f"estimated without a factor: {found.estimate:.4g} s; the factor is {found.stack.factor:.3f}")
+    print(f"stored: {options.out}; plan with --stack {options.out}")
     return 0
 
 

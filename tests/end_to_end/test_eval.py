@@ -14,6 +14,7 @@ import pytest
 
 from tests.end_to_end.conftest import environment, write_config
 from tests.helpers import command
+from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 
 TASKS = ("--tasks", "heldout,last_word,arithmetic_2da", "--shots", "0,1", "--limit", "6")
@@ -229,8 +230,19 @@ def test_every_checkpoint_of_a_run_makes_a_curve(run: Path, tmp_path: Path) -> N
     assert "<svg" in (tmp_path / "all" / "report.html").read_text()
 
 
-def test_tasks_during_training_change_nothing_and_say_what_eval_says(dataset: Path, tmp_path: Path) -> None:
-    """On tensor 2, at every fourth step, and what a report of the last checkpoint has."""
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "parallel.tensor=2",
+        slow("parallel.zero=3 parallel.zero_engine=deepspeed"),
+        slow("parallel.context=2"),
+        slow("parallel.pipeline=2 parallel.virtual=2 model.layers=4"),
+    ],
+)
+def test_tasks_during_training_change_nothing_and_say_what_eval_says(
+    layout: str, dataset: Path, tmp_path: Path
+) -> None:
+    """Choices and texts on two ranks, at every fourth step, and what a report of the last checkpoint has."""
     curves = []
     tasks = ("evaluate.tasks=[arithmetic_2da,last_word]", "evaluate.shots=[0,1]", "evaluate.limit=6")
     for name, more in (("with", tasks), ("without", ())):
@@ -238,7 +250,7 @@ def test_tasks_during_training_change_nothing_and_say_what_eval_says(dataset: Pa
         path = write_config(dataset, tmp_path / name)
         settings = (
             "model.attention={pattern: [dense]}",
-            "parallel.tensor=2",
+            *layout.split(),
             "evaluate.every_steps=4",
             "train.steps=8",
         )

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from pretrain.config.load import read
+from pretrain.config.load import load, read
+from pretrain.config.section import Section
 from pretrain.errors import ConfigError
 from pretrain.plan.estimate.work import GENERATIONS, Array
 
@@ -63,8 +65,20 @@ def fitted_stacks() -> dict[str, Fitted]:
     return {name: Fitted(*(float(row[key]) for key in ("factor", "low", "high"))) for name, row in rows.items()}
 
 
+class StackFile(Section):
+    """A software stack of one's own, as `pretrain plan --calibrate` writes it."""
+
+    source: str = Field(description="of which steps")
+    factor: float = Field(gt=0, description="times the estimated seconds that devices compute")
+    low: float = Field(gt=0, description="measured over predicted seconds: 8 of 10 lie above ...")
+    high: float = Field(gt=0, description="... and below")
+
+
 def find_stack(name: str) -> Fitted:
-    """By name. Raises ConfigError, with the nearest names."""
+    """By name, or from a file of one's own. Raises ConfigError, with the nearest names."""
+    if Path(name).suffix in (".yaml", ".yml") or "/" in name:
+        own = load(StackFile, Path(name))
+        return Fitted(own.factor, own.low, own.high)
     known = fitted_stacks()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=2)

@@ -1,0 +1,93 @@
+"""The factor of a software stack, from steps that a run of one's own has made."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.plan.device import find_device
+from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.constants import Fitted, StackFile, constants, fitted_stacks
+from pretrain.plan.estimate.seconds import step_seconds
+from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.layout_names import short
+
+LEAST = 10  # steps, or their median says little
+_WARMING = 3  # first steps of a start, which allocate and load kernels
+_FACTORS = 1e-3, 1e4
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a run's steps say of its software."""
+
+    stack: Fitted
+    layout: Layout
+    steps: int
+    """that were counted"""
+    seconds: float
+    """their median"""
+    quartiles: tuple[float, float]
+    estimate: float
+    """seconds of a step where nothing is known of the software"""
+
+    def file(self, run: str, hardware: str) -> StackFile:
+        """What `--stack` reads."""
+        source = f"{self.steps} steps of {run} on {short(self.layout)}, {hardware}: median {self.seconds:.4g} s"
+        return StackFile(source=source, factor=self.stack.factor, low=self.stack.low, high=self.stack.high)
+
+
+def calibrated(
+    config: RunConfig, ranks: int, lines: list[Mapping[str, Any]], hardware: str, per_node: int | None
+) -> Calibration:
+    """From the lines of metrics.jsonl of one start of `config` on `ranks` devices, of which a machine has `per_node`,
+    or as many as the hardware's file says. Raises ConfigError for too few steps, and for steps so short that no factor
+    explains them."""
+    device, layout = find_device(hardware), plan_layout(config, ranks)
+    seconds = _full_steps(config, lines)
+    if len(seconds) < LEAST:
+        raise ConfigError(
+            f"only {len(seconds)} steps of the last start can be counted: {LEAST} are needed, of whole batches, after "
+            f"the first {_WARMING}"
+        )
+    measured = float(np.median(seconds))
+    configured = Configured(config, device, min(per_node or device.devices, ranks))
+    work = configured.work([Choice(layout, config.batch.micro_sequences, config.parallel.recompute)])
+
+    def beyond(factor: float) -> float:
+        return float(step_seconds(work, constants(), factor).total[0]) - measured
+
+    if beyond(_FACTORS[0]) > 0:
+        raise ConfigError(
+            f"steps of {measured:.4g} s are shorter than what {hardware} is said to need for messages and waiting "
+            f"alone, {beyond(_FACTORS[0]) + measured:.4g} s: check its links and --gpus-per-node"
+        )
+    if beyond(_FACTORS[1]) < 0:
+        raise ConfigError(f"steps of {measured:.4g} s are no use of {hardware} that can be compared")
+    factor = float(brentq(beyond, *_FACTORS, rtol=1e-6))
+    low, high = _spread()
+    quarter, third = np.quantile(seconds, (0.25, 0.75))
+    return Calibration(
+        Fitted(factor, low, high), layout, len(seconds), measured, (float(quarter), float(third)),
+        beyond(1.0) + measured,
+    )  # fmt: skip
+
+
+def _full_steps(config: RunConfig, lines: list[Mapping[str, Any]]) -> list[float]:
+    """Seconds of the steps of a start that had a whole batch, without its first ones."""
+    found = []
+    for before, line in zip(lines[_WARMING - 1 :], lines[_WARMING:], strict=False):
+        if line["samples"] - before["samples"] == config.batch.sequences:
+            found.append(float(line["step_seconds"]))
+    return found
+
+
+def _spread() -> tuple[float, float]:
+    """How far other layouts and models were off where a stack's factor was known: the median of the stacks that come
+    with the package."""
+    known = [stack for name, stack in fitted_stacks().items() if name != "unknown"]
+    return float(np.median([stack.low for stack in known])), float(np.median([stack.high for stack in known]))
