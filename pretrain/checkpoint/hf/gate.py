@@ -2,7 +2,7 @@
 
 A trained model may turn the rounding of fp32 into more than any fixed limit: two attention kernels of transformers give
 Gemma 3 270M logits that are 1.2e-3 apart. Where logits differ by more than `GATE`, the limit is therefore measured: how
-far transformers' own logits move when its embeddings are rounded otherwise.
+far transformers' own logits move when its weights are rounded otherwise.
 """
 
 from dataclasses import dataclass, replace
@@ -36,11 +36,12 @@ class Agreement:
         found = f"largest logit difference from transformers {self.difference:.2e}"
         if self.limit <= GATE:
             return found
-        return f"{found}; its own, of embeddings rounded otherwise: {self.limit:.2e}"
+        return f"{found}; its own, of weights rounded otherwise: {self.limit:.2e}"
 
 
 def pass_gate(verb: str, ours: tuple[Tensor, ...], theirs: Any, batch: Rows, position_offset: int) -> Agreement:
-    """Holds our logits against those of a Hugging Face model. Raises RunError, "not VERB: ...", if they differ."""
+    """Holds our logits against those of a Hugging Face model, which is of no more use after that. Raises RunError,
+    "not VERB: ...", if they differ."""
     expected = hf_logits(theirs, batch, position_offset)
     difference, limit = largest_difference(ours, expected), GATE
     if difference > limit:
@@ -54,17 +55,14 @@ def pass_gate(verb: str, ours: tuple[Tensor, ...], theirs: Any, batch: Rows, pos
 
 
 def _rounding(theirs: Any, batch: Rows, position_offset: int, expected: tuple[Tensor, ...]) -> float:
-    """How far `expected` moves when half of the embeddings' values, drawn, become their next neighbours in fp32."""
-    weight = theirs.get_input_embeddings().weight
-    before = weight.detach().clone()
+    """How far `expected` moves when half of the weights' values, drawn, become their next neighbours in fp32. They stay
+    so: a copy would take the memory of another model."""
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        moves = torch.rand(weight.shape, generator=draw) < 0.5
-        weight.copy_(torch.where(moves, torch.nextafter(before, torch.zeros_like(before)), before))
-    moved = largest_difference(hf_logits(theirs, batch, position_offset), expected)
-    with torch.no_grad():
-        weight.copy_(before)
-    return moved
+        for weight in theirs.parameters():
+            moves = torch.rand(weight.shape, generator=draw) < 0.5
+            weight.copy_(torch.where(moves, torch.nextafter(weight, torch.zeros_like(weight)), weight))
+    return largest_difference(hf_logits(theirs, batch, position_offset), expected)
 
 
 def rows_for(config: RunConfig) -> Rows:

@@ -32,12 +32,8 @@ class Model(nn.Module):
 
 def _pass(steep: float, difference: float) -> Any:
     theirs = Model(steep)
-    before = theirs.embeddings.weight.clone()
     (logits,) = hf_logits(theirs, ROWS)
-    try:
-        return pass_gate("imported", (logits + difference,), theirs, ROWS, 0)
-    finally:
-        assert torch.equal(theirs.embeddings.weight, before)
+    return pass_gate("imported", (logits + difference,), theirs, ROWS, 0)
 
 
 def test_a_small_difference_passes() -> None:
@@ -55,10 +51,10 @@ def test_a_model_that_does_not_amplify_rounding_may_differ_by_no_more() -> None:
 
 
 def test_one_that_does_may_differ_by_what_its_own_rounding_makes() -> None:
-    """A unit in the last place of an embedding is 1.2e-7, and of a logit between 10,000 and 19,000 up to 2e-3."""
+    """A unit in the last place of a weight is 1.2e-7, and of a logit between 10,000 and 19,000 up to 2e-3."""
     agreement = _pass(1e4, 1e-3)
     assert 1e-3 < agreement.limit < 2.1e-3
-    assert "its own, of embeddings rounded otherwise: " in str(agreement)
+    assert "its own, of weights rounded otherwise: " in str(agreement)
     with pytest.raises(RunError, match="logits differ by 9"):
         _pass(1e4, 1e-2)
 
