@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, count
@@ -42,6 +43,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--restart-seconds", type=_amount, default=600.0, help="from a failure to the next step")
     parser.add_argument("--failures-per-gpu-hour", type=_amount, help="default: Llama 3's")
+    parser.add_argument(
+        "--frontier", type=Path, metavar="PNG", help="draw seconds against memory, and cost against days"
+    )
     parser.add_argument("--explain", action="store_true", help="show the parts of time and memory")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     parser.add_argument(
@@ -77,21 +81,21 @@ def main(argv: list[str]) -> int:
         prices, failures,
     )  # fmt: skip
     print(json.dumps(as_json(plan), indent=2) if options.json else "\n".join(lines(plan, options.explain)))
+    if options.frontier is not None:
+        from pretrain.plan import frontier
+
+        _written(options.frontier, "--frontier", lambda path: frontier.picture(plan, failures, path))
     return 0
 
 
 def _show_attention(options: argparse.Namespace) -> int:
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
-    from pretrain.errors import RunError
     from pretrain.plan.attention_map import lines, picture
 
     model = load(RunConfig, options.config, options.overrides).model
     print("\n".join(lines(model)))
-    try:
-        picture(model, options.png)
-    except OSError as error:
-        raise RunError(f"{options.png} cannot be written ({error.strerror}): name another file with --png") from None
+    _written(options.png, "--png", lambda path: picture(model, path))
     print(f"drawn: {options.png}")
     return 0
 
@@ -99,7 +103,7 @@ def _show_attention(options: argparse.Namespace) -> int:
 def _calibrate(options: argparse.Namespace) -> int:
     from pretrain.config.load import dump, load
     from pretrain.config.run_config import RunConfig
-    from pretrain.errors import ConfigError, RunError
+    from pretrain.errors import ConfigError
     from pretrain.observe.metrics import read_events, read_metrics
     from pretrain.plan.calibrate import calibrated
 
@@ -114,15 +118,21 @@ def _calibrate(options: argparse.Namespace) -> int:
         raise ConfigError(f"{run} is no run that has started: give a run directory")
     of_start = [line for line in lines if line["step"] > begun]
     found = calibrated(config, ranks, of_start, options.hardware, options.gpus_per_node)
-    try:
-        options.out.write_text(dump(found.file(str(run), options.hardware)))
-    except OSError as error:
-        raise RunError(f"{options.out} cannot be written ({error.strerror}): name another file with --out") from None
+    _written(options.out, "--out", lambda path: path.write_text(dump(found.file(str(run), options.hardware))))
     low, high = found.quartiles
     print(f"{found.steps} steps: median {found.seconds:.4g} s (quartiles {low:.4g}, {high:.4g})")
     print(f"estimated without a factor: {found.estimate:.4g} s; the factor is {found.stack.factor:.3f}")
     print(f"stored: {options.out}; plan with --stack {options.out}")
     return 0
+
+
+def _written(path: Path, option: str, write: Callable[[Path], object]) -> None:
+    from pretrain.errors import RunError
+
+    try:
+        write(path)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror}): name another file with {option}") from None
 
 
 def _amount(text: str) -> float:

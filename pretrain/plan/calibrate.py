@@ -1,6 +1,6 @@
 """The factor of a software stack, from steps that a run of one's own has made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ class Calibration:
 
 
 def calibrated(
-    config: RunConfig, ranks: int, lines: list[Mapping[str, Any]], hardware: str, per_node: int | None
+    config: RunConfig, ranks: int, lines: Sequence[Mapping[str, Any]], hardware: str, per_node: int | None
 ) -> Calibration:
     """From the lines of metrics.jsonl of one start of `config` on `ranks` devices, of which a machine has `per_node`,
     or as many as the hardware's file says. Raises ConfigError for too few steps, and for steps so short that no factor
@@ -70,14 +70,14 @@ def calibrated(
         raise ConfigError(f"steps of {measured:.4g} s are no use of {hardware} that can be compared")
     factor = float(brentq(beyond, *_FACTORS, rtol=1e-6))
     low, high = _spread()
-    quarter, third = np.quantile(seconds, (0.25, 0.75))
+    first, third = np.quantile(seconds, (0.25, 0.75))
     return Calibration(
-        Fitted(factor, low, high), layout, len(seconds), measured, (float(quarter), float(third)),
+        Fitted(factor, low, high), layout, len(seconds), measured, (float(first), float(third)),
         beyond(1.0) + measured,
     )  # fmt: skip
 
 
-def _full_steps(config: RunConfig, lines: list[Mapping[str, Any]]) -> list[float]:
+def _full_steps(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> list[float]:
     """Seconds of the steps of a start that had a whole batch, without its first ones."""
     found = []
     for before, line in zip(lines[_WARMING - 1 :], lines[_WARMING:], strict=False):

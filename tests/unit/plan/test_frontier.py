@@ -1,0 +1,50 @@
+"""What `pretrain plan --frontier` draws."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pretrain.commands.plan import main
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import RunError
+from pretrain.plan.frontier import by_devices, unbeaten
+from pretrain.plan.goodput import Failures
+from pretrain.plan.plan_report import Prices
+from pretrain.plan.planned import make_plan
+
+SMALL = ["model.vocabulary=50257", "batch={sequences: 64, micro_sequences: 1}"]
+FAILURES = Failures(10.0, 600.0, None)
+
+
+def test_those_are_left_that_nothing_beats() -> None:
+    draw = np.random.default_rng(0)
+    seconds, memory = draw.random(300).round(2), draw.random(300).round(2)
+    found = unbeaten(seconds, memory)
+    assert 2 < len(found) < 30
+    assert (np.diff(memory[found]) > 0).all()
+    assert (np.diff(seconds[found]) < 0).all()
+    for index in range(300):
+        beaten = (seconds[found] <= seconds[index]) & (memory[found] <= memory[index])
+        assert beaten.any(), "nothing that is better was left out"
+
+
+def test_more_devices_take_fewer_days_and_more_gpu_hours() -> None:
+    config = load(RunConfig, "gpt3/1.3b", SMALL)
+    plan = make_plan(config, "h100", 16, None, "unknown", "throughput", 1, Prices(2.0, None), FAILURES)
+    rows = by_devices(plan, FAILURES)
+    assert [row["gpus"] for row in rows] == [1, 2, 4, 8, 16, 32, 64]
+    days, hours = ([row[key] for row in rows] for key in ("days", "gpu_hours"))
+    assert days == sorted(days, reverse=True)
+    assert hours[-1] > hours[0]
+    assert [row["cost"] for row in rows] == [2 * one for one in hours]
+
+
+def test_it_is_drawn_beside_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["gpt3/1.3b", *SMALL, "--gpus", "16", "--hardware", "h100", "--top", "2", "--frontier"]
+    assert main([*asked, str(tmp_path / "frontier.png")]) == 0
+    assert "layouts judged" in capsys.readouterr().out
+    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(RunError, match=r"cannot be written .* name another file with --frontier"):
+        main([*asked, str(tmp_path / "none" / "frontier.png")])
