@@ -78,9 +78,9 @@ def _ours(run: Path, layout: tuple[str, ...], ids: np.ndarray, prompts: list[lis
 def test_it_says_what_transformers_says(imported: tuple[str, Path], tmp_path: Path) -> None:
     """Of a row, and after prompts, which begin as there."""
     model, run = imported
-    ids, expected, prompts, texts = run_ranks(1, _original, gguf(model), tmp_path)[0]
+    ids, expected, prompts, texts = run_ranks(1, _original, gguf(model), tmp_path, timeout_s=600)[0]
     for world, layout in ((1, ()), LAYOUTS[model]):
-        said, found = run_ranks(world, _ours, run, layout, ids, prompts)[0]
+        said, found = run_ranks(world, _ours, run, layout, ids, prompts, timeout_s=600)[0]
         assert np.abs(said - expected).max() <= GATE, layout
         assert found == texts, layout
     tokenizer = load_tokenizer(run / "checkpoints" / "step-00000000" / "tokenizer.model")
