@@ -59,7 +59,9 @@ def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[st
     for tensor in reader.tensors:
         name = _name(tensor.name, kind)
         value = (
-            torch.from_numpy(dequantize(tensor.data, tensor.tensor_type)).float().reshape(*tensor.shape[::-1].tolist())
+            torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+            .float()
+            .reshape(*tensor.shape[::-1].tolist())
         )
         if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
