@@ -58,11 +58,8 @@ def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[st
     found = {}
     for tensor in reader.tensors:
         name = _name(tensor.name, kind)
-        value = (
-            torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
-            .float()
-            .reshape(*tensor.shape[::-1].tolist())
-        )
+        values = dequantize(tensor.data, tensor.tensor_type).copy()  # of a file that may not be written to
+        value = torch.from_numpy(values).float().reshape(*tensor.shape[::-1].tolist())
         if kind == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             value = _halves(value, heads)
