@@ -137,8 +137,10 @@ def _same_rows() -> Rows:
     return Rows.of(*random.integers(0, VOCABULARY, (2, 4, LENGTH)))
 
 
-def test_fp16_leaves_out_what_overflows_and_follows_fp32_alike_on_every_sharding() -> None:
-    (expected, scored, updates, scale), *others = run_ranks(4, _half, [{"zero": 0}, {**ZERO[2], **PIPELINE}])[0]
+@pytest.mark.parametrize("stage", [2, slow(3)])
+def test_fp16_leaves_out_what_overflows_and_follows_fp32_alike_on_every_sharding(stage: int) -> None:
+    shardings = [{"zero": 0}, {**ZERO[stage], **PIPELINE}]
+    (expected, scored, updates, scale), *others = run_ranks(4, _half, shardings)[0]
     skipped = [result.skipped for result in expected]
     count = skipped.index(False)
     assert count > 1, "the scale was too high at first"
