@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, count
+from pretrain.plan.goodput import Failures
 
 
 def main(argv: list[str]) -> int:
@@ -39,9 +40,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--price", type=_amount, help="of a GPU-hour")
     parser.add_argument("--watts", type=_amount, help="of a GPU, with its share of the machine")
     parser.add_argument(
-        "--save-seconds", type=_amount, default=10.0, help="that training stands still for a checkpoint"
+        "--save-seconds", type=_amount, default=Failures.save_s, help="that training stands still for a checkpoint"
     )
-    parser.add_argument("--restart-seconds", type=_amount, default=600.0, help="from a failure to the next step")
+    parser.add_argument(
+        "--restart-seconds", type=_amount, default=Failures.restart_s, help="from a failure to the next step"
+    )
     parser.add_argument("--failures-per-gpu-hour", type=_amount, help="default: Llama 3's")
     parser.add_argument(
         "--frontier", type=Path, metavar="PNG", help="draw seconds against memory, and cost against days"
@@ -69,7 +72,6 @@ def main(argv: list[str]) -> int:
         parser.error("--gpus and --hardware are needed (or --show-attention)")
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
-    from pretrain.plan.goodput import Failures
     from pretrain.plan.plan_report import Prices, as_json, lines
     from pretrain.plan.planned import make_plan
 

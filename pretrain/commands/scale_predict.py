@@ -1,21 +1,27 @@
-"""`pretrain scale predict LAW --flops C | --parameters N | --tokens D`"""
+"""`pretrain scale predict LAW --flops C | --parameters N | --tokens D [--config BASE --gpus N --hardware NAME]`"""
 
+import argparse
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pretrain.commands.arguments import Parser, amount, count
 from pretrain.commands.printing import show
+from pretrain.config.load import dump, load
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.device import find_device
+from pretrain.plan.goodput import Failures
+from pretrain.plan.plan_report import Prices, figures
+from pretrain.plan.planned import make_plan, with_vocabulary
+from pretrain.scaling.asked_run import asked_run
 from pretrain.scaling.ladder import compact
 from pretrain.scaling.law import Law, read
 from pretrain.scaling.predict import Prediction, predict
-from pretrain.scaling.rules import gpt3_rate, olmo_rate
+from pretrain.scaling.rules import RULES, gpt3_rate, olmo_rate
 
 _WRITTEN = "predictions.jsonl"
-_DAY_S = 86_400
 
 
 def main(argv: list[str]) -> int:
@@ -27,7 +33,7 @@ def main(argv: list[str]) -> int:
         (
             "reports/law --flops 1e21",
             "reports/law --parameters 1.3B --tokens 100B",
-            "reports/law --flops 1e21 --gpus 64 --hardware h100 --mfu 0.4",
+            "reports/law --flops 1e21 --config gpt3/125m --gpus 64 --hardware h100 --price 2.5 --out run.yaml",
         ),
     )
     parser.add_argument("law", type=Path, help="folder that `pretrain scale fit --out` wrote")
@@ -36,27 +42,37 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--tokens", type=amount, help="to train on; without --parameters, with the size that suits best"
     )
-    parser.add_argument("--gpus", type=count, help="also say how many days so many take, as a bare division")
+    parser.add_argument("--config", type=Path, metavar="BASE", help="what the ladder was made from: also plan that run")
+    parser.add_argument("--rule", choices=RULES, default="olmo", help="of its batch and warm-up, as the ladder's")
+    parser.add_argument("--gpus", type=count, help="devices of that run")
     parser.add_argument("--hardware", metavar="NAME", help="such as h100, or a YAML file, as for `pretrain plan`")
-    parser.add_argument("--mfu", type=amount, help="which part of their bf16 peak is assumed to be reached")
+    parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
+    parser.add_argument("--stack", default="unknown", metavar="NAME", help="software, as for `pretrain plan`")
+    parser.add_argument("--price", type=amount, help="of a GPU-hour")
+    parser.add_argument("--out", type=Path, metavar="YAML", help="where to write the config of that run")
     options = parser.parse(argv)
-    asked = (options.gpus, options.hardware, options.mfu)
+    asked = (options.config, options.gpus, options.hardware)
     if any(value is not None for value in asked) and None in asked:
-        raise ConfigError("--gpus, --hardware and --mfu go together: days are FLOPs / (GPUs x peak x MFU)")
+        raise ConfigError("--config, --gpus and --hardware go together: they say what is planned, and on what")
+    if options.config is None and (options.out or options.price):
+        raise ConfigError("--out and --price are about a run that is planned: say --config, --gpus and --hardware too")
     law = read(options.law)
     found = predict(law, options.flops, options.parameters, options.tokens)
-    days = _days(found.flops, *asked) if options.gpus is not None else None
+    config = _config(found, options) if options.config is not None else None
+    plan = _planned(config, options) if config is not None else None
+    if config is not None and options.out is not None:
+        options.out.write_text(dump(config), encoding="utf-8")
     with (options.law / _WRITTEN).open("a", encoding="utf-8") as file:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        line = {"time": now, "runs": len(law.points), "law": law.main.fitted.form.name, **asdict(found), "days": days}
+        line = {"time": now, "runs": len(law.points), "law": law.main.fitted.form.name, **asdict(found)}
+        line |= {"days": plan and plan["days"], "plan": plan}
         file.write(f"{json.dumps(line, allow_nan=False)}\n")
     from pretrain.evaluate.report.scale_page import write_page
 
     page = write_page(options.law, law, written(options.law))
     show(_lines(law, found))
-    if days is not None:
-        assumed = f"if {100 * options.mfu:g}% of the peak is reached"
-        show([f"days        {days:.3g} on {options.gpus} x {options.hardware}, {assumed}"])
+    if plan is not None:
+        show(_plan_lines(plan, options))
     show([f"\nwritten to {options.law / _WRITTEN}", f"report: {page}"])
     return 0
 
@@ -67,13 +83,28 @@ def written(directory: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def _days(flops: float, gpus: int, hardware: str, mfu: float) -> float:
-    peak = find_device(hardware).bf16_flops
-    if peak is None:
-        raise ConfigError(f"--hardware {hardware} has no bf16: the division is by that peak")
-    if mfu > 1:
-        raise ConfigError(f"--mfu {mfu:g} is more than the whole peak: say a part of it, such as 0.4")
-    return flops / (gpus * peak * mfu) / _DAY_S
+def _config(found: Prediction, options: argparse.Namespace) -> RunConfig:
+    base = with_vocabulary(load(RunConfig, options.config))
+    return asked_run(base, found.parameters, found.tokens, found.learning_rate, options.rule, options.gpus)
+
+
+def _planned(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
+    """Figures of the fastest layout."""
+    plan = make_plan(
+        config, options.hardware, options.gpus, options.gpus_per_node, options.stack, "throughput", 1,
+        Prices(options.price, None), Failures(),
+    )  # fmt: skip
+    return figures(plan, plan.found.options[0]) | {"hardware": options.hardware, "stack": options.stack}
+
+
+def _plan_lines(plan: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    low, high = (plan["days"] * second / plan["step_s"] for second in plan["step_s_between"])
+    cost = "" if plan["cost"] is None else f", at {options.price:g} an hour {plan['cost']:,.0f}"
+    lines = [
+        f"takes       {plan['days']:.3g} days, within {low:.3g} to {high:.3g}, on {plan['gpus']:,} x "
+        f"{plan['hardware']} ({plan['layout']}, MFU {plan['mfu']:.0%}): {plan['gpu_hours']:,.0f} GPU-hours{cost}"
+    ]
+    return lines + ([f"config      {options.out}"] if options.out is not None else [])
 
 
 def _lines(law: Law, found: Prediction) -> list[str]:

@@ -11,9 +11,9 @@ FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 class Failures:
     """What a cluster is expected to do."""
 
-    save_s: float
+    save_s: float = 10.0
     """that training stands still for a checkpoint"""
-    restart_s: float
+    restart_s: float = 600.0
     """from a failure until steps are made again"""
     per_gpu_hour: float | None = None
     """None: Llama 3's"""

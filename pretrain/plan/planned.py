@@ -18,9 +18,7 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """`per_node` devices of a machine, or as many as the hardware's file says. Raises ConfigError for names that are
     not known, numbers that no layout suits, and models that are too large."""
-    if config.model.vocabulary is None:  # that of the data, which may not be there yet
-        known = config.model.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
-        config = config.model_copy(update={"model": known})
+    config = with_vocabulary(config)
     device, stack = find_device(hardware), find_stack(stack_name)
     per_node = min(per_node or device.devices, gpus)
     if gpus % per_node:
@@ -41,6 +39,14 @@ def make_plan(
     better = advice(config, device, gpus, per_node, stack, best) if target == "throughput" else []
     goodput = best_goodput(best.seconds, gpus, failures)
     return Plan(config, device, hardware, gpus, per_node, stack_name, stack, found, goodput, better, prices)
+
+
+def with_vocabulary(config: RunConfig) -> RunConfig:
+    """A config that says none has that of its data, which may not be there yet: GPT-2's is assumed."""
+    if config.model.vocabulary is not None:
+        return config
+    known = config.model.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
+    return config.model_copy(update={"model": known})
 
 
 def _cheapest(

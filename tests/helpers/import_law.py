@@ -66,7 +66,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "points size",
         "forms isoflop shape rules runs",
         "fit ladder",
-        "backtest",
+        "backtest asked_run",
         "law",
         "predict",
     ),

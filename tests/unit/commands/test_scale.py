@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.commands.plan import main as plan
 from pretrain.commands.scale import main
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.scaling.size import parameters_at_work
 from tests.helpers.datasets import build_dataset, make_documents
 
 
@@ -50,15 +52,52 @@ def test_a_prediction_is_printed_written_down_and_on_the_page(law: Path, capsys:
     assert not any(outside in page for outside in ("http://", "https://", "src=", "@import"))
 
 
-def test_days_are_a_bare_division_that_says_what_it_assumes(law: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--flops", "1e20", "--gpus", "8", "--hardware", "h100", "--mfu", "0.4"]
-    assert main(["predict", str(law), *options]) == 0
-    days = 1e20 / (8 * 989.4e12 * 0.4) / 86400
-    assert f"days        {days:.3g} on 8 x h100, if 40% of the peak is reached" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="--gpus, --hardware and --mfu go together"):
-        main(["predict", str(law), "--flops", "1e20", "--gpus", "8"])
-    with pytest.raises(ConfigError, match="no hardware is called 'Abacus'"):
-        main(["predict", str(law), "--flops", "1e20", "--gpus", "8", "--hardware", "Abacus", "--mfu", "0.4"])
+def test_what_a_predicted_run_takes_is_what_plan_says_of_its_config(
+    law: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    asked = ["--config", "gpt3/125m", "--gpus", "64", "--hardware", "h100", "--price", "2.5"]
+    assert main(["predict", str(law), "--flops", "1e21", *asked, "--out", str(file)]) == 0
+    said = capsys.readouterr().out
+    (line,) = map(json.loads, (law / "predictions.jsonl").read_text().splitlines())
+    config = load(RunConfig, file)
+    assert parameters_at_work(config.model) == pytest.approx(line["parameters"], rel=0.1)
+    assert config.train.steps * config.batch.sequences * config.model.sequence_length == pytest.approx(
+        line["tokens"], rel=0.01
+    )
+    assert config.batch.sequences % 64 == 0
+    assert plan(["--gpus", "64", "--hardware", "h100", "--price", "2.5", "--json", str(file)]) == 0
+    (best, *_) = json.loads(capsys.readouterr().out)["options"]
+    assert (best["days"], best["cost"], best["layout"]) == tuple(
+        line["plan"][key] for key in ("days", "cost", "layout")
+    )
+    assert f"takes       {best['days']:.3g} days, within" in said
+    assert f"h100, cost {best['cost']:,.0f}" in (law / "scale.html").read_text()
+
+
+def test_the_rate_of_a_predicted_run_is_the_laws(law: Path, tmp_path: Path) -> None:
+    fit = json.loads((law / "fit.json").read_text())
+    for run in fit["points"]:
+        run["learning_rate"] = 3 * run["parameters"] ** -0.4
+    (law / "fit.json").write_text(json.dumps(fit))
+    asked = ["--parameters", "1e9", "--tokens", "1e10", "--config", "gpt3/125m", "--gpus", "8", "--hardware", "h100"]
+    assert main(["predict", str(law), *asked, "--out", str(tmp_path / "run.yaml")]) == 0
+    rate = load(RunConfig, tmp_path / "run.yaml").optimizer.learning_rate
+    assert rate == pytest.approx(3 * 1e9**-0.4, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gpus", "8"], "--config, --gpus and --hardware go together"),
+        (["--out", "run.yaml"], "--out and --price are about a run that is planned"),
+        (["--config", "gpt3/125m", "--gpus", "8", "--hardware", "Abacus"], "no hardware is called 'Abacus'"),
+    ],
+)
+def test_half_of_a_question_about_cost_is_refused(law: Path, options: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main(["predict", str(law), "--flops", "1e20", *options])
+    assert not (law / "predictions.jsonl").exists()
 
 
 def test_a_ladder_is_configs_that_load_and_files_of_commands(
