@@ -1,12 +1,16 @@
-"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`, or `--show-attention`, or `--calibrate RUN`"""
+"""`pretrain plan CONFIG [key=value ...] --gpus N --hardware NAME`, or `--show-attention`, or `--calibrate [RUN]`"""
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pretrain.commands.arguments import Parser, count
+from pretrain.commands.arguments import Parser, check_writable, count
 from pretrain.plan.goodput import Failures
+
+_HERE = Path()
+_RANKS = 4
 
 
 def main(argv: list[str]) -> int:
@@ -21,6 +25,7 @@ def main(argv: list[str]) -> int:
             "gpt3/13b --gpus 128 --hardware ours.yaml --target cost --json",
             "sparse-transformer/enwik8 --show-attention",
             "--calibrate runs/first --hardware h100 --out ours.yaml    # and then: --stack ours.yaml",
+            "--calibrate --out here.yaml    # measures this machine; and then: --hardware here.yaml",
         ),
     )
     parser.add_config("YAML file", "batch.sequences=1536", required=False)
@@ -56,10 +61,23 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--png", type=Path, default=Path("attention.png"), help="the drawing (default: attention.png)")
     parser.add_argument(
-        "--calibrate", type=Path, metavar="RUN", help="instead: find the factor of the software that made this run"
+        "--calibrate",
+        type=Path,
+        nargs="?",
+        const=_HERE,
+        metavar="RUN",
+        help="instead: find the factor of the software that made this run; without RUN, measure this machine's CPU",
     )
-    parser.add_argument("--out", type=Path, default=Path("stack.yaml"), help="where to (default: stack.yaml)")
+    parser.add_argument("--out", type=Path, help="where to (default: stack.yaml; of a machine: machine.yaml)")
+    parser.add_nproc(f"with --calibrate: ranks at once, at most (default {_RANKS})")
+    parser.add_argument(
+        "--threads", type=count, help="with --calibrate: of each rank (default: its share of the cores)"
+    )
     options = parser.parse(argv)
+    if options.calibrate == _HERE:
+        if options.config is not None or options.hardware is not None:
+            parser.error("--calibrate without a run measures this machine: leave CONFIG and --hardware out")
+        return _measure(options, argv)
     if options.calibrate is not None:
         if options.config is not None or options.hardware is None:
             parser.error("--calibrate RUN needs --hardware, and no CONFIG: the run has one")
@@ -120,11 +138,38 @@ def _calibrate(options: argparse.Namespace) -> int:
         raise ConfigError(f"{run} is no run that has started: give a run directory")
     of_start = [line for line in lines if line["step"] > begun]
     found = calibrated(config, ranks, of_start, options.hardware, options.gpus_per_node)
-    _written(options.out, "--out", lambda path: path.write_text(dump(found.file(str(run), options.hardware))))
+    out = options.out or Path("stack.yaml")
+    _written(out, "--out", lambda path: path.write_text(dump(found.file(str(run), options.hardware))))
     low, high = found.quartiles
     print(f"{found.steps} steps: median {found.seconds:.4g} s (quartiles {low:.4g}, {high:.4g})")
     print(f"estimated without a factor: {found.estimate:.4g} s; the factor is {found.stack.factor:.3f}")
-    print(f"stored: {options.out}; plan with --stack {options.out}")
+    print(f"stored: {out}; plan with --stack {out}")
+    return 0
+
+
+def _measure(options: argparse.Namespace, argv: list[str]) -> int:
+    """Starts itself as ranks, which measure."""
+    from pretrain.commands.local_ranks import start_ranks, under_launcher
+
+    out: Path = options.out or Path("machine.yaml")
+    if not under_launcher():
+        check_writable(out)
+        told = os.environ.get("OMP_NUM_THREADS")
+        threads = ["--threads", told] if told and options.threads is None else []
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        return start_ranks(options.nproc or _RANKS, ["plan", *argv, *threads], None)
+    from pretrain.config.health import Health
+    from pretrain.config.load import dump
+    from pretrain.engine import device
+    from pretrain.measure import measured
+    from pretrain.plan.measured import described
+
+    store, rank, world = device.meet(Health(), {})
+    machine = measured(store, rank, world, options.threads)
+    if machine is None:
+        return 0
+    _written(out, "--out", lambda path: path.write_text(dump(described(machine))))
+    print(f"stored: {out}; plan with --hardware {out}")
     return 0
 
 

@@ -11,7 +11,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.configured import Choice, Configured
-from pretrain.plan.estimate.constants import Fitted, StackFile, constants, fitted_stacks
+from pretrain.plan.estimate.constants import Fitted, StackFile, constants_on, fitted_stacks
 from pretrain.plan.estimate.seconds import step_seconds
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.layout_names import short
@@ -55,11 +55,12 @@ def calibrated(
             f"the first {_WARMING}"
         )
     measured = float(np.median(seconds))
-    configured = Configured(config, device, min(per_node or device.devices, ranks))
+    per_node = min(per_node or device.devices, ranks)
+    configured, c = Configured(config, device, per_node), constants_on(device, per_node)
     work = configured.work([Choice(layout, config.batch.micro_sequences, config.parallel.recompute)])
 
     def beyond(factor: float) -> float:
-        return float(step_seconds(work, constants(), factor).total[0]) - measured
+        return float(step_seconds(work, c, factor).total[0]) - measured
 
     if beyond(_FACTORS[0]) > 0:
         raise ConfigError(

@@ -31,8 +31,19 @@ class Device(Section):
     devices: int = Field(8, gt=0, description="of one machine")
     link_bytes_per_s: float = Field(gt=0, description="between devices of a machine, one way, of one device")
     network_bytes_per_s: float = Field(gt=0, description="between machines, one way, share of one device")
+    measured: dict[int, dict[str, float]] = Field(
+        {},
+        description="constants of estimate/constants.yaml as measured here, by how many ranks of a machine work at the "
+        "same time: `pretrain plan --calibrate` writes them",
+    )
     watts: float | None = Field(None, gt=0, description="of one device at work, with its share of the machine")
     price_per_hour: float | None = Field(None, ge=0, description="of one device")
+
+    def measured_at(self, ranks: int) -> dict[str, float]:
+        """What was measured with so many ranks of a machine at work, or with the next number above; of more than were
+        tried, with the most."""
+        known = sorted(self.measured)
+        return self.measured[next((n for n in known if n >= ranks), known[-1])] if known else {}
 
     def peak(self, precision: str) -> float | None:
         """Operations per second, or None where the hardware has no such numbers."""

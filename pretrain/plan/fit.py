@@ -23,11 +23,11 @@ from pretrain.config.load import read
 from pretrain.plan.estimate.constants import CONSTANTS, STACKS, Constants, constants, fitted_stacks
 from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.estimate.rows import Rows, load_rows
-from pretrain.plan.estimate.seconds import step_seconds
+from pretrain.plan.estimate.seconds import fastest_first, step_seconds
 from pretrain.plan.estimate.work import Array
 
 _HUBER = 0.05  # relative errors beyond this count less
-_CONSTANT_PULL, _FACTOR_PULL = 0.02, 0.2  # towards where constants start, and factors towards 1
+_CONSTANT_PULL, _FACTOR_PULL = 0.05, 0.2  # towards where constants start, and factors towards 1
 _SHARE = 30  # rows of one stack that count fully; more of them share their weight
 _FOLDS = 6
 _SWEEP = 4  # layouts that a sweep has at least
@@ -117,7 +117,8 @@ def sweeps(rows: Rows, c: Constants, factors: Factors) -> str:
     for key in dict.fromkeys(keys):
         sweep = np.array([one == key for one in keys])
         if (sweep & rows.fits).sum() >= _SWEEP:
-            pick = int(np.where(sweep & fits, seconds, np.inf).argmin())
+            fitting = np.flatnonzero(sweep & fits)
+            pick = fitting[fastest_first(seconds[fitting], work.micro_batches[fitting])[0]]
             losses.append(rows.seconds[pick] / rows.seconds[sweep & rows.fits].min() - 1)
     ran = np.array(losses)[~np.isnan(losses)]
     return f"first choice in {len(losses)} sweeps: ran in {len(ran)}, there at most {ran.max():.1%} behind the fastest"

@@ -14,9 +14,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.configured import RECOMPUTE, Choice, Configured
-from pretrain.plan.estimate.constants import Fitted, constants
+from pretrain.plan.estimate.constants import Fitted, constants_on
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
-from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
+from pretrain.plan.estimate.seconds import StepSeconds, fastest_first, step_seconds
 from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.ramp import batch_sizes
 
@@ -66,9 +66,12 @@ def search(
     seconds, held, limit = judge(config, device, per_node, choices, stack)
     bytes_held = held.fullest
     fits = bytes_held <= limit
-    key = bytes_held if target == "memory" else seconds.total
-    order = np.lexsort((seconds.total, np.where(fits, key, np.inf)))
-    order = order[fits[order]]
+    fitting = np.flatnonzero(fits)
+    if target == "memory":
+        order = fitting[np.lexsort((seconds.total[fitting], bytes_held[fitting]))]
+    else:
+        shared = np.array([config.batch.sequences / (choice.layout.data * choice.micro) for choice in choices])
+        order = fitting[fastest_first(seconds.total[fitting], shared[fitting])]
     roomy = bool(len(order)) and bytes_held[order[0]] < 0.7 * limit
     options = [option(choices[i], seconds, held, i, roomy) for i in _differing(choices, order, top)]
     least = int(bytes_held.argmin())
@@ -78,9 +81,9 @@ def search(
 def judge(
     config: RunConfig, device: Device, per_node: int, choices: Sequence[Choice], stack: Fitted
 ) -> tuple[StepSeconds, HeldBytes, float]:
-    """Seconds and bytes of each choice, and the bytes that a device has."""
+    """Seconds and bytes of each choice, all on as many devices, and the bytes that a device has."""
     work = Configured(config, device, per_node).work(choices)
-    c = constants()
+    c = constants_on(device, min(per_node, choices[0].layout.world))
     return step_seconds(work, c, stack.factor), held_bytes(work, c), device.memory_gib * _GIB
 
 

@@ -31,11 +31,12 @@ class Disk:
     """for a few bytes"""
 
 
-def product(device: torch.device) -> tuple[float, bool]:
-    """(FLOP/s of matrix products, whether their result is right). All numbers in it are integers that the precision
+def product(device: torch.device, dtype: torch.dtype | None = None) -> tuple[float, bool]:
+    """(FLOP/s of matrix products, whether their result is right), in `dtype` or else in the one that devices of this
+    kind train in. All numbers in it are integers that the precision
     holds exactly, and the sums of its rows and columns are compared with those found by other means: one wrong number
     is two wrong sums."""
-    side, dtype = _SIDE[device.type], _DTYPE[device.type]
+    side, dtype = _SIDE[device.type], dtype or _DTYPE[device.type]
     left, right = _signs(side, 7), _signs(side, 11)
     index = np.arange(side)
     right = right * ((index[:, None] + index) % max(1, side // _NONZERO) == 0)

@@ -39,7 +39,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "checkpoint evaluate statement",
         "build preflight",
         "bad_steps resume",
-        "loop verify lm_eval_model",
+        "loop verify lm_eval_model measure",
         "commands",
         "__main__",
     ),

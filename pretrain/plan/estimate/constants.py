@@ -13,6 +13,7 @@ from pydantic import Field
 from pretrain.config.load import load, read
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
+from pretrain.plan.device import Device
 from pretrain.plan.estimate.work import GENERATIONS, Array
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
@@ -56,6 +57,15 @@ def constants() -> Constants:
     """As they come with the package."""
     tree = read(CONSTANTS)
     return Constants({name: float(entry["value"]) for name, entry in tree.items()})
+
+
+def constants_on(device: Device, ranks: int) -> Constants:
+    """Those, and in their place what was measured on `device` with so many ranks of a machine. Raises ConfigError for
+    names that are none."""
+    values, own = constants().values, device.measured_at(ranks)
+    if unknown := own.keys() - values.keys():
+        raise ConfigError(f"measured: {sorted(unknown)[0]} is no constant of {CONSTANTS}")
+    return Constants({**values, **own})
 
 
 @cache

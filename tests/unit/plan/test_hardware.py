@@ -2,6 +2,7 @@
 
 import pytest
 
+from pretrain.plan.device import device_names, find_device
 from pretrain.plan.hardware import PEAKS, peak_flops
 
 
@@ -26,6 +27,26 @@ class TestPeaks:
     )
     def test_known_devices(self, name: str, bf16: float) -> None:
         assert peak_flops(name, "bf16") == peak_flops(name, "fp16") == bf16
+
+    @pytest.mark.parametrize(
+        ("file", "driver"),
+        [
+            ("a100-40", "NVIDIA A100-SXM4-40GB"),
+            ("a100-80", "NVIDIA A100-SXM4-80GB"),
+            ("b200", "NVIDIA B200"),
+            ("h100", "NVIDIA H100 80GB HBM3"),
+            ("h200", "NVIDIA H200"),
+            ("l40s", "NVIDIA L40S"),
+            ("v100", "Tesla V100-SXM2-32GB"),
+        ],
+    )
+    def test_a_plan_and_a_run_take_a_device_for_as_fast(self, file: str, driver: str) -> None:
+        device = find_device(file)
+        for precision in ("fp32", "bf16", "fp16"):
+            assert device.peak(precision) == peak_flops(driver, precision)
+
+    def test_every_device_of_plan_is_held_to_the_drivers_name(self) -> None:
+        assert device_names() == ["a100-40", "a100-80", "b200", "h100", "h200", "l40s", "v100"]
 
     def test_fp32_is_slower_than_bf16(self) -> None:
         assert all(peak.bf16_flops is None or peak.fp32_flops < peak.bf16_flops for peak in PEAKS)

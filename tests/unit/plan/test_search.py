@@ -13,6 +13,7 @@ from pretrain.errors import ConfigError
 from pretrain.plan.advice import advice
 from pretrain.plan.device import FOLDER, find_device
 from pretrain.plan.estimate.constants import Fitted
+from pretrain.plan.estimate.seconds import fastest_first
 from pretrain.plan.fits import check_holds
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
 from pretrain.plan.layout import plan_layout
@@ -25,6 +26,12 @@ H100, PLAIN = find_device("h100"), Fitted(1.0, 0.9, 1.1)
 
 def gpt3(name: str, *overrides: str) -> RunConfig:
     return load(RunConfig, f"gpt3/{name}", ["model.vocabulary=50257", *overrides])
+
+
+def test_of_steps_that_no_estimate_tells_apart_the_one_with_fewer_micro_batches_is_first() -> None:
+    seconds, micro_batches = np.array([1.005, 1.0, 1.02, 1.009]), np.array([4.0, 8.0, 1.0, 8.0])
+    assert fastest_first(seconds, micro_batches).tolist() == [0, 1, 3, 2]
+    assert fastest_first(np.array([]), np.array([])).tolist() == []
 
 
 def test_what_is_judged_is_legal_and_nothing_legal_is_left_out() -> None:

@@ -1,0 +1,46 @@
+"""`pretrain plan --calibrate` without a run: ranks measure the machine that they are on."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pretrain.plan.device import Device
+from pretrain.plan.measured import Machine, described
+from tests.helpers.ranks import run_ranks
+
+FEW = ((1, 16, 2, 16, 1, 1, 64), (1, 64, 2, 64, 2, 2, 64))
+
+
+def _measured(folder: Path) -> Machine | None:
+    import torch.distributed as dist
+
+    from pretrain import measure
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.destroy_process_group()  # it makes groups of its own
+    measure._SHAPES, measure._LONG_ENOUGH_S = FEW, 0.0
+    return measure.measured(dist.FileStore(str(folder / "store"), world), rank, world, threads=1)
+
+
+def test_ranks_are_timed_alone_and_at_once(tmp_path: Path) -> None:
+    machine, other = run_ranks(2, _measured, tmp_path)
+    assert other is None
+    assert sorted(machine.at_once) == [1, 2]
+    for one in machine.at_once.values():
+        assert len(one.seconds) == len(FEW)
+        assert all(0 < seconds < 60 for seconds in one.seconds)
+    assert machine.at_once[1].message_s == 0 < machine.at_once[2].message_s
+    assert machine.at_once[2].link_bytes_per_s > 0
+    assert 2**27 < machine.rank_bytes < machine.memory_bytes
+    assert machine.fp32_flops > 1e8
+    device = described(machine)
+    assert isinstance(device, Device)
+    assert device.devices == 2
+
+
+@pytest.mark.parametrize(("world", "numbers"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
+def test_numbers_of_ranks_that_are_tried(world: int, numbers: list[int]) -> None:
+    from pretrain.measure import _numbers
+
+    assert _numbers(world) == numbers
