@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pretrain.checkpoint.collective import gather
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
@@ -27,6 +28,7 @@ from pretrain.process.memory import host_bytes
 
 _WARMING, _FEWEST, _LONG_ENOUGH_S = 2, 3, 0.4  # steps of each config, and how long they are timed at least
 _PATIENCE_S = 120
+_SIDE, _TURNS = 256, 50  # of a product between two exchanges, and how many of these are timed at once
 # layers, hidden, heads, length, rows of a micro-batch, micro-batches, words: each part of a step is most of some step.
 _SHAPES = (
     (2, 64, 4, 64, 2, 1, 256), (8, 64, 4, 64, 2, 1, 256), (2, 64, 4, 64, 2, 8, 256),
@@ -95,12 +97,27 @@ def _seconds(store: dist.Store, rank: int, ranks: int, asked: Sequence[RunConfig
 
 
 def _exchanged(store: dist.Store, rank: int, ranks: int, cpu: torch.device) -> tuple[float, float]:  # type: ignore[name-defined]
-    """(seconds of an all-reduce of one number, bytes a second that each rank sends in a large one)."""
+    """(what a small all-reduce adds to ranks that work, in seconds; bytes a second that each rank sends in a large
+    one). Ranks that do nothing else find each other at once; those that work, on shared cores too, wait longer."""
     if ranks == 1:
         return 0.0, 0.0
     with device.joined(store, f"together-{ranks}", rank, ranks, _PATIENCE_S):
-        small_s, bytes_per_s = exchanges.all_reduce(cpu)
-    return small_s, bytes_per_s * 2 * (ranks - 1) / ranks
+        _, bytes_per_s = exchanges.all_reduce(cpu)
+        side, small = torch.ones(_SIDE, _SIDE), torch.ones(_SIDE)
+
+        def worked(exchanges_too: bool) -> float:
+            dist.barrier()
+            started_s = time.perf_counter()
+            for _ in range(_TURNS):
+                torch.mm(side, side)
+                if exchanges_too:
+                    dist.all_reduce(small)
+            dist.barrier()
+            return (time.perf_counter() - started_s) / _TURNS
+
+        pairs = [(worked(True), worked(False)) for _ in range(3)]
+        added_s = max(gather(statistics.median(both - alone for both, alone in pairs)))
+    return max(0.0, added_s), bytes_per_s * 2 * (ranks - 1) / ranks
 
 
 def _numbers(world: int) -> list[int]:

@@ -35,7 +35,7 @@ class AtOnce:
     seconds: Sequence[float]
     """of a step of each of the configs, each rank alone in a group"""
     message_s: float
-    """of an all-reduce of one number between them; 0 for one rank, likewise"""
+    """that a small all-reduce adds to ranks that work; 0 for one rank, likewise"""
     link_bytes_per_s: float
     """of a large one: what each rank sends"""
 
