@@ -39,6 +39,27 @@ def test_ranks_are_timed_alone_and_at_once(tmp_path: Path) -> None:
     assert device.devices == 2
 
 
+def _slowest() -> Machine | None:
+    import torch.distributed as dist
+
+    from pretrain import measure
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.distributed_c10d._get_default_store()
+    measure._alone = lambda cpu, cores: dict.fromkeys(
+        ("name", "cores", "memory_bytes", "memory_bytes_per_s", "fp32_flops", "bf16_flops", "rank_bytes"), 1
+    )
+    measure._seconds = lambda store, rank, ranks, asked: iter([1.0 + rank, 2.0 - rank])
+    measure._exchanged = lambda store, rank, ranks, cpu: (0.0, 0.0)
+    return measure.measured(store, rank, world, threads=1)
+
+
+def test_a_step_takes_as_long_as_on_the_slowest_rank() -> None:
+    machine, _ = run_ranks(2, _slowest)
+    assert machine.at_once[1].seconds == [1.0, 2.0]
+    assert machine.at_once[2].seconds == [2.0, 2.0]
+
+
 @pytest.mark.parametrize(("world", "numbers"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
 def test_numbers_of_ranks_that_are_tried(world: int, numbers: list[int]) -> None:
     from pretrain.measure import _numbers

@@ -21,17 +21,20 @@ def _predicted(capsys: pytest.CaptureFixture[str], *more: str) -> Any:
     return found
 
 
-def _write(run: Path, seconds: list[float], begun: int = 0, micro: int = 4, recompute: str = "none") -> None:
-    """A run on 16 ranks whose steps took so long: after a beginning on one, which counts for nothing."""
+def _write(
+    run: Path, seconds: list[float], begun: int = 0, micro: int = 4, recompute: str = "none", small: int = 0
+) -> None:  # fmt: skip
+    """A run on 16 ranks whose steps took so long: after a beginning on one, which counts for nothing. The last `small`
+    have half a batch."""
     run.mkdir(exist_ok=True)
     chosen = (f"batch.micro_sequences={micro}", f"parallel={{tensor: 2, recompute: {recompute}}}", f"run.dir={run}")
     (run / "config.yaml").write_text(dump(load(RunConfig, "gpt3/1.3b", [*ASKED[1:], *chosen])))
     events = [{"event": "started", "ranks": 1}, {"event": "started", "ranks": 16}, {"event": "resumed", "step": begun}]
     (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    lines = [
-        {"step": step + 1, "samples": 512 * (step + 1), "step_seconds": 1000.0 if step < begun else one}
-        for step, one in enumerate([0.0] * begun + seconds)
-    ]
+    lines, samples = [], 0
+    for step, one in enumerate([0.0] * begun + seconds):
+        samples += 256 if step >= begun + len(seconds) - small else 512
+        lines.append({"step": step + 1, "samples": samples, "step_seconds": 1000.0 if step < begun else one})
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -51,6 +54,12 @@ def test_a_plan_with_the_factor_says_what_was_measured(tmp_path: Path, capsys: p
     assert found["step_s"] == pytest.approx(1.4 * plain, rel=1e-3)
     assert found["micro_sequences"] == alone["micro_sequences"]
     assert "12 steps of " in (tmp_path / "ours.yaml").read_text()
+
+
+def test_steps_with_less_than_a_whole_batch_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _write(tmp_path / "run", [*[20.0] * 14, *[10.0] * 15], small=15)
+    assert _calibrate(tmp_path / "run", tmp_path / "ours.yaml") == 0
+    assert capsys.readouterr().out.startswith("11 steps: median 20 s")
 
 
 def test_what_cannot_be_counted_is_said(tmp_path: Path) -> None:
