@@ -1,0 +1,3 @@
+from pretrain.lean_imports import install
+
+install()

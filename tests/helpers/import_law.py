@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli",
     ),
     "pretrain": (
-        "errors",
+        "errors lean_imports",
         "config process",
         "plan",
         "data random",

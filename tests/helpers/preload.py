@@ -7,15 +7,16 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
+import pretrain.loop  # noqa: E402  # first, as in a run: what it leaves out, the ranks do without
+
+# isort: split
 import megatron.core.transformer.moe.experts  # noqa: E402, F401
 import pytest  # noqa: E402, F401
-import torch._dynamo  # noqa: E402, F401
 import webdataset  # noqa: E402, F401
 
 import data_pipeline.cli  # noqa: E402, F401
 import pretrain.checkpoint.hf.export  # noqa: E402
 import pretrain.evaluate.run  # noqa: E402
-import pretrain.loop  # noqa: E402
 import pretrain.verify.run  # noqa: E402, F401
 
 if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # importing DeepSpeed looks for GPUs, after which one can't fork

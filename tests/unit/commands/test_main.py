@@ -29,8 +29,10 @@ def test_a_verb_that_is_spelled_wrong_is_named_right(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "pretrain: unknown command 'trian': did you mean train?\n"
 
 
-def test_help_and_keys_load_no_torch() -> None:
-    code = "import sys, pretrain.__main__ as m; m.main(['--help']); m.main(['keys']); sys.exit('torch' in sys.modules)"
+def test_help_keys_and_plan_load_no_torch() -> None:
+    plan = "['plan', 'gpt3/125m', '--gpus', '8', '--hardware', 'h100']"
+    code = f"import sys, pretrain.__main__ as m; done = [m.main(verb) for verb in (['--help'], ['keys'], {plan})]; "
+    code += "sys.exit(any(done) or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
