@@ -53,7 +53,7 @@ class _Finder:
         if name in _ABSENT:
             spec = PathFinder.find_spec(name, path)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Leanly(spec.loader, self)
+                spec.loader = _Leanly(spec.loader, self)  # type: ignore[assignment]
             return spec
         if name in self._absent and get_ident() == self._thread:
             raise ModuleNotFoundError(f"{name} is left out", name=name)

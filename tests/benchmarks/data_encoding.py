@@ -28,6 +28,7 @@ from tests.benchmarks.data_rounds import show, take_turns
 
 _PIECE_BYTES = 2**22  # so that a hundred megabytes keep some tens of cores at work
 _TRAINING_BYTES = 2**22
+_VOCABULARY = 8192
 
 
 def tokenizing(options: argparse.Namespace, folder: Path) -> None:
@@ -76,7 +77,7 @@ def _prepared(text: Path, folder: Path, kind: Any, workers: int) -> tuple[list[S
         input=str(text),
         output=folder / "dataset",
         piece_bytes=_PIECE_BYTES,
-        tokenizer=TokenizerConfig(type=kind, training_bytes=_TRAINING_BYTES),
+        tokenizer=TokenizerConfig(type=kind, vocabulary=_VOCABULARY, training_bytes=_TRAINING_BYTES),
     )
     run = runner(folder, workers)
     sources = find_sources(config)

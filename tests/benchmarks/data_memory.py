@@ -28,6 +28,7 @@ _LIMITS = {"piece_bytes": 2**21, "shard_tokens": 2**19, "member_tokens": 2**17}
 _STEPS = [{"name": "gopher_quality", "min_stop_words": 0}, {"name": "dedup_fuzzy", "items_per_task": 2**13}]
 _CHANGED = 0.3  # of the words of a copy, so that it is no near duplicate
 _READ_TOKENS = 2**24
+_VOCABULARY = 8192
 
 
 def memory(options: argparse.Namespace, folder: Path) -> None:
@@ -91,7 +92,7 @@ def _built(place: Path) -> dict[str, float]:
 
     theirs, building.run_tasks = building.run_tasks, run_tasks  # type: ignore[assignment]
     try:
-        tokenizer = TokenizerConfig(type="unigram", training_bytes=2**21)
+        tokenizer = TokenizerConfig(type="unigram", vocabulary=_VOCABULARY, training_bytes=2**21)
         config: Any = {"input": str(place / "text.jsonl"), "output": place / "dataset", "steps": _STEPS, **_LIMITS}
         building.build(BuildConfig(tokenizer=tokenizer, **config), _Quiet)  # type: ignore[arg-type]
     finally:

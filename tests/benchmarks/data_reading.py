@@ -37,6 +37,7 @@ _HERE = ("ours", "ours at 8", "memmap", "megatron-core", "webdataset")
 _ELSEWHERE = ("litdata", "mosaicml-streaming")
 _GOALS = {"memmap": 0.9, "litdata": 2, "megatron-core": 10, "webdataset": 25}
 _SAMPLES = 100_000_000
+_VOCABULARY = 8192
 
 
 def reading(options: argparse.Namespace, folder: Path) -> None:
@@ -71,7 +72,11 @@ def prepare(text: Path, folder: Path) -> None:
         address = text  # a dataset that is there already
     else:
         address = folder / "dataset"
-        build(BuildConfig(input=str(text), output=address, tokenizer=TokenizerConfig(type="unigram")))
+        build(
+            BuildConfig(
+                input=str(text), output=address, tokenizer=TokenizerConfig(type="unigram", vocabulary=_VOCABULARY)
+            )
+        )
     dataset = Dataset(address)
     tokens = dataset.num_tokens("train")
     assert dataset.manifest.dtype == "uint16"

@@ -34,6 +34,9 @@ class _Step:
     lowered_scale: bool = False
 
 
+_READ = 250_000_000  # numbers of 4 bytes
+
+
 def main() -> None:
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
@@ -60,7 +63,7 @@ def _most(values: list[float]) -> float:
 
 
 def _reading_s() -> float:
-    values = torch.ones(250_000_000)
+    values = torch.ones(_READ)
     began_s = time.process_time()
     assert is_finite(values)
     return time.process_time() - began_s

@@ -35,6 +35,7 @@ from tests.helpers.tiny import ROWS, Rows, build_engine, rows, tiny_config
 
 RANKS = 4
 BUDGET = 256 << 20
+PRECISIONS = ("fp32", "bf16")
 DEEPSPEED = {stage: {"zero": stage, "zero_engine": "deepspeed"} for stage in (1, 2, 3)}
 SHARDINGS: dict[str, dict[str, Any]] = {
     "zero 0": {"zero": 0},
@@ -92,7 +93,7 @@ def _on_cpu(options: argparse.Namespace) -> None:
     )
     print("| sharding | fp32: s a step | x | bf16: s a step | x |\n|---|---|---|---|---|")
     columns = []
-    for precision in ("fp32", "bf16"):
+    for precision in PRECISIONS:
         of_ranks = run_ranks(RANKS, _time_steps, precision, options.layers, options.rounds, timeout_s=1800)
         slowest = [[max(times) for times in zip(*steps, strict=True)] for steps in zip(*of_ranks, strict=True)]
         medians = [statistics.median(times) for times in slowest]
@@ -104,7 +105,7 @@ def _on_cpu(options: argparse.Namespace) -> None:
     print("|---|---|---|---|---|---|---|")
     for name, parallel in SHARDINGS.items():
         cells = []
-        for precision in ("fp32", "bf16"):
+        for precision in PRECISIONS:
             layers, parameters, total = run_ranks(RANKS, _largest, parallel, precision, timeout_s=600)[0]
             cells.append(f"{layers} | {parameters / 1e6:.0f}M | {total / (1 << 20):.0f}")
         print(f"| {name} | " + " | ".join(cells) + " |")

@@ -1,27 +1,66 @@
-"""Every benchmark can still be started: a figure whose command no longer runs can't be trusted."""
+"""Every benchmark runs, as small as it can be: a figure whose command no longer runs cannot be trusted."""
 
 import importlib
-import subprocess
+import json
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = sorted(path.stem for path in (ROOT / "tests" / "benchmarks").glob("*.py") if path.stem != "__init__")
-OTHERS = ("datatrove", "litdata", "streaming", "accelerate", "peft")
+BENCHMARKS = {path.stem for path in (ROOT / "tests" / "benchmarks").glob("*.py") if path.stem != "__init__"}
+OTHERS = ("accelerate", "datatrove", "litdata", "peft", "streaming")
+"""what they compare with, which need not be installed"""
+
+# Each: its arguments, and what of its constants is made smaller, as "module.NAME". TEXT, RUN: files made for it.
+IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention": ("--lengths 512 --rounds 1", {}),
+    "attention packed": ("--lengths 512 --rounds 1 --packed", {}),
+    "attention memory": ("--memory 512 --alone --patterns dense", {}),
+    "data resume": ("--rounds 1", {"data_reading._SAMPLES": 70_000}),
+    "data tokenizing": ("--text TEXT --rounds 1", {"data_encoding._VOCABULARY": 400}),
+    "data dedup": ("--text TEXT --documents 60", {}),
+    "data build": ("--text TEXT --documents 60 --rounds 1", {"data_build._VOCABULARY": 400}),
+    "data memory": ("--text TEXT --megabytes 0.1", {"data_memory._READ_TOKENS": 2**14, "data_memory._VOCABULARY": 400}),
+    "dedup speed": ("--input TEXT --documents 60", {}),
+    "dedup memory": ("--documents 1024 --items-per-task 256", {}),
+    "recipes": ("TEXT --length 64 --rows 2", {"recipes._SECONDS": 1e-3}),
+    "spikes": ("RUN", {"spikes._READ": 1000}),
+    "start": ("--rounds 1 --only plan", {}),
+    "train_step": ("--shape tiny --steps 1", {}),
+    "watch": ("", {"watch._TIMES": 2}),
+}
+STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "reshard": ("--sizes 0M --repeats 1", {}),
+    "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 96 << 20, "zero.PRECISIONS": ("fp32",)}),
+}
+LONG = ("data memory", "zero")
+ELSEWHERE = {
+    "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
+    "data reading": "test_the_readers_of_one_dataset_take_turns",
+    "evaluation": "test_scoring_is_timed_where_its_rival_is_installed",
+}
+PARTS = {"data_build", "data_datatrove", "data_encoding", "data_memory", "data_readers", "data_reading", "data_rounds"}
+
+
+def test_each_is_run_by_a_test() -> None:
+    run = {name.split()[0] for name in (*IN_A_RANK, *STARTS_RANKS, *ELSEWHERE)}
+    assert run | PARTS == BENCHMARKS
 
 
 def test_every_benchmark_can_be_imported() -> None:
-    """In a process of its own, since some choose what DeepSpeed or torch are to do."""
+    """Also those parts of them that a tiny run leaves out."""
     run_ranks(1, _import_all)
 
 
 def _import_all() -> None:
-    """What they compare with need not be installed."""
-    for name in BENCHMARKS:
+    for name in sorted(BENCHMARKS):
         try:
             importlib.import_module(f"tests.benchmarks.{name}")
         except ModuleNotFoundError as error:
@@ -29,12 +68,83 @@ def _import_all() -> None:
                 raise
 
 
+def _breadth(names: Iterable[str]) -> list[Any]:
+    """Those that start many processes are for `make test-slow`."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in names]
+
+
+@pytest.mark.parametrize("name", _breadth(IN_A_RANK))
+def test_it_runs(name: str, text: Path, run: Path) -> None:
+    arguments, smaller = IN_A_RANK[name]
+    command = [*name.split()[1:2], *arguments.split()] if name.startswith(("data", "dedup")) else arguments.split()
+    said = run_ranks(
+        1, _said, name.split()[0], [{"TEXT": str(text), "RUN": str(run)}.get(a, a) for a in command], smaller
+    )
+    assert any(character.isdigit() for character in said[0].splitlines()[-1]), said[0]
+
+
+@pytest.mark.parametrize("name", _breadth(STARTS_RANKS))
+def test_it_runs_on_several_ranks(name: str) -> None:
+    arguments, smaller = STARTS_RANKS[name]
+    assert any(character.isdigit() for character in _said(name, arguments.split(), smaller).splitlines()[-1])
+
+
 @pytest.mark.slow
-def test_the_step_benchmark_compares_equal_work() -> None:
-    """Which it asserts itself: both sides' losses, before it times them."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.train_step", "--shape", "tiny", "--steps", "1"],
-        cwd=ROOT, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "ours / theirs" in done.stdout
+def test_the_readers_of_one_dataset_take_turns(text: Path) -> None:
+    smaller = {"data_reading._HERE": ("ours", "ours at 8", "memmap"), "data_reading._VOCABULARY": 400}
+    (said,) = run_ranks(1, _said, "data", ["reading", "--text", str(text), "--rounds", "1"], smaller)
+    assert "million tokens a CPU-second" in said
+
+
+def test_scoring_is_timed_where_its_rival_is_installed() -> None:
+    for package in ("accelerate", "peft"):
+        pytest.importorskip(package, reason="lm-eval's HFLM needs it")
+    arguments = "--shape tiny --documents 2 --batches 1 --rounds 1 --threads 1"
+    (said,) = run_ranks(1, _said, "evaluation", arguments.split(), {})
+    assert "lm-eval, our engine" in said
+
+
+def _said(name: str, arguments: list[str], smaller: dict[str, Any]) -> str:
+    """What a benchmark prints. It decides by itself whether what it compares is equal."""
+    out = StringIO()
+    with _with(smaller), _with({"argv": [name, *arguments]}, sys), redirect_stdout(out):
+        importlib.import_module(f"tests.benchmarks.{name}").main()
+    return out.getvalue()
+
+
+@contextmanager
+def _with(values: dict[str, Any], module: Any = None) -> Iterator[None]:
+    """Inside, attributes of `module`, or of the benchmarks that the keys name, have other values."""
+    places = [(module, key) if module else _place(key) for key in values]
+    before = [getattr(owner, name) for owner, name in places]
+    for (owner, name), value in zip(places, values.values(), strict=True):
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name), value in zip(places, before, strict=True):
+            setattr(owner, name, value)
+
+
+def _place(key: str) -> tuple[Any, str]:
+    module, name = key.split(".")
+    return importlib.import_module(f"tests.benchmarks.{module}"), name
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents of English: the project's own pages."""
+    path = tmp_path_factory.mktemp("benchmarks") / "text.jsonl"
+    pages = [page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("*.md"))]
+    paragraphs = [paragraph for page in pages for paragraph in page.split("\n## ") if len(paragraph) > 200]
+    path.write_text("".join(json.dumps({"text": paragraph}) + "\n" for paragraph in paragraphs), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 80 steps, as far as its metrics go."""
+    path = tmp_path_factory.mktemp("run")
+    lines = ({"step": step, "loss": 5 - step / 50, "grad_norm": 1 + step % 3} for step in range(80))
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
