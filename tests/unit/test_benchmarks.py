@@ -38,7 +38,7 @@ IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
 }
 STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
     "reshard": ("--sizes 0M --repeats 1", {}),
-    "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 96 << 20, "zero.PRECISIONS": ("fp32",)}),
+    "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }
 LONG = ("data memory", "zero")
 ELSEWHERE = {
