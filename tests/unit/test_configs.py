@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from pretrain.config.attention import Banded
 from pretrain.config.health import Health
 from pretrain.config.load import load
+from pretrain.config.positions import RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.layout import Layout, plan_layout
@@ -124,6 +126,34 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
 )
 def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, parameters: int) -> None:
     assert num_parameters(read(size).model, padded=False) == parameters
+
+
+# What no count of parameters shows, as released. docs/families.md says where each was read.
+@pytest.mark.parametrize(
+    ("sizes", "eps", "base", "local_base", "window"),
+    [
+        (("llama1/7b", "llama1/13b", "llama1/33b"), 1e-6, 1e4, None, None),
+        (("llama1/65b", "llama2/7b", "llama2/13b", "llama2/70b"), 1e-5, 1e4, None, None),
+        (("smollm2/135m",), 1e-5, 1e5, None, None),
+        (("gemma3/270m", "gemma3/1b"), 1e-6, 1e6, 1e4, 512),
+        (("qwen2/0.5b", "qwen2/1.5b", "qwen2/7b"), 1e-6, 1e6, None, None),
+        (("qwen3/0.6b", "qwen3/1.7b", "qwen3/4b", "qwen3/8b"), 1e-6, 1e6, None, None),
+        (("mistral/7b",), 1e-5, 1e4, None, 4096),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_decoder_has_the_released_epsilon_base_and_window(
+    sizes: tuple[str, ...], eps: float, base: float, local_base: float | None, window: int | None
+) -> None:
+    for size in sizes:
+        model = read(size).model
+        positions = model.positions
+        assert isinstance(positions, RotaryPositions)
+        assert (model.norm_eps, positions.base, positions.local_base, positions.scaling) == (
+            eps, base, local_base, None,
+        ), size  # fmt: skip
+        windows = {pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)}
+        assert windows == ({window} if window else set()), size
 
 
 # Millions of parameters as the papers give them, and how far the recount may be off: some count without heads, or round
