@@ -22,6 +22,10 @@ ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 NoiseDensity = Annotated[float, Field(gt=0, lt=1, description="part of the tokens that is corrupted")]
 
 
+_OF_THE_LOSS = frozenset({"label_smoothing", "z_loss"})
+"""Settings that samples do not depend on."""
+
+
 class Objective(StrictSettings):
     """What all objectives can be told. Every subclass has a `name: Literal[...]` with that name as its default, and
     settings that each do something."""
@@ -38,6 +42,13 @@ class Objective(StrictSettings):
         lt=1,
         description="part of each target's probability that all ids share alike (Transformer); samples stay as they "
         "are",
+    )
+    z_loss: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="weight of a further term of the loss, the squared logarithm of the softmax's denominator, which "
+        "keeps logits from drifting (1e-4: PaLM); samples stay as they are",
     )
 
     @property
@@ -61,7 +72,7 @@ class Objective(StrictSettings):
 
     def settings(self) -> dict[str, Any]:
         """What samples depend on, as plain values: part of what tells one order of samples from another."""
-        plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", "label_smoothing"})
+        plain = self.model_dump(mode="json", exclude_defaults=True, exclude={"name", *_OF_THE_LOSS})
         return {"name": self.name, **plain}
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:

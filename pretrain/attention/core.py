@@ -11,16 +11,18 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
+from pretrain.attention.alibi import falling, slopes
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.exchange import own_positions, whole_sequences
 from pretrain.attention.patterns.base import Kernel, masked
 from pretrain.attention.patterns.heads import HeadPatterns
-from pretrain.attention.relative import bias_by_distance, bias_of_distances
-from pretrain.attention.rotary import frequencies, rotated
+from pretrain.attention.relative import Biases, bias_of_distances, by_distance
+from pretrain.attention.rotary import frequencies, gain, rotated
 from pretrain.attention.runs import Runs, by_runs, seen_in_runs
+from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
-from pretrain.config.positions import RotaryPositions
+from pretrain.config.positions import RotaryPositions, ShawPositions
 from pretrain.random.dropout import Dropout
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -66,10 +68,16 @@ class CoreAttention(MegatronModule):
         part = pg_collection.tp.rank() * pg_collection.cp.size() + pg_collection.cp.rank()
         self.heads = HeadPatterns(pattern, layer_number - 1, model.heads // ranks, part, kind == "decoder")
         self.biased = model.positions.name == "relative"
+        falls = model.positions.name == "alibi" and kind != "cross"
+        self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
-        self.distance = model.relative_distance
+        self.distance, self.cap = model.relative_distance, model.score_cap
         self.context = pg_collection.cp
+        self.shaw: ShawAttention | None = None
+        if isinstance(model.positions, ShawPositions) and kind != "cross":
+            heads = model.heads // pg_collection.tp.size()
+            self.shaw = ShawAttention(model.positions, heads, model.head_width, pg_collection)
         self.dropout = Dropout(config.attention_dropout, shared_by=("tensor", "context"))
 
     def forward(
@@ -82,7 +90,8 @@ class CoreAttention(MegatronModule):
         inputs = attention_mask
         if self.rotary is not None:
             turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
-            query, key = (rotated(x, inputs.positions_BS, turns) for x in (query, key))
+            larger = gain(self.rotary, self.heads.dense)
+            query, key = (rotated(x, inputs.positions_BS, turns, larger) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:
@@ -100,33 +109,63 @@ class CoreAttention(MegatronModule):
     ) -> Tensor:  # fmt: skip
         """[B, H, queries, width] of whole sequences; by the pattern's parts if nothing else hides or weighs keys."""
         dropout = self.dropout if self.dropout.active else None
+        if self.shaw is not None:
+            seen, distances = self._seen_at_distances(q, k, inputs)
+            out: Tensor = self.shaw(q, k, v, seen, distances, self.scale, dropout)
+            return out
         if inputs.cache is not None and inputs.cache.ragged:
             return self._attend_by_position(q, k, v, inputs, table)
         alone = inputs.shown_BK is None or (not self.causal and inputs.runs is not None)  # nothing hides but runs
-        by_parts = alone and not self.biased and (self.causal or not self.heads.dense)
+        biases = self._biases(table, not self.causal or inputs.shown_BK is not None, q.device)
+        by_parts = alone and not self.biased and biases is None and (self.causal or not self.heads.dense)
         if by_parts and inputs.runs is None:
-            return self.heads.attend(q, k, v, self.scale, self.kernel, dropout)
+            return self.heads.attend(q, k, v, self.scale, self.kernel, dropout, self.cap)
         if by_parts and inputs.runs is not None and dropout is None:
-            attend = partial(self.heads.attend, scale=self.scale, kernel=self.kernel, dropout=None)
+            attend = partial(self.heads.attend, scale=self.scale, kernel=self.kernel, dropout=None, cap=self.cap)
             return by_runs(attend, q, k, v, inputs.runs)
-        bias = None
+        if alone and self.causal and biases is not None and inputs.runs is not None and dropout is None:
+            return by_runs(partial(self._attend_biased, biases=biases), q, k, v, inputs.runs)
+        bias = None if biases is None else by_distance(biases, q.shape[2], k.shape[2], q.device)
+        return masked(q, k, v, self._seen(q, k, inputs), bias, self.scale, self.kernel, dropout, self.cap)
+
+    def _attend_biased(self, q: Tensor, k: Tensor, v: Tensor, biases: Biases) -> Tensor:
+        """Of one document."""
+        length = q.shape[2]
+        seen = self.heads.mask(length, length, True, q.device)
+        bias = by_distance(biases, length, length, q.device)
+        return masked(q, k, v, seen, bias, self.scale, self.kernel, None, self.cap)
+
+    def _biases(self, table: Tensor | None, both_ways: bool, device: torch.device) -> Biases | None:
+        """Of scores by distance: T5's `table`, or ALiBi's slopes."""
         if table is not None:
-            both_ways = not self.causal or inputs.shown_BK is not None
-            bias = bias_by_distance(table, q.shape[2], k.shape[2], both_ways, self.distance)
-        return masked(q, k, v, self._seen(q, k, inputs), bias, self.scale, self.kernel, dropout)
+            return lambda distances: bias_of_distances(table, distances, both_ways, self.distance)
+        if self.slopes is not None:
+            return partial(falling, torch.tensor(self.slopes, device=device))
+        return None
 
     def _attend_by_position(
         self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
     ) -> Tensor:  # fmt: skip
         """Likewise, of a decoder whose rows have read different numbers of positions before these queries. A prefix
         comes before all of them, so it is seen anyway, but its biases are of both ways."""
+        seen_BHQK, distances_B1QK = self._by_position(k, inputs)
+        biases = self._biases(table, inputs.shown_BK is not None, k.device)
+        bias = None if biases is None else biases(distances_B1QK[:, 0]).permute(0, 3, 1, 2)
+        return masked(q, k, v, seen_BHQK, bias, self.scale, self.kernel, None, self.cap)
+
+    def _by_position(self, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor, Tensor]:
+        """What is seen, [B, H or 1, Q, K], and distances of keys from their queries, [B, 1, Q, K]."""
         query_BQ1, key_K = inputs.positions_BS[:, :, None], torch.arange(k.shape[2], device=k.device)
         seen_BHQK = (key_K <= query_BQ1)[:, None] & self.heads.sees(query_BQ1, key_K)
-        bias = None
-        if table is not None:
-            both_ways = inputs.shown_BK is not None
-            bias = bias_of_distances(table, key_K - query_BQ1, both_ways, self.distance).permute(0, 3, 1, 2)
-        return masked(q, k, v, seen_BHQK, bias, self.scale, self.kernel, None)
+        return seen_BHQK, (key_K - query_BQ1)[:, None]
+
+    def _seen_at_distances(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> tuple[Tensor | None, Tensor]:
+        """Likewise, whatever rows have read; what is seen may be None, everything, and distances [Q, K]."""
+        if inputs.cache is not None and inputs.cache.ragged:
+            return self._by_position(k, inputs)
+        queries, keys = q.shape[2], k.shape[2]
+        key_K = torch.arange(keys, device=k.device)
+        return self._seen(q, k, inputs), key_K - key_K[keys - queries :, None]
 
     def _seen(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Tensor | None:
         """Bool, broadcastable to [batch, heads, queries, keys]; None: everything."""

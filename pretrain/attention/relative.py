@@ -2,23 +2,26 @@
 bucket each, farther ones share buckets that grow with the logarithm, and from `largest` on all share the last."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Biases = Callable[[Tensor], Tensor]
+"""distances [...] of a key from its query -> [..., heads]"""
 
-def bias_by_distance(table: Tensor, queries: int, keys: int, both_ways: bool, largest: int) -> Tensor:
-    """[buckets, heads] -> [1, heads, queries, keys], the queries being the last of the keys' positions. `both_ways`:
-    half of the buckets are for keys that come after their query; otherwise those count as at distance zero."""
-    distances = torch.arange(1 - keys, queries, device=table.device)  # of key from query
-    values = bias_of_distances(table, distances, both_ways, largest)
+
+def by_distance(biases: Biases, queries: int, keys: int, device: torch.device) -> Tensor:
+    """[1, heads, queries, keys], the queries being the last of the keys' positions."""
+    values = biases(torch.arange(1 - keys, queries, device=device))
     # The rows of a Toeplitz matrix are windows of one vector, from the last query to the first.
     return values.T.unfold(1, keys, 1).flip(1)[None]
 
 
 def bias_of_distances(table: Tensor, distances: Tensor, both_ways: bool, largest: int) -> Tensor:
-    """[buckets, heads] -> [..., heads], of distances [...] (key's position minus query's)."""
+    """[buckets, heads] -> [..., heads], of distances [...] (key's position minus query's). `both_ways`: half of the
+    buckets are for keys that come after their query; otherwise those count as at distance zero."""
     return F.embedding(bucket(distances, table.shape[0], both_ways, largest), table)
 
 

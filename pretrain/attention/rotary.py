@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from pretrain.config.positions import LinearScaling, Llama3Scaling, RotaryPositions
+from pretrain.config.positions import LinearScaling, Llama3Scaling, NtkScaling, RotaryPositions, YarnScaling
 
 
-def rotated(x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor) -> Tensor:
-    """Pair i turned by position * frequencies[i], of D / 2; computed in fp32."""
+def rotated(x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor, gain: float = 1.0) -> Tensor:
+    """Pair i turned by position * frequencies[i], of D / 2, and multiplied by `gain`; computed in fp32."""
     angles = positions_BS.T[:, :, None, None].float() * frequencies
-    cosine, sine = angles.cos(), angles.sin()
+    cosine, sine = (angles.cos(), angles.sin()) if gain == 1 else (angles.cos() * gain, angles.sin() * gain)
     first, second = x_SBHD.float().chunk(2, dim=-1)
     turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
     return turned.to(x_SBHD.dtype)
@@ -22,22 +22,54 @@ def rotated(x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor) -> Tensor
 def frequencies(settings: RotaryPositions, width: int, dense: bool, device: torch.device) -> Tensor:
     """[width / 2] fp32, in radians a position, of a head of `width`: base^(-2 i / width), scaled. `dense`: of a layer
     whose attention is."""
-    base, scaling = settings.base, settings.scaling
-    if settings.local_base is not None and not dense:
-        base, scaling = settings.local_base, None
+    base, scaling = (settings.local_base, None) if _is_local(settings, dense) else (settings.base, settings.scaling)
+    assert base is not None, "local layers have one of their own"
+    if isinstance(scaling, NtkScaling):
+        base, scaling = longer_base(base, scaling, width), None
     plain = 1 / base ** (torch.arange(0, width, 2, device=device, dtype=torch.float32) / width)
-    return plain if scaling is None else _SCALED[type(scaling)](plain, scaling)
+    return plain if scaling is None else _SCALED[type(scaling)](plain, scaling, base)
 
 
-def _linear(plain: Tensor, scaling: LinearScaling) -> Tensor:
+def gain(settings: RotaryPositions, dense: bool) -> float:
+    """What turned queries and keys are multiplied by."""
+    scaling = settings.scaling
+    if not isinstance(scaling, YarnScaling) or _is_local(settings, dense):
+        return 1.0
+    return 0.1 * math.log(scaling.factor) + 1 if scaling.gain is None else scaling.gain
+
+
+def longer_base(base: float, scaling: NtkScaling, width: int) -> float:
+    """With which the last of width / 2 wavelengths is longer by the factor, and the first as before."""
+    return float(base * scaling.factor ** (width / (width - 2)))
+
+
+def _is_local(settings: RotaryPositions, dense: bool) -> bool:
+    return settings.local_base is not None and not dense
+
+
+def _linear(plain: Tensor, scaling: LinearScaling, base: float) -> Tensor:
     return plain / scaling.factor
 
 
-def _llama3(plain: Tensor, scaling: Llama3Scaling) -> Tensor:
+def _yarn(plain: Tensor, scaling: YarnScaling, base: float) -> Tensor:
+    """Section 3.2, between features rather than turns, from a whole one to a whole one, as in jquesnelle/yarn."""
+    pairs = len(plain)
+
+    def feature(turns: float) -> float:
+        """That turns so often in a text of the original length."""
+        return pairs * math.log(scaling.original_length / (turns * 2 * math.pi)) / math.log(base)
+
+    first, last = max(math.floor(feature(scaling.fast)), 0), min(math.ceil(feature(scaling.slow)), 2 * pairs - 1)
+    places = torch.arange(pairs, device=plain.device, dtype=torch.float32)
+    whole = ((places - first) / max(last - first, 0.001)).clamp(0, 1)
+    return whole * plain / scaling.factor + (1 - whole) * plain
+
+
+def _llama3(plain: Tensor, scaling: Llama3Scaling, base: float) -> Tensor:
     """meta-llama/llama-models, models/llama3/model.py, apply_scaling."""
     turns = scaling.original_length * plain / (2 * math.pi)  # in a text of the original length
     whole = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
     return whole * plain + (1 - whole) * plain / scaling.factor
 
 
-_SCALED: dict[type, Callable[..., Tensor]] = {LinearScaling: _linear, Llama3Scaling: _llama3}
+_SCALED: dict[type, Callable[..., Tensor]] = {LinearScaling: _linear, Llama3Scaling: _llama3, YarnScaling: _yarn}

@@ -30,7 +30,9 @@ class Capabilities:
     """attributes of `model` that have one value in this family"""
 
 
-_BEFORE_LLAMA = {"qkv_bias": None, "query_key_norm": False, "logit_cap": None}
+_BEFORE_LLAMA = {"qkv_bias": None, "query_key_norm": False, "logit_cap": None, "score_cap": None}
+
+_OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 
 _PLAIN = _BEFORE_LLAMA | {
     "norm_type": "layer", "bias": True, "position_offset": 0, "embedding_norm": False, "embedding_scale": False,
@@ -38,11 +40,17 @@ _PLAIN = _BEFORE_LLAMA | {
 }  # fmt: skip
 
 CAPABILITIES: dict[Family, Capabilities] = {
-    "gpt": Capabilities(decoder=True, packing=True, first_names=True, positions=("learned", "rotary"), only=_PLAIN),
-    "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1, only=_BEFORE_LLAMA),
-    "roberta": Capabilities(encoder=True, masked_head=True, fewest_segments=2, only=_BEFORE_LLAMA),
+    "gpt": Capabilities(
+        decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
+    ),
+    "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1, positions=_OF_ENCODERS, only=_BEFORE_LLAMA),
+    "roberta": Capabilities(
+        encoder=True, masked_head=True, fewest_segments=2, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
+    ),
     "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, only=_BEFORE_LLAMA),
-    "transformer": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
+    "transformer": Capabilities(
+        encoder=True, decoder=True, positions=("learned", "sinusoidal", "relative", "shaw"), only=_BEFORE_LLAMA
+    ),
     "bart": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
-    "llama": Capabilities(decoder=True, packing=True, positions=("rotary",)),
+    "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
 }

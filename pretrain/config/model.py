@@ -9,7 +9,14 @@ from data_pipeline.recipes.objective import ModelShape
 from pretrain.config.attention import Attention
 from pretrain.config.families import CAPABILITIES, Capabilities, Family
 from pretrain.config.init import Init, NormalInit
-from pretrain.config.positions import LearnedPositions, Positions, RelativePositions, RotaryPositions
+from pretrain.config.positions import (
+    LearnedPositions,
+    NtkScaling,
+    Positions,
+    RelativePositions,
+    RotaryPositions,
+    ShawPositions,
+)
 from pretrain.config.section import Section
 
 
@@ -65,6 +72,9 @@ class Model(Section):
     embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer, Gemma)")
     tied_head: bool = Field(True, description="the output projection is the token embedding")
     logit_cap: float | None = Field(None, gt=0, description="logits are cap * tanh(logits / cap) (Gemma 2)")
+    score_cap: float | None = Field(
+        None, gt=0, description="attention scores are cap * tanh(scores / cap), before the softmax (Gemma 2)"
+    )
     dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
@@ -126,6 +136,12 @@ class Model(Section):
             raise ValueError(
                 f"model.positions=rotary turns pairs of features: a head of {self.head_width} has an odd one"
             )
+        scaling = self.positions.scaling if isinstance(self.positions, RotaryPositions) else None
+        if isinstance(scaling, NtkScaling) and self.head_width < 4:
+            raise ValueError(
+                f"model.positions.scaling=ntk makes the last of several wavelengths longer: a head of "
+                f"{self.head_width} has one"
+            )
         return self
 
     @model_validator(mode="after")
@@ -147,6 +163,16 @@ class Model(Section):
     def relative_distance(self) -> int:
         """From which on distances are one; 0 where positions are not relative."""
         return self.positions.distance if isinstance(self.positions, RelativePositions) else 0
+
+    @property
+    def shaw_rows(self) -> int:
+        """Distances to both sides that have vectors of their own; 0 where positions are not Shaw's."""
+        return 2 * self.positions.distance + 1 if isinstance(self.positions, ShawPositions) else 0
+
+    @property
+    def writes_scores(self) -> bool:
+        """No fused kernel computes its attention."""
+        return self.score_cap is not None or self.shaw_rows > 0
 
     @property
     def init_std(self) -> float:

@@ -62,7 +62,36 @@ class Llama3Scaling(Section):
         return self
 
 
-Scaling = Annotated[LinearScaling | Llama3Scaling, Discriminator("name")]
+class NtkScaling(Section):
+    """A longer base, by which the longest wavelength grows by the factor and the shortest not at all."""
+
+    name: Literal["ntk"] = "ntk"
+    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
+
+
+class YarnScaling(Section):
+    """Wavelengths of few turns by a factor, those of many not at all, and all scores greater (YaRN: Peng et al. 2023,
+    arXiv 2309.00071)."""
+
+    name: Literal["yarn"] = "yarn"
+    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
+    original_length: int = Field(gt=0, description="of texts before")
+    fast: float = Field(32.0, gt=0, description="features that turn more often in original_length are not scaled")
+    slow: float = Field(1.0, gt=0, description="features that turn less often in it are scaled whole")
+    gain: float | None = Field(
+        None, gt=0, description="queries and keys are multiplied by it; absent: 0.1 * log(factor) + 1"
+    )
+
+    @model_validator(mode="after")
+    def _some_lie_between(self) -> "YarnScaling":
+        if self.slow >= self.fast:
+            raise ValueError(
+                f"model.positions.scaling.slow={self.slow} is to be less than model.positions.scaling.fast={self.fast}"
+            )
+        return self
+
+
+Scaling = Annotated[LinearScaling | Llama3Scaling | NtkScaling | YarnScaling, Discriminator("name")]
 
 
 class RotaryPositions(Section):
@@ -76,8 +105,24 @@ class RotaryPositions(Section):
     scaling: Scaling | None = Field(None, description="of wavelengths, for longer texts than a model was trained on")
 
 
+class AlibiPositions(Section):
+    """Attention scores fall with the distance, in each head by another slope (ALiBi: Press et al. 2021, arXiv
+    2108.12409)."""
+
+    name: Literal["alibi"] = "alibi"
+
+
+class ShawPositions(Section):
+    """Distances have vectors of their own, in each layer, that are added to keys and to values (Shaw et al. 2018, arXiv
+    1803.02155)."""
+
+    name: Literal["shaw"] = "shaw"
+    distance: int = Field(16, gt=0, description="from which on distances to one side are one")
+    per_head: bool = Field(False, description="each head has vectors of its own, rather than each layer")
+
+
 Positions = Annotated[
-    LearnedPositions | SinusoidalPositions | RelativePositions | RotaryPositions,
+    LearnedPositions | SinusoidalPositions | RelativePositions | RotaryPositions | AlibiPositions | ShawPositions,
     Discriminator("name"),
     BeforeValidator(named("learned")),
 ]

@@ -1,7 +1,7 @@
 """BERT's loss (Devlin et al. 2019, section 3.1): that of masked tokens, and of each row's answer whether its second
 segment follows the first in its document; each a mean of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,10 @@ _UNASKED = -1
 class NextSentence(Tokens):
     """See `base.LossObjective`. Outputs are (logits [L, B, V / tensor ranks], answers [B, 2])."""
 
-    weights: Mapping[str, float] = {"tokens": 1.0, "next_sentence": 1.0}
-
     def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
         super().__init__(config, kernels, tensor_group, holds_first)
         self._holds_first = holds_first
+        self.weights = {**self.weights, "next_sentence": 1.0}
 
     def counts(self, rows: Rows) -> Sequence[float]:
         """See `base.LossObjective`."""
@@ -42,7 +41,8 @@ class NextSentence(Tokens):
         """See `base.LossObjective`."""
         logits_LBV, answers_B2 = outputs
         judged = super().score(logits_LBV, batch)
-        return Judged(judged.log_probability, judged.greedy, {"next_sentence": self._answers(answers_B2, batch)})
+        others = {**judged.others, "next_sentence": self._answers(answers_B2, batch)}
+        return Judged(judged.log_probability, judged.greedy, others)
 
     def _answers(self, answers_B2: Tensor, batch: MicroBatch) -> Term:
         """At the first position, which one context rank has: the others are asked nothing."""

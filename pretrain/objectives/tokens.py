@@ -17,21 +17,25 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.objectives.base import Judged, Term
+from pretrain.objectives.label_logits import label_logits
 
 
 class Tokens:
     """See `base.LossObjective`. Outputs are logits [L, B, V / tensor ranks]."""
 
-    weights: Mapping[str, float] = {"tokens": 1.0}
+    weights: Mapping[str, float]
 
     def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
         """See `registry.make_loss`; any slice of a sequence is like another here."""
         self.vocabulary, self._smoothing = config.model.vocabulary or 0, config.objective.label_smoothing
+        self._z = config.objective.z_loss > 0
+        self.weights = {"tokens": 1.0} | ({"z": config.objective.z_loss} if self._z else {})
         self._cross_entropy, self._group = kernels.cross_entropy, tensor_group
 
     def counts(self, rows: Rows) -> Sequence[float]:
         """See `base.LossObjective`."""
-        return [float(rows.loss_mask.sum(dtype=np.float64))]
+        asked = float(rows.loss_mask.sum(dtype=np.float64))
+        return [asked] * (1 + self._z)
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
         """Hidden states for the next stage, or on the last one outputs; with a key-value `cache`, of positions that
@@ -55,18 +59,31 @@ class Tokens:
         spread_LB: Tensor | float = 0.0
         if self._smoothing:  # before the logits are overwritten
             spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
-        losses_LB = self._cross_entropy(self._real(logits_LBV), labels_LB) + self._smoothing * spread_LB
+        entropy_LB, others = self._entropy(logits_LBV, labels_LB, batch)
+        losses_LB = entropy_LB + self._smoothing * spread_LB
         losses = (losses_LB * batch.loss_mask_BL.T).sum()
         for answers in unasked:  # of another head, whose gradient is zero
             losses = losses + 0.0 * answers.float().sum()
-        return {"tokens": Term(losses, batch.loss_mask_BL.sum().int())}
+        return {"tokens": Term(losses, batch.loss_mask_BL.sum().int()), **others}
 
     def score(self, outputs: Any, batch: MicroBatch) -> Judged:
         """See `base.LossObjective`. Overwrites the logits."""
         logits_LBV = outputs[0] if isinstance(outputs, tuple) else outputs
         labels_LB = batch.labels_BL.T.contiguous()
         greedy_LB = self._most_probable(logits_LBV) == labels_LB
-        return Judged(-self._cross_entropy(self._real(logits_LBV), labels_LB).T, greedy_LB.T, {})
+        entropy_LB, others = self._entropy(logits_LBV, labels_LB, batch)
+        return Judged(-entropy_LB.T, greedy_LB.T, others)
+
+    def _entropy(self, logits_LBV: Tensor, labels_LB: Tensor, batch: MicroBatch) -> tuple[Tensor, dict[str, Term]]:
+        """The cross entropy [L, B], and the term of the softmax's denominator Z, if there is one: of log(Z)^2
+        (Chowdhery et al. 2022, arXiv 2204.02311, section 5), log(Z) being the entropy plus the label's logit.
+        Overwrites the logits."""
+        if not self._z:
+            return self._cross_entropy(self._real(logits_LBV), labels_LB), {}
+        label_LB = label_logits(logits_LBV, labels_LB, self._group)  # before the logits are overwritten
+        entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB)
+        squares = ((entropy_LB + label_LB).square() * batch.loss_mask_BL.T).sum()
+        return entropy_LB, {"z": Term(squares, batch.loss_mask_BL.sum().int())}
 
     def _most_probable(self, logits_LBV: Tensor) -> Tensor:
         """The most probable token id [L, B] over all tensor ranks; the lowest id among equals."""

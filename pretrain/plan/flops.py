@@ -13,7 +13,8 @@ def training_flops_per_token(model: Model) -> float:
     the attention term as Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only what a
     query sees: half the sequence under a causal mask, less in a band. So this is the work that the model asks for,
     whatever the kernels do; recomputed activations, padding, norms and softmax are not counted. An encoder-decoder's
-    layers count at the positions that they work on, and so does the vocabulary.
+    layers count at the positions that they work on, and so does the vocabulary. Shaw's vectors of distances count as
+    so many more keys.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.head_width
@@ -25,7 +26,7 @@ def training_flops_per_token(model: Model) -> float:
     for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
         for layer in range(layers):
             keys = model.attention.of_layer(layer).mean_keys(length, causal)
-            multiply_adds += length * (weights + scores * keys)
+            multiply_adds += length * (weights + scores * (keys + model.shaw_rows))
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
     head = model.real_vocabulary * model.hidden

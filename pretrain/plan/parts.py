@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from pretrain.config.model import Model
+from pretrain.config.positions import ShawPositions
 from pretrain.plan.declaration import Constant, Declared, Normal
 from pretrain.plan.initial import SCHEMES, Plain
 
@@ -54,6 +55,7 @@ def layer(model: Model, crosses: bool) -> Iterator[Declared]:
     fused = Normal(group, model.head_width) if query != key else Normal((key,))
     yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
     yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.biased_queries))
+    yield from _under("self_attention.core_attention.shaw.", shaw(model))
     if model.query_key_norm:
         for name in ("q", "k"):
             yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.head_width))
@@ -68,6 +70,15 @@ def layer(model: Model, crosses: bool) -> Iterator[Declared]:
     first = Normal((scheme.projection(hidden, inner),))
     yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased))
     yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_width, hidden, biased))
+
+
+def shaw(model: Model) -> Iterator[Declared]:
+    """What Shaw's positions add to the keys, and to the values, of each distance: of each head, or of all."""
+    if isinstance(model.positions, ShawPositions):
+        shape = (model.heads if model.positions.per_head else 1, model.shaw_rows, model.head_width)
+        axes = ("tensor" if model.positions.per_head else None, None, None)
+        init = Normal((SCHEMES[model.init.name](model).projection(model.shaw_rows, model.head_width),))
+        yield from (Declared(name, shape, axes, init, matrix=True) for name in ("keys", "values"))
 
 
 def head(model: Model) -> Iterator[Declared]:

@@ -18,6 +18,9 @@ _T5 = _TARGET | {
     "family": "t5", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "relu",
     "positions": "relative", "relative_buckets": 8, "relative_distance": 20, "init": "t5", "head_dim": 8,
 }  # fmt: skip
+_SHAW = _TARGET | {
+    "family": "transformer", "norm": "post", "activation": "relu", "embedding_scale": True, "init": "xavier",
+}  # fmt: skip
 _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
 
 _LLAMA = {
@@ -36,6 +39,11 @@ _GEMMA = _LLAMA | {
     "attention": {"pattern": ["banded", "dense"], "window": 8},
 }  # fmt: skip
 
+_YARN = {"name": "rotary", "base": 500.0, "scaling": {"name": "yarn", "factor": 4, "original_length": 16, "fast": 4}}
+_GEMMA2 = _GEMMA | {
+    "query_key_norm": False, "score_cap": 0.5, "positions": {"name": "rotary", "base": 500.0}, "kv_heads": 2,
+}  # fmt: skip
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "roberta": {
@@ -47,6 +55,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model": _T5 | {"activation": "gated_gelu", "tied_head": False},
         "objective": {"name": "span_corruption"},
     },
+    "byt5": {
+        "model": _T5 | {"activation": "gated_gelu", "tied_head": False, "layers": 1, "encoder_layers": 3},
+        "objective": {"name": "span_corruption", "mean_span": 5.0, "sentinel_ids": "last"},
+    },
     "prefix-lm": {"model": _DECODER, "objective": {"name": "prefix_lm"}},
     "transformer": {
         "model": _TARGET | {
@@ -55,24 +67,38 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "objective": {"name": "pairs", "label_smoothing": 0.1},
     },
+    "shaw": {
+        "model": _SHAW | {"positions": {"name": "shaw", "distance": 4, "per_head": True}},
+        "objective": {"name": "pairs"},
+    },
+    "shaw-shared": {
+        "model": _SHAW | {"positions": {"name": "shaw", "distance": 3}}, "objective": {"name": "pairs"},
+    },
     "bart": {
         "model": _TARGET | {
             "family": "bart", "norm": "post", "activation": "gelu", "position_offset": 2, "embedding_norm": True,
         },
         "objective": {"name": "denoising"},
     },
+    "bloom": {
+        "model": {
+            "family": "llama", "hidden": 96, "heads": 12, "embedding_norm": True, "positions": "alibi",
+            "scale_residual_init": False, "attention": {},
+        },
+    },
     "gemma": {"model": _GEMMA},
+    "gemma2": {"model": _GEMMA2, "objective": {"z_loss": 0.01}},
     "llama": {"model": _LLAMA},
     "mistral": {"model": _LLAMA | {"positions": "rotary", "attention": {"pattern": ["banded"], "window": 8}}},
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
-    "qwen3": {"model": _LLAMA | {"positions": "rotary", "query_key_norm": True, "head_dim": 24}},
+    "qwen3": {"model": _LLAMA | {"positions": _YARN, "query_key_norm": True, "head_dim": 24}},
 }  # fmt: skip
-_LIKE_GEMMA = ("llama", "mistral", "qwen2", "qwen3")
+_LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3")
 
 
 def each(families: Iterable[str]) -> list[Any]:
-    """Parameters of a test. Slow are those whose parts are all among Gemma's."""
-    return [slow(name) if name in _LIKE_GEMMA else name for name in families]
+    """Parameters of a test. Slow are those whose parts are all among those of others."""
+    return [slow(name) if name in _LIKE_OTHERS else name for name in families]
 
 
 def family_config(family: str, **sections: Any) -> RunConfig:

@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
+from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
@@ -50,7 +51,7 @@ def tokenizer_for(family: str, directory: Path) -> Path:
         theirs.backend_tokenizer.save(str(directory / "tokenizer.json"))
         return directory / "tokenizer.json"
     kind, size = ("byte_bpe", 270) if family == "roberta" else ("bpe", 280)
-    tokenizer = train_tokenizer(texts, kind, size)
+    tokenizer = ByteTokenizer() if family == "byt5" else train_tokenizer(texts, kind, size)
     path = directory / tokenizer.file_name
     tokenizer.save(path)
     return path

@@ -151,11 +151,11 @@ def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]], labels: dict[str, np.
     return found
 
 
-NAMES = ["gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer"]
+NAMES = ["gpt", "rotary", "decoder-lm", "prefix-lm", "t5", "bart", "transformer", "bloom", "gemma2", "shaw"]
 TENSOR, PIPELINE = {"tensor": 2, "sequence": True}, {"pipeline": 2}
 SHARED: list[tuple[str, dict[str, Any]]] = [
     ("gpt", TENSOR), ("decoder-lm", TENSOR), ("prefix-lm", PIPELINE), ("t5", TENSOR), ("t5", PIPELINE),
-    ("bart", PIPELINE),
+    ("bart", PIPELINE), ("bloom", TENSOR), ("shaw", TENSOR),
 ]  # fmt: skip
 
 

@@ -1,5 +1,7 @@
-"""BERT's loss has two terms, each with a sum and a count of its own: the same on any ranks, trained on or scored."""
+"""BERT's loss has two terms, and any loss may have one of logits' drift, each with a sum and a count of its own: the
+same on any ranks, trained on or scored."""
 
+from math import log
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,14 @@ from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import ROWS, build_engine
 
 LAYOUTS: dict[str, dict[str, Any]] = {"cp2pp2": {"context": 2, "pipeline": 2}, "tp2dp2": {"tensor": 2}}
+Z_LOSS = 0.01
 SCORED = 5  # rows on one data rank: no multiple of a micro-batch
 
 
 def _terms(parallel: dict[str, Any]) -> tuple[float, dict[str, tuple[float, int]], dict[str, tuple[float, int]]]:
     """(mean loss, terms of a step; and of scoring, after it)"""
-    engine = build_engine(family_config("bert", parallel=parallel, batch={"micro_sequences": 2}))
+    settings = {"batch": {"micro_sequences": 2}, "objective": {"z_loss": Z_LOSS}}
+    engine = build_engine(family_config("bert", parallel=parallel, **settings))
     source = SyntheticStream(engine.config)
     result = engine.train_step(source.batch(0, ROWS, engine.data_rank, engine.data_world), 1e-3, 1)
     scored = engine.score(source.batch(ROWS, ROWS, 0, 1)[np.arange(SCORED)])
@@ -26,9 +30,13 @@ def _terms(parallel: dict[str, Any]) -> tuple[float, dict[str, tuple[float, int]
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_term_has_its_own_sum_and_count(layout: str) -> None:
     loss, trained, scored = run_ranks(1, _terms, {})[0]
-    assert list(trained) == ["tokens", "next_sentence"]
+    assert list(trained) == ["tokens", "z", "next_sentence"]
     assert trained["next_sentence"][1] == ROWS
-    assert loss == pytest.approx(sum(value / count for value, count in trained.values()), rel=1e-6)
+    assert trained["z"][1] == trained["tokens"][1]
+    weights = {"tokens": 1, "z": Z_LOSS, "next_sentence": 1}
+    means = {name: value / count for name, (value, count) in trained.items()}
+    assert loss == pytest.approx(sum(weight * means[name] for name, weight in weights.items()), rel=1e-6)
+    assert means["z"] == pytest.approx(log(250) ** 2, rel=0.05), "of logits that are near zero still"
     assert scored["next_sentence"][1] == SCORED
     for other_loss, *others in run_ranks(4, _terms, LAYOUTS[layout]):
         assert other_loss == pytest.approx(loss, rel=1e-5)

@@ -9,7 +9,7 @@ import torch
 from pretrain.config.attention import Banded
 from pretrain.config.health import Health
 from pretrain.config.load import load
-from pretrain.config.positions import RotaryPositions
+from pretrain.config.positions import RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.layout import Layout, plan_layout
@@ -43,13 +43,14 @@ def test_all_published_sizes_are_shipped() -> None:
     others = {f"{family}/{size}" for family in ("bert", "roberta", "bart") for size in ("base", "large")}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
-    transformer = {"transformer/base", "transformer/big"}
+    byt5 = {f"byt5/{size}" for size in ("small", "base", "large", "xl", "xxl")}
+    transformer = {f"transformer/{size}" for size in ("base", "big", "shaw-base", "shaw-big")}
     llama = {f"llama/{size}" for size in GPT3_SIZES if size != "175b"}
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
-    released |= {"smollm2/135m", "mistral/7b", "gemma3/270m", "gemma3/1b"}
+    released |= {"bloom/560m", "smollm2/135m", "mistral/7b", "gemma2/2b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
     alone = {"gpt/117m", "sparse-transformer/enwik8"}
-    wanted = gpt3 | gpt2 | alone | others | t5 | v11 | transformer | llama | released
+    wanted = gpt3 | gpt2 | alone | others | t5 | byt5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
 
 
@@ -114,6 +115,8 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
         ("smollm2/135m", 134_515_008),
         ("gemma3/270m", 268_098_176),
         ("gemma3/1b", 999_885_952),
+        ("bloom/560m", 559_214_592),
+        ("gemma2/2b", 2_614_341_888),
         ("qwen2/0.5b", 494_032_768),
         ("qwen2/1.5b", 1_543_714_304),
         ("qwen2/7b", 7_615_616_512),
@@ -135,6 +138,7 @@ def test_a_decoder_has_exactly_the_released_number_of_parameters(size: str, para
         (("llama1/7b", "llama1/13b", "llama1/33b"), 1e-6, 1e4, None, None),
         (("llama1/65b", "llama2/7b", "llama2/13b", "llama2/70b"), 1e-5, 1e4, None, None),
         (("smollm2/135m",), 1e-5, 1e5, None, None),
+        (("gemma2/2b",), 1e-6, 1e4, None, 4096),
         (("gemma3/270m", "gemma3/1b"), 1e-6, 1e6, 1e4, 512),
         (("qwen2/0.5b", "qwen2/1.5b", "qwen2/7b"), 1e-6, 1e6, None, None),
         (("qwen3/0.6b", "qwen3/1.7b", "qwen3/4b", "qwen3/8b"), 1e-6, 1e6, None, None),
@@ -172,6 +176,11 @@ def test_a_decoder_has_the_released_epsilon_base_and_window(
         ("t5/11b", 11_000, 0.03),
         ("bart/base", 140, 0.01),
         ("bart/large", 400, 0.02),
+        ("byt5/small", 300, 0.005),
+        ("byt5/base", 582, 0.001),
+        ("byt5/large", 1230, 0.005),
+        ("byt5/xl", 3740, 0.001),
+        ("byt5/xxl", 12_900, 0.001),
         ("transformer/base", 65, 0.04),
         ("transformer/big", 213, 0.01),
     ],
@@ -189,9 +198,29 @@ def test_the_sparse_transformer_has_the_published_size_with_the_paper_s_embeddin
     assert model.attention.of_layer(0).mean_keys(model.sequence_length, True) == 64.5 + 32 * (blocks - 1) / 2
 
 
+@pytest.mark.parametrize(("size", "tables", "distance"), [("base", 8, 16), ("big", 1, 8)])
+def test_shaw_s_positions_add_vectors_of_distances_to_each_layer(size: str, tables: int, distance: int) -> None:
+    """To keys and to values; base: of each of 8 heads."""
+    model = read(f"transformer/shaw-{size}").model
+    without = model.model_copy(update={"positions": SinusoidalPositions()})
+    added = 12 * 2 * tables * (2 * distance + 1) * 64
+    assert num_parameters(model) - num_parameters(without) == added
+    assert training_flops_per_token(model) > training_flops_per_token(without)
+
+
 # Raffel et al. 2020, section 3.1.4: 512 positions with 15% in spans of 3 make targets of 114.
 def test_t5_computes_its_target_length() -> None:
     assert read("t5/small").model.target_length == 114
+
+
+# Xue et al. 2022, section 3.1: 1024 bytes with spans of 20.
+@pytest.mark.parametrize("size", ["small", "base", "large", "xl", "xxl"])
+def test_byt5_reads_1024_bytes_and_writes_189(size: str) -> None:
+    config = read(f"byt5/{size}")
+    assert (config.model.sequence_length, config.model.target_length) == (1024, 189)
+    assert config.batch.sequences * 1024 == 2**20
+    assert config.model.padded_vocabulary == 384
+    assert config.model.stacks[0] == 3 * config.model.stacks[1], "the encoder is the heavy one"
 
 
 # BERT's 90% of steps at 128 tokens and the rest at 512.

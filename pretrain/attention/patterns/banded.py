@@ -1,7 +1,7 @@
 """A band: neighbouring queries with the window of keys that any of them sees. In time and memory linear in the length.
 
-With dropout the probabilities are written out, Q x 2 windows for each head: each chunk of `window` queries meets its
-own chunk of keys and the one before it."""
+With dropout or a cap of scores, the probabilities are written out, Q x 2 windows for each head: each chunk of `window`
+queries meets its own chunk of keys and the one before it."""
 
 from collections.abc import Iterator
 
@@ -20,11 +20,10 @@ def banded(settings: Banded, length: int, before: bool) -> Iterator[Part]:
     yield from band(np.arange(length)[None], settings.reach - 1, 0 if before else settings.reach - 1)
 
 
-def banded_with_dropout(
-    q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, settings: Banded, dropout: Drop
+def banded_written_out(
+    q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, settings: Banded, scale: float, dropout: Drop, cap: float | None
 ) -> Tensor:  # fmt: skip
     """Causal, of sequences longer than a window."""
-    assert dropout is not None
     window = settings.reach
     batch, heads, length, width = q_BHSD.shape
     chunks = -(-length // window)
@@ -36,8 +35,10 @@ def banded_with_dropout(
     assert band_W2W is not None, "a band hides something"
     mask_C12W = band_W2W.expand(chunks, window, 2 * window).clone()
     mask_C12W[0, :, :window] = False  # nothing comes before the first chunk
-    p_NCW2W = probabilities(q_NCWD, k_NC2WD, mask_C12W)
-    out_NCWD = dropout(p_NCW2W.view(batch, heads, -1, 2 * window)).view_as(p_NCW2W) @ v_NC2WD
+    p_NCW2W = probabilities(q_NCWD, k_NC2WD, mask_C12W, None, scale, cap)
+    if dropout is not None:
+        p_NCW2W = dropout(p_NCW2W.view(batch, heads, -1, 2 * window)).view_as(p_NCW2W)
+    out_NCWD = p_NCW2W @ v_NC2WD
     return out_NCWD.reshape(batch, heads, chunks * window, width)[:, :, :length]
 
 

@@ -44,12 +44,13 @@ def shown(settings: Sees, query: Tensor, key: Tensor) -> Tensor | bool:
 
 def masked(
     q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, bias: Tensor | None, scale: float, kernel: Kernel,
-    dropout: Drop,
+    dropout: Drop, cap: float | None = None,
 ) -> Tensor:  # fmt: skip
     """Attention with `bias` added to the scores, where `seen` (bool; None: everywhere); both broadcastable to
-    [B, H, Q, K]. Returns [B, H, Q, D]."""
-    if dropout is not None:
-        return dropout(probabilities(q, k, seen, bias, scale)) @ v
+    [B, H, Q, K]. Returns [B, H, Q, D]. With `dropout`, or with a `cap` of scores, these are written out."""
+    if dropout is not None or cap is not None:
+        shares = probabilities(q, k, seen, bias, scale, cap)
+        return (shares if dropout is None else dropout(shares)) @ v
     score_mask = seen
     if bias is not None:
         score_mask = bias.to(q.dtype)
@@ -58,11 +59,15 @@ def masked(
 
 
 def probabilities(
-    q: Tensor, k: Tensor, seen: Tensor | None, bias: Tensor | None = None, scale: float | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, seen: Tensor | None, bias: Tensor | None = None, scale: float | None = None,
+    cap: float | None = None,
+) -> Tensor:  # fmt: skip
     """softmax(scale q k^T + bias) over the keys that are seen: [..., queries, keys], the softmax in fp32. `scale` is
-    1 / sqrt(D) unless given."""
+    1 / sqrt(D) unless given. With a `cap`, the scaled products lie softly between it and its opposite (Gemma 2: arXiv
+    2408.00118, section 2)."""
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-1, -2)
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
     if bias is not None:
         scores = scores + bias
     if seen is not None:

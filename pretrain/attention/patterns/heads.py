@@ -8,7 +8,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
-from pretrain.attention.patterns.banded import banded_with_dropout
+from pretrain.attention.patterns.banded import banded_written_out
 from pretrain.attention.patterns.base import Drop, Kernel, mask, masked, shown
 from pretrain.attention.patterns.merged import attend
 from pretrain.attention.patterns.registry import parts_of
@@ -25,16 +25,17 @@ class HeadPatterns:
         self.dense = isinstance(pattern, Dense)
 
     def attend(
-        self, q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, scale: float, kernel: Kernel, dropout: Drop
+        self, q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, scale: float, kernel: Kernel, dropout: Drop,
+        cap: float | None = None,
     ) -> Tensor:  # fmt: skip
-        """[B, H, Q, D]"""
+        """[B, H, Q, D]. `cap`: of scores."""
         queries, keys = q_BHQD.shape[2], k_BHKD.shape[2]
-        if dropout is not None:
-            assert queries == keys, "nothing drops out while keys come from a cache"
-            if isinstance(self.pattern, Banded) and self.causal and keys > self.pattern.reach:
-                return banded_with_dropout(q_BHQD, k_BHKD, v_BHKD, self.pattern, dropout)
+        if dropout is not None or cap is not None:
+            assert dropout is None or queries == keys, "nothing drops out while keys come from a cache"
+            if isinstance(self.pattern, Banded) and self.causal and queries == keys > self.pattern.reach:
+                return banded_written_out(q_BHQD, k_BHKD, v_BHKD, self.pattern, scale, dropout, cap)
             seen = self.mask(queries, keys, self.causal, q_BHQD.device)
-            return masked(q_BHQD, k_BHKD, v_BHKD, seen, None, scale, kernel, dropout)
+            return masked(q_BHQD, k_BHKD, v_BHKD, seen, None, scale, kernel, dropout, cap)
         alike = self._alike(keys)
         if len(alike) == 1:
             return self._alone(q_BHQD, k_BHKD, v_BHKD, next(iter(alike)), scale, kernel)

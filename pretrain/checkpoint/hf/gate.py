@@ -13,7 +13,7 @@ from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.attention import Banded
-from pretrain.config.positions import RotaryPositions
+from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import RunError
@@ -73,10 +73,10 @@ def _rounding(theirs: Any, batch: Rows, position_offset: int, expected: tuple[Te
 
 def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
-    one document each, which is what Hugging Face's models are for. Rotary positions have no table that could be wrong
-    at its end: rows are then no longer than what shows every window's border."""
+    one document each, which is what Hugging Face's models are for. Positions without a table cannot be
+    wrong at its end: rows are then no longer than what shows every window's border."""
     model = config.model
-    if isinstance(model.positions, RotaryPositions):
+    if isinstance(model.positions, RotaryPositions | AlibiPositions):
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})

@@ -26,8 +26,7 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> Gemma3TextConfig:
     """Every field stated. Raises ConfigError for a model that Gemma 3 cannot express."""
-    assert isinstance(model.positions, RotaryPositions), "the family has no others"
-    local_base = model.positions.local_base
+    local_base = model.positions.local_base if isinstance(model.positions, RotaryPositions) else None
     wanted = _ITS_OWN | {"positions.local_base": local_base, "logit_cap": model.logit_cap}
     check_decoder(model, "Gemma 3", patterns=("dense", "banded"), **wanted)
     local = llama_kin.rope(model) if local_base is None else {"rope_type": "default", "rope_theta": local_base}

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.attention.rotary import longer_base
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
-from pretrain.config.positions import Llama3Scaling, RotaryPositions
+from pretrain.config.positions import Llama3Scaling, NtkScaling, RotaryPositions, YarnScaling
 from pretrain.errors import ConfigError
 
 OBJECTIVE = "causal"
@@ -27,7 +28,8 @@ def check_decoder(model: Model, name: str, patterns: tuple[str, ...] = ("dense",
     usual: dict[str, Any] = {
         "norm": "pre", "norm_type": "rms", "bias": False, "biased_queries": False, "query_key_norm": False,
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0, "logit_cap": None,
-        "positions.local_base": None,
+        "score_cap": None,
+        "positions.name": "rotary", "positions.local_base": None,
     }  # fmt: skip
     check(model, name, _ACTIVATIONS, patterns, grouped=True, **usual | wanted)
     if len(set(windows(model))) > 1:
@@ -69,10 +71,15 @@ def rope(model: Model) -> dict[str, Any]:
     if positions.scaling is None:
         return {"rope_type": "default", "rope_theta": positions.base}
     scaling = positions.scaling
+    if isinstance(scaling, NtkScaling):
+        return {"rope_type": "default", "rope_theta": longer_base(positions.base, scaling, model.head_width)}
     found: dict[str, Any] = {"rope_type": scaling.name, "rope_theta": positions.base, "factor": scaling.factor}
     if isinstance(scaling, Llama3Scaling):
         found["original_max_position_embeddings"] = scaling.original_length
         found |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+    if isinstance(scaling, YarnScaling):
+        found["original_max_position_embeddings"] = scaling.original_length
+        found |= {"beta_fast": scaling.fast, "beta_slow": scaling.slow, "attention_factor": scaling.gain}
     return found
 
 
@@ -84,10 +91,30 @@ def positions(found: Any) -> dict[str, Any]:
         return ours
     if kind == "linear":
         return ours | {"scaling": {"name": "linear", "factor": found["factor"]}}
+    if kind == "yarn":
+        return ours | {"scaling": _yarn(found)}
     if kind != "llama3":
-        raise ConfigError(f"rotary positions scaled by the rule {kind} are not known here: linear and llama3 are")
+        raise ConfigError(
+            f"rotary positions scaled by the rule {kind} are not known here: linear, llama3 and yarn are"
+            + (", and ntk, which is dynamic for texts of one length" if kind == "dynamic" else "")
+        )
     scaling = {"name": kind, "factor": found["factor"], "original_length": found["original_max_position_embeddings"]}
     return ours | {"scaling": scaling | {"low": found["low_freq_factor"], "high": found["high_freq_factor"]}}
+
+
+def _yarn(found: Any) -> dict[str, Any]:
+    """Our `scaling`. Raises ConfigError for variants of the rule."""
+    for key, usual in (("mscale", None), ("mscale_all_dim", None), ("truncate", True)):
+        if found.get(key, usual) != usual:
+            raise ConfigError(f"rope_parameters.{key} is not known here")
+    return {
+        "name": "yarn",
+        "factor": found["factor"],
+        "original_length": found["original_max_position_embeddings"],
+        "fast": found.get("beta_fast") or 32.0,
+        "slow": found.get("beta_slow") or 1.0,
+        "gain": found.get("attention_factor"),
+    }
 
 
 def section(config: Any) -> dict[str, Any]:

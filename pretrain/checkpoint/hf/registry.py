@@ -11,6 +11,8 @@ from transformers import PretrainedConfig, logging
 from pretrain.checkpoint.hf import (
     bart,
     bert,
+    bloom,
+    gemma2,
     gemma3,
     gpt2,
     gpt_neo,
@@ -32,7 +34,7 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "t5": (t5,),
     "transformer": (marian,),
     "bart": (bart,),
-    "llama": (gemma3, qwen3, qwen2, mistral, llama),
+    "llama": (bloom, gemma2, gemma3, qwen3, qwen2, mistral, llama),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that

@@ -199,7 +199,7 @@ class Configured:
             rotary=same(model.positions.name == "rotary"),
             banded=same(self._hidden_share()),
             dropout=same(model.dropout > 0),
-            attention_dropout=same(model.attention_dropout > 0),
+            attention_dropout=same(model.attention_dropout > 0 or model.writes_scores),
             gradient_bytes=same(4),
             fp8=same(0),
             kernel=np.full(n, KERNELS.index("flash2")),

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from pretrain.attention.rotary import frequencies, rotated
+from pretrain.attention.rotary import frequencies, gain, rotated
 from pretrain.config.positions import RotaryPositions
 
 ROWS, HEADS, WIDTH = 2, 3, 16
@@ -34,17 +34,37 @@ def _frequencies(dense: bool = True, **settings: Any) -> Tensor:
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
             },
         ),
+        (
+            {"base": 1e6, "scaling": {"name": "yarn", "factor": 4, "original_length": 512}},
+            {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 512},
+        ),
+        (
+            {"base": 1e4, "scaling": {
+                "name": "yarn", "factor": 8, "original_length": 64, "fast": 8, "slow": 4, "gain": 1.5}},
+            {
+                "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64,
+                "beta_fast": 8.0, "beta_slow": 4.0, "attention_factor": 1.5,
+            },
+        ),
+        (  # what theirs makes of a text of 2048, where it knew 512
+            {"base": 1e4, "scaling": {"name": "ntk", "factor": 4}},
+            {
+                "rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "original_max_position_embeddings": 512,
+            },
+        ),
     ],
-    ids=["llama", "llama 3", "linear", "llama 3.2"],
+    ids=["llama", "llama 3", "linear", "llama 3.2", "yarn", "yarn, whole", "ntk"],
 )  # fmt: skip
 def test_queries_and_keys_turn_as_llama_s_do(ours: dict[str, Any], rope: dict[str, Any]) -> None:
-    config = LlamaConfig(hidden_size=HEADS * WIDTH, num_attention_heads=HEADS, rope_parameters=rope)
+    shape = {"hidden_size": HEADS * WIDTH, "num_attention_heads": HEADS}
+    config = LlamaConfig(**shape, max_position_embeddings=512, rope_parameters=rope)
     positions = torch.tensor([[0, 1, 2, 0, 1], [7, 8, 500, 2047, 9]])  # anew in each document, and far ones
     query, key = torch.randn(2, positions.shape[1], ROWS, HEADS, WIDTH, generator=torch.Generator().manual_seed(0))
     cosine, sine = LlamaRotaryEmbedding(config)(query, positions)
     theirs = apply_rotary_pos_emb(query.permute(1, 2, 0, 3), key.permute(1, 2, 0, 3), cosine, sine)
     for x, expected in zip((query, key), theirs, strict=True):
-        found = rotated(x, positions, _frequencies(**ours)).permute(1, 2, 0, 3)
+        larger = gain(RotaryPositions.model_validate(ours), True)
+        found = rotated(x, positions, _frequencies(**ours), larger).permute(1, 2, 0, 3)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 

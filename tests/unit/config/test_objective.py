@@ -42,7 +42,7 @@ def test_a_config_reads_what_was_dumped_of_it(tmp_path: Path) -> None:
         ("objective.nois_density=1", "unknown key 'objective.nois_density': did you mean 'objective.noise_density'?"),
         (
             "objective.zzz=1",
-            "unknown key 'objective.zzz': known here with objective.name=masked: name, label_smoothing, noise_density",
+            "unknown key 'objective.zzz': known here with objective.name=masked: name, label_smoothing, z_loss, ",
         ),
         ("objective.noise_density=2", "'objective.noise_density' = 2: input should be less than 1"),
         ("objective.sentinels=7", "objective.sentinels=7 does nothing with objective.name=masked: leave it out"),
@@ -80,12 +80,12 @@ def test_a_setting_that_no_chosen_noise_reads_is_refused(noise: str, override: s
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str) -> None:
-    """By the settings that tell one order of samples from another: all but `label_smoothing`, which the loss reads."""
+    """By the settings that tell one order of samples from another: all but those that the loss reads."""
     kind = OBJECTIVES[name]
     other = {
         "packing": "best_fit", "noise_density": 0.4, "whole_words": True, "next_sentence": True, "mean_span": 2.0,
-        "sentinels": 50, "noise": ["token_masking"], "short_fraction": 0.5,
+        "sentinels": 50, "sentinel_ids": "last", "noise": ["token_masking"], "short_fraction": 0.5,
     }  # fmt: skip
-    for key in kind.model_fields.keys() - {"name", "label_smoothing"}:
+    for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss"}:
         needed = {"next_sentence": True} if key == "short_fraction" else {}
         assert kind(**{**needed, key: other[key]}).settings() != kind(**needed).settings(), key

@@ -1,0 +1,54 @@
+"""Attention with vectors of distances, which are added to keys and to values (Shaw, Uszkoreit, Vaswani 2018, arXiv
+1803.02155, section 3).
+
+    score_ij = scale q_i (k_j + a_ij)       out_i = sum_j p_ij (v_j + b_ij)       a_ij, b_ij: rows clip(j - i) of tables
+
+A query has few distances that are told apart. So it meets each row of the tables once, and scores pick what is theirs;
+likewise the probabilities of each row's keys are summed before they weigh it.
+
+Shapes: B batch, H heads, Q queries, K keys, D head width, R rows of the tables.
+"""
+
+import torch
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel import copy_to_tensor_model_parallel_region
+from torch import Tensor, nn
+
+from pretrain.attention.patterns.base import Drop
+from pretrain.config.positions import ShawPositions
+
+
+class ShawAttention(nn.Module):
+    """Of one layer, on a rank with `heads` of the tables' heads. Tables of all heads are on every tensor rank, and the
+    sum of what its heads say of them, too."""
+
+    def __init__(self, settings: ShawPositions, heads: int, width: int, groups: ProcessGroupCollection) -> None:
+        super().__init__()
+        self.distance, self.per_head, self.groups = settings.distance, settings.per_head, groups
+        shape = (heads if settings.per_head else 1, 2 * settings.distance + 1, width)
+        self.keys, self.values = (nn.Parameter(torch.empty(shape)) for _ in range(2))
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, distances: Tensor, scale: float, dropout: Drop
+    ) -> Tensor:  # fmt: skip
+        """[B, H, Q, D] of whole sequences. `seen`: bool, broadcastable to [B, H, Q, K]; `distances` of keys from their
+        queries, [Q, K] or [B, 1, Q, K]."""
+        keys_HRD, values_HRD = self._own(self.keys), self._own(self.values)
+        q = q * scale
+        rows = (distances.clamp(-self.distance, self.distance) + self.distance).expand(*q.shape[:3], k.shape[2])
+        scores = q @ k.mT + (q @ keys_HRD.mT).gather(-1, rows)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, -torch.inf)
+        shares = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
+        if dropout is not None:
+            shares = dropout(shares)
+        by_row_BHQR = shares.new_zeros(*shares.shape[:3], values_HRD.shape[1]).scatter_add(-1, rows, shares)
+        return shares @ v + by_row_BHQR @ values_HRD
+
+    def _own(self, table: Tensor) -> Tensor:
+        """For this rank's heads of whole sequences."""
+        if not self.per_head:
+            # Flat, as the gradient is else that of a transposed table, which gloo would sum in the wrong order.
+            whole: Tensor = copy_to_tensor_model_parallel_region(table.flatten(), group=self.groups.tp)
+            return whole.view_as(table)
+        return table.chunk(self.groups.cp.size())[self.groups.cp.rank()]

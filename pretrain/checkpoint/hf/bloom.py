@@ -1,0 +1,75 @@
+"""Decoders with ALiBi as Hugging Face's Bloom: layer norms, also of the embeddings, and biases."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import BloomConfig, BloomForCausalLM
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.fits import check, check_heads
+from pretrain.checkpoint.hf.links import Link, linear, norm, rows
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+
+CLASS, MODEL_TYPE, OBJECTIVE = BloomForCausalLM, "bloom", "causal"
+HEADS = ("lm_head.",)
+_LONGEST = 2048
+"""tokens that it was trained on, which its config does not always say"""
+
+
+def takes(model: Model) -> bool:
+    return model.positions.name == "alibi"
+
+
+def hf_config(model: Model, specials: Specials) -> BloomConfig:
+    """Every field stated. Raises ConfigError for a model that Bloom cannot express."""
+    check(
+        model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, biased_queries=True,
+        query_key_norm=False, embedding_norm=True, embedding_scale=False, tied_head=True, dropout=0.0, ffn_dropout=0.0,
+        logit_cap=None, score_cap=None, ffn_width=4 * model.hidden,
+    )  # fmt: skip
+    check_heads(model, "Bloom")
+    return BloomConfig(
+        vocab_size=model.real_vocabulary, hidden_size=model.hidden, n_layer=model.layers, n_head=model.heads,
+        layer_norm_epsilon=model.norm_eps, initializer_range=model.init_std, hidden_dropout=0.0,
+        attention_dropout=model.attention_dropout, apply_residual_connection_post_layernorm=False, slow_but_exact=False,
+        pretraining_tp=1, tie_word_embeddings=True, bos_token_id=specials.end, eos_token_id=specials.end,
+        pad_token_id=None, seq_length=model.sequence_length, architectures=[CLASS.__name__],
+    )  # fmt: skip
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for a variant of Bloom."""
+    if tree.get("apply_residual_connection_post_layernorm"):
+        raise ConfigError("apply_residual_connection_post_layernorm is not known here")
+
+
+def model_of(config: BloomConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    return {
+        "family": "llama",
+        "layers": config.n_layer,
+        "hidden": config.hidden_size,
+        "heads": config.n_head,
+        "sequence_length": getattr(config, "seq_length", _LONGEST),
+        "vocabulary": config.vocab_size,
+        "norm_eps": config.layer_norm_epsilon,
+        "embedding_norm": True,
+        "positions": "alibi",
+        "attention_dropout": config.attention_dropout,
+        "init": {"name": "normal", "scale_residual": False},
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "transformer.word_embeddings.weight", model)
+    yield from norm("embedding.decoder.norm", "transformer.word_embeddings_layernorm", model)
+    for layer in range(model.layers):
+        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{ours}.input_layernorm", f"{theirs}.input_layernorm", model)
+        yield from linear(f"{ours}.self_attention.linear_qkv", f"{theirs}.self_attention.query_key_value", model)
+        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.self_attention.dense", model)
+        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.post_attention_layernorm", model)
+        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.dense_h_to_4h", model)
+        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.dense_4h_to_h", model)
+    yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "transformer.ln_f", model)
