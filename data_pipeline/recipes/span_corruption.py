@@ -26,11 +26,16 @@ class SpanCorruption(Corrupting):
     noise_density: NoiseDensity = 0.15
     mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span")
     sentinels: int = Field(default=100, gt=0, description="ids that stand for a span each")
+    sentinel_ids: Literal["appended", "last"] = Field(
+        default="appended",
+        description="appended: after the vocabulary, unless the tokenizer has some; last: its own last ids, which text "
+        "may have, too (ByT5)",
+    )
 
     @property
     def needs(self) -> Needs:
         """See `Objective`."""
-        return Needs(sentinels=self.sentinels)
+        return Needs(sentinels=self.sentinels, sentinel_ids=self.sentinel_ids)
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: the most text whose input (and target) fit."""

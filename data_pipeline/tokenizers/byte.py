@@ -1,7 +1,8 @@
 """Bytes as tokens, numbered as ByT5 does (Xue et al. 2022): nothing to train, and any text comes back.
 
 0 is <pad>, 1 </s> (the end of text), 2 <unk> (which nothing encodes to), and byte b is b + 3. ByT5 takes its last 100
-byte ids for sentinels too, although text holds them; here an objective appends its sentinels, so that none is text.
+byte ids for sentinels too, although text holds them: `objective.sentinel_ids: last`. Otherwise an objective appends its
+sentinels, so that none is text.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ class ByteTokenizer(Tokenizer):
     end_of_text = _SPECIALS.index("</s>")
 
     def __init__(self) -> None:
-        self._content = json.dumps(_CONTENT).encode() + b"\n"
-        self.identity: str = hashlib.sha256(self._content).hexdigest()
+        self.content = json.dumps(_CONTENT).encode() + b"\n"
+        self.identity: str = hashlib.sha256(self.content).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write the file that says no more than which tokenizer this is."""
-        path.write_bytes(self._content)
+        path.write_bytes(self.content)
 
     def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
         """Token ids of each text, without an end of text; one thread does it, as fast as memory is written."""

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 
 Role = Literal["pad", "cls", "sep", "mask"]
@@ -32,6 +33,8 @@ class Needs:
     roles: tuple[Role, ...] = ("pad",)
     """Those that lack are appended in this order."""
     sentinels: int = 0
+    sentinel_ids: Literal["appended", "last"] = "appended"
+    """Where the tokenizer has none: after its vocabulary, or its own last ids, which text may have, too (ByT5)."""
     start: Literal["pad", "end"] = "pad"
     """What a decoder reads first."""
     end: Literal["</s>", "end_of_text"] = "</s>"
@@ -53,7 +56,7 @@ class Specials:
     end: int
     """Last of an input or target: see `Needs.end`."""
     sentinels: tuple[int, ...]
-    """Sentinel 0 first; where they are appended, it is the very last id, as in T5."""
+    """Sentinel 0 first; it is the very last id where they are appended, as in T5, or the tokenizer's last."""
     vocabulary: int
     """Ids in all: the tokenizer's and those that are appended."""
 
@@ -66,6 +69,13 @@ def specials(tokenizer: Tokenizer, needs: Needs) -> Specials:
         found = next((i for i in map(tokenizer.id_of, _NAMES[role]) if i is not None), None)
         ids[role], vocabulary = (vocabulary, vocabulary + 1) if found is None else (found, vocabulary)
     sentinels = {number: tokenizer.id_of(f"<extra_id_{number}>") for number in range(needs.sentinels)}
+    if needs.sentinel_ids == "last":
+        if needs.sentinels >= tokenizer.vocabulary_size:
+            raise DataError(
+                f"objective.sentinels={needs.sentinels} are to be the tokenizer's last ids, of which it has "
+                f"{tokenizer.vocabulary_size}: use fewer."
+            )
+        sentinels = {number: tokenizer.vocabulary_size - 1 - number for number in range(needs.sentinels)}
     for number in reversed(range(needs.sentinels)):
         if sentinels[number] is None:
             sentinels[number], vocabulary = vocabulary, vocabulary + 1

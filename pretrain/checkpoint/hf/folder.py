@@ -37,7 +37,7 @@ def read(path: Path) -> Folder:
     """Raises ConfigError, naming the file and what is wrong, for a folder that cannot be imported."""
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json: give a directory that save_pretrained wrote")
-    tree = _json(path / "config.json")
+    tree = read_json(path / "config.json")
     module = BY_MODEL_TYPE.get(str(tree.get("model_type")))
     if module is None:
         raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(BY_MODEL_TYPE)}")
@@ -105,7 +105,7 @@ def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
                 if pickles
                 else f"{path} has no {_WEIGHTS}: give a directory that save_pretrained wrote"
             )
-        names = _json(path / _INDEX).get("weight_map")
+        names = read_json(path / _INDEX).get("weight_map")
         if not isinstance(names, dict) or not names:
             raise ConfigError(f"{path / _INDEX} has no weight_map")
         for name in names.values():
@@ -133,7 +133,7 @@ def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
 _COUNTERS = ("position_ids", "attn.bias", "attention.bias", "masked_bias")  # of older files: computed, no weights
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _JSON_BYTES:
             raise ConfigError(f"{path} is larger than {_JSON_BYTES} bytes")

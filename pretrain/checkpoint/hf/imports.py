@@ -12,6 +12,7 @@ from pretrain.checkpoint.hf import vocabulary
 from pretrain.checkpoint.hf.folder import Folder
 from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
+from pretrain.checkpoint.hf.vocabulary import is_byt5
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
@@ -34,7 +35,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         "train": {"steps": 1},
         "batch": {"sequences": 8},
         "model": model,
-        "objective": {"name": folder.module.OBJECTIVE},
+        "objective": {"name": folder.module.OBJECTIVE} | ({"sentinel_ids": "last"} if is_byt5(directory) else {}),
         "optimizer": {"learning_rate": 1e-4},
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))

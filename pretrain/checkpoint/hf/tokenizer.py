@@ -84,10 +84,11 @@ def _config(tokenizer: Tokenizer, specials: Specials, model: Model, whole: token
         "mask": specials.mask,
     }
     more = {"token_type_ids"} if model.segments else set()
+    is_special = [*tokenizer.is_special(), *[True] * (specials.vocabulary - tokenizer.vocabulary_size)]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{f"{role}_token": whole.id_to_token(index) for role, index in roles.items() if index >= 0},
-        "extra_special_tokens": [whole.id_to_token(index) for index in specials.sentinels],
+        "extra_special_tokens": [whole.id_to_token(index) for index in specials.sentinels if is_special[index]],
         "split_special_tokens": not found_in_text(specials),
         "clean_up_tokenization_spaces": False,
         "model_max_length": model.sequence_length,

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.hf.folder import read_json
 from pretrain.checkpoint.hf.tokenizer import ORIGINAL
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -23,6 +25,8 @@ def read(directory: Path, config: RunConfig) -> bytes:
     found = [path for path in (*_in(directory / ORIGINAL), *_in(directory)) if path.is_file()]
     if all((directory / name).is_file() for name in _PAIR):
         found.append(directory / _PAIR[0])
+    if not found and is_byt5(directory):
+        return ByteTokenizer().content
     if not found:
         two = [name for name in _MARIAN if (directory / name).is_file()]
         raise ConfigError(
@@ -47,6 +51,12 @@ def read(directory: Path, config: RunConfig) -> bytes:
             "belong together"
         )
     return tokenizer.to_json().encode() if first.name == _PAIR[0] else first.read_bytes()
+
+
+def is_byt5(directory: Path) -> bool:
+    """Whether the folder says that its tokenizer is ByT5's, which has no file."""
+    path = directory / "tokenizer_config.json"
+    return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
 
 
 def _in(directory: Path) -> list[Path]:

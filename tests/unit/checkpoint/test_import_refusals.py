@@ -169,3 +169,24 @@ def test_the_pair_of_files_of_roberta_is_read(folders: dict[str, Path], tmp_path
     text = "abcd  <mask> efgh\n\u4e2d"
     assert found.encode(text) == expected.encode(text)
     assert (found.end_of_text, found.id_of("<mask>")) == (expected.end_of_text, expected.id_of("<mask>"))
+
+
+def test_byt5_has_a_tokenizer_without_a_file(tmp_path: Path) -> None:
+    from transformers import ByT5Tokenizer, T5Config, T5ForConditionalGeneration
+
+    from pretrain.checkpoint.hf import vocabulary
+    from pretrain.checkpoint.hf.imports import read_config
+
+    shape = {"d_model": 16, "d_ff": 32, "d_kv": 8, "num_heads": 2, "num_layers": 2, "num_decoder_layers": 1}
+    described = T5Config(vocab_size=384, feed_forward_proj="gated-gelu", tie_word_embeddings=False, **shape)
+    T5ForConditionalGeneration(described).save_pretrained(tmp_path / "byt5")
+    ByT5Tokenizer().save_pretrained(tmp_path / "byt5")
+    config = read_config(tmp_path / "byt5", tmp_path / "run")
+    (tmp_path / "bytes.json").write_bytes(vocabulary.read(tmp_path / "byt5", config))
+    tokenizer = load_tokenizer(tmp_path / "bytes.json")
+    theirs = ByT5Tokenizer()
+    text = "Grüße, 世界"
+    assert tokenizer.encode_batch([text])[0].tolist() == theirs(text, add_special_tokens=False)["input_ids"]
+    assert config.objective.specials(tokenizer).sentinels[:2] == (258, 257)
+    (tmp_path / "byt5" / "tokenizer_config.json").unlink()
+    assert "has no tokenizer" in refused(tmp_path / "byt5")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import tokenizers
 
+from data_pipeline.errors import DataError
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.hf_json import JsonTokenizer
 from data_pipeline.tokenizers.load import train_tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
@@ -65,6 +67,16 @@ def test_sentencepiece_s_control_symbols_are_found() -> None:
     assert found.start == found.pad
     assert found.end != tokenizer.end_of_text
     assert (found.sentinels, found.vocabulary) == ((401, 400), 402)
+
+
+def test_byt5_s_sentinels_are_the_last_bytes() -> None:
+    objective = OBJECTIVES["span_corruption"](sentinel_ids="last")
+    found = objective.specials(ByteTokenizer())
+    assert (found.sentinels[0], found.sentinels[-1], len(found.sentinels)) == (258, 159, 100)
+    assert (found.pad, found.end, found.vocabulary) == (0, 1, 259)
+    assert not Vocabulary.of(ByteTokenizer(), objective.needs).is_special[159:].any(), "text has them, too"
+    with pytest.raises(DataError, match="sentinels=259 are to be the tokenizer's last ids, of which it has 259"):
+        OBJECTIVES["span_corruption"](sentinels=259, sentinel_ids="last").specials(ByteTokenizer())
 
 
 def test_t5_s_sentinels_are_found_and_only_missing_ones_appended() -> None:
