@@ -54,14 +54,16 @@ class Dataset:
     `directory` holds the manifest, the tokenizer and the counts of tokens: the dataset's own, or copies in the cache.
     """
 
-    def __init__(self, address: Path | str, cache: Cache | None = None) -> None:
+    def __init__(self, address: Path | str, cache: Cache | None = None, called: str | None = None) -> None:
         """`address` is a directory or what fsspec reads, such as s3://bucket/dataset or https://host/dataset; `cache`
-        keeps what is fetched of the latter (default: one in the user's cache directory).
+        keeps what is fetched of the latter (default: one in the user's cache directory). `called`: what a run calls it
+        (default: as its folder).
 
         Checks that every file of a directory is there at its full size (`verify` reads them); what is fetched is
         verified as it comes. Raises DataError naming a file.
         """
         self.address = str(address)
+        self.called = called or Path(self.address).name
         path = local_path(address)
         self.remote = path is None
         """Whether its shards lie elsewhere."""

@@ -7,6 +7,7 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from data_pipeline.recipes.causal import Causal
+from data_pipeline.recipes.control import Control
 from data_pipeline.recipes.denoising import Denoising
 from data_pipeline.recipes.masked import Masked
 from data_pipeline.recipes.objective import Objective
@@ -15,7 +16,17 @@ from data_pipeline.recipes.span_corruption import SpanCorruption
 from data_pipeline.recipes.t5_study import BertStyle, Deshuffling, Drop, MassStyle, PrefixLM
 
 AnyObjective = Annotated[
-    Causal | Masked | SpanCorruption | BertStyle | MassStyle | Drop | PrefixLM | Deshuffling | Denoising | Pairs,
+    Causal
+    | Control
+    | Masked
+    | SpanCorruption
+    | BertStyle
+    | MassStyle
+    | Drop
+    | PrefixLM
+    | Deshuffling
+    | Denoising
+    | Pairs,
     Field(discriminator="name"),
 ]
 """One of them, told apart by its `name`: a setting that it does not read cannot be written."""

@@ -43,7 +43,8 @@ class ShawAttention(nn.Module):
         if dropout is not None:
             shares = dropout(shares)
         by_row_BHQR = shares.new_zeros(*shares.shape[:3], values_HRD.shape[1]).scatter_add(-1, rows, shares)
-        return shares @ v + by_row_BHQR @ values_HRD
+        out: Tensor = shares @ v + by_row_BHQR @ values_HRD
+        return out
 
     def _own(self, table: Tensor) -> Tensor:
         """For this rank's heads of whole sequences."""

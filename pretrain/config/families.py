@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama"]
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Capabilities:
     """a model of a family with both may leave its encoder out"""
     masked_head: bool = False
     """the head is a transform and a norm before the logits, which have a bias"""
+    head_bias: bool = False
+    """the logits have a bias"""
     fewest_segments: int = 0
     """that tokens may be told apart by, where they may be, and the first position asked about them; 0: they may not"""
     prefix: bool = False
@@ -43,9 +45,11 @@ CAPABILITIES: dict[Family, Capabilities] = {
     "gpt": Capabilities(
         decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
     ),
-    "bert": Capabilities(encoder=True, masked_head=True, fewest_segments=1, positions=_OF_ENCODERS, only=_BEFORE_LLAMA),
+    "bert": Capabilities(
+        encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
+    ),
     "roberta": Capabilities(
-        encoder=True, masked_head=True, fewest_segments=2, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
+        encoder=True, masked_head=True, head_bias=True, fewest_segments=2, positions=_OF_ENCODERS, only=_BEFORE_LLAMA
     ),
     "t5": Capabilities(encoder=True, decoder=True, decoder_alone=True, prefix=True, only=_BEFORE_LLAMA),
     "transformer": Capabilities(
@@ -53,4 +57,7 @@ CAPABILITIES: dict[Family, Capabilities] = {
     ),
     "bart": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
     "llama": Capabilities(decoder=True, packing=True, positions=("rotary", "alibi")),
+    "ctrl": Capabilities(
+        decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
+    ),
 }

@@ -45,8 +45,17 @@ class AdafactorOptimizer(_AnyOptimizer):
     )
 
 
+class AdagradOptimizer(_AnyOptimizer):
+    """Its second moment is the sum of all squares, and never decays (CTRL)."""
+
+    name: Literal["adagrad"] = "adagrad"
+    initial: float = Field(0.1, ge=0, le=1e6, description="added to the sum of squares from the first step on")
+    eps: float = Field(1e-10, ge=1e-30, le=1, description="added to the root of the sum")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
+
+
 Optimizer = Annotated[
-    AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer,
+    AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer | AdagradOptimizer,
     Discriminator("name"),
     BeforeValidator(named("adamw")),
 ]

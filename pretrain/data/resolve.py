@@ -70,7 +70,7 @@ def _of_mix(config: RunConfig) -> RunConfig:
 def open_dataset(config: RunConfig, source: Source) -> Dataset:
     """One of the config's datasets, wherever it lies. Raises DataError where it cannot be read."""
     folder = config.data.cache_dir
-    return Dataset(source.path, Cache(Path(folder) if folder else None, config.data.cache_bytes))
+    return Dataset(source.path, Cache(Path(folder) if folder else None, config.data.cache_bytes), source.called)
 
 
 def open_datasets(config: RunConfig) -> list[Dataset]:

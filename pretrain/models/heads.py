@@ -13,9 +13,10 @@ class PlainHead(nn.Module):
     """Logits straight from the last layer, times `scale`, and if there is a `cap`, softly between it and its opposite
     (Gemma 2: arXiv 2408.00118, section 2)."""
 
-    def __init__(self, scale: float = 1.0, cap: float | None = None) -> None:
+    def __init__(self, scale: float = 1.0, cap: float | None = None, bias: bool = False) -> None:
+        """`bias`: the projection has one."""
         super().__init__()
-        self.scale, self.cap = scale, cap
+        self.scale, self.cap, self.bias = scale, cap, bias
 
     def forward(self, hidden_LBH: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
         logits = project(hidden_LBH * self.scale if self.scale != 1 else hidden_LBH)
@@ -24,7 +25,7 @@ class PlainHead(nn.Module):
 
 def plain(model: Model, megatron: MegatronConfig) -> PlainHead:
     """See `network.Head`."""
-    return PlainHead(cap=model.logit_cap)
+    return PlainHead(cap=model.logit_cap, bias=model.capabilities.head_bias)
 
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:

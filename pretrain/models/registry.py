@@ -6,6 +6,7 @@ from functools import partial
 from pretrain.config.families import Family
 from pretrain.config.model import Model
 from pretrain.models import gpt, heads
+from pretrain.models.layers import FinalNormAlone
 from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network import FamilyParts, Network
@@ -18,6 +19,7 @@ FAMILIES: dict[Family, FamilyParts] = {
     "transformer": FamilyParts(head=heads.plain),
     "bart": FamilyParts(head=heads.plain),
     "llama": FamilyParts(head=heads.plain),
+    "ctrl": FamilyParts(head=heads.plain, final=FinalNormAlone),
 }
 
 

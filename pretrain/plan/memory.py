@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pretrain.config.optimizer import AdafactorOptimizer, Optimizer
+from pretrain.config.optimizer import AdafactorOptimizer, AdagradOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.layout import Layout
 from pretrain.plan.parameters import rank_parameters
@@ -27,6 +27,8 @@ def num_moments(optimizer: Optimizer) -> int:
     """Values that the optimizer keeps for each weight of a matrix."""
     if isinstance(optimizer, AdafactorOptimizer):
         return 1 if optimizer.beta1 else 0
+    if isinstance(optimizer, AdagradOptimizer):
+        return 1
     return 2
 
 

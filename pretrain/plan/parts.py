@@ -89,6 +89,7 @@ def head(model: Model) -> Iterator[Declared]:
         if model.pooled_head:
             yield from _under("head.pooler.", _whole(model, model.hidden))
             yield from _under("head.next_sentence.", _whole(model, 2))
+    if model.capabilities.head_bias:
         bias = _vector("output_layer.bias", model.padded_vocabulary, axis="tensor")
         yield replace(bias, padding=_padding(model))
     output = _vocabulary(model, "output_layer.weight", SCHEMES[model.init.name](model).table())

@@ -20,6 +20,7 @@ _T5 = _TARGET | {
 }  # fmt: skip
 _SHAW = _TARGET | {
     "family": "transformer", "norm": "post", "activation": "relu", "embedding_scale": True, "init": "xavier",
+    "tied_head": False,
 }  # fmt: skip
 _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
 
@@ -79,6 +80,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "family": "bart", "norm": "post", "activation": "gelu", "position_offset": 2, "embedding_norm": True,
         },
         "objective": {"name": "denoising"},
+    },
+    "ctrl": {
+        "model": {
+            "family": "ctrl", "norm_eps": 1e-6, "activation": "relu", "ffn": 160, "positions": "sinusoidal",
+            "embedding_scale": True, "scale_residual_init": False, "attention": {},
+        },
+        "objective": {"name": "control", "codes": {"a": "a code"}},
     },
     "bloom": {
         "model": {

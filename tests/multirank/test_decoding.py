@@ -19,7 +19,8 @@ from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config
 INPUTS, STEPS, START = 16, 7, 3
 LENGTHS = (16, 9, 5)
 TOLERANCE = 2e-6  # of log probabilities; the largest seen is 1.4e-6
-LARGE_TOLERANCE = 4e-6  # where they are up to 15, of which fp32 has steps of 1e-6; the largest seen is 2.4e-6
+LARGE_TOLERANCE = 4e-6  # where they are up to 15, of which fp32 has steps of 1e-6; the largest seen is 3.8e-6
+LARGE = ("gpt", "bloom", "gemma2")
 
 
 def _inputs() -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +173,7 @@ def shared(alone: dict[str, Alone]) -> list[list[Any]]:
 
 def _assert_near(name: str, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
     departures = [float(np.abs(ours - theirs).max()) for ours, theirs in zip(found, expected, strict=True)]
-    assert max(departures) <= (LARGE_TOLERANCE if name == "gpt" else TOLERANCE), departures
+    assert max(departures) <= (LARGE_TOLERANCE if name in LARGE else TOLERANCE), departures
     assert np.ptp(expected[-1], axis=0).max() > 0.1, "hypotheses differ"
 
 
@@ -200,7 +201,7 @@ def test_continuations_of_one_input_are_scored_as_if_each_were_read_alone(name: 
 
 def _assert_follows(name: str, found: tuple[np.ndarray, np.ndarray], expected: Alone) -> None:
     (log_probability, greedy), (anew, most) = found, expected.follows_anew
-    assert np.abs(log_probability - anew).max() <= (LARGE_TOLERANCE if name == "gpt" else TOLERANCE)
+    assert np.abs(log_probability - anew).max() <= (LARGE_TOLERANCE if name in LARGE else TOLERANCE)
     np.testing.assert_array_equal(greedy, most)
     assert 0 < greedy.sum() < greedy.size
 

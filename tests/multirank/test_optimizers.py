@@ -27,6 +27,7 @@ EMBEDDING = "embedding.word_embeddings.weight"
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"name": "adam", "learning_rate": 1e-3, "eps": 1e-6, "weight_decay": 0.1},
     "lamb": {"name": "lamb", "learning_rate": 3e-2, "eps": 1e-6, "weight_decay": 0.1},
+    "adagrad": {"name": "adagrad", "learning_rate": 3e-2, "weight_decay": 0.1, "initial": 1e-3},
     "adafactor": {"name": "adafactor", "learning_rate": 3e-2},
     "adafactor with all": {
         "name": "adafactor", "learning_rate": 5e-4, "relative": False, "beta1": 0.5, "weight_decay": 0.1,
@@ -55,6 +56,7 @@ TABLE: Cells = {optimizer: list(LAYOUTS) for optimizer in OPTIMIZERS}
 SOME: Cells = {
     "adam": ["one rank", "data 2, zero 2"],
     "lamb": ["one rank", "pipeline 2 x data 2 + virtual 2, zero 2"],
+    "adagrad": ["one rank", "pipeline 2 x data 2, zero 1"],
     "adafactor": ["one rank", "data 2, zero 3, offloaded", "tensor 2 x data 2, zero 1"],
     "adafactor with all": ["one rank", "tensor 2 + sequence"],
 }
@@ -158,9 +160,17 @@ def _adam(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t:
     return w - settings.learning_rate * m / (v**0.5 + settings.eps)
 
 
+def _adagrad(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State, t: int) -> Tensor:
+    """Duchi et al. 2011, figure 1, with what TensorFlow's begins with."""
+    state["sum_sq"] = state.get("sum_sq", 0) + g**2
+    decayed = w * (1 - settings.learning_rate * settings.weight_decay) if w.dim() > 1 else w
+    return decayed - settings.learning_rate * g / ((settings.initial + state["sum_sq"]) ** 0.5 + settings.eps)
+
+
 RULES: dict[str, Callable[[Optimizer, str, Tensor, Tensor, State, int], Tensor]] = {
     "adam": _adam,
     "lamb": _lamb,
+    "adagrad": _adagrad,
     "adafactor": _adafactor,
 }
 

@@ -49,7 +49,7 @@ def test_all_published_sizes_are_shipped() -> None:
     released = {f"llama1/{size}" for size in ("7b", "13b", "33b", "65b")} | {f"llama2/{n}b" for n in (7, 13, 70)}
     released |= {"bloom/560m", "smollm2/135m", "mistral/7b", "gemma2/2b", "gemma3/270m", "gemma3/1b"}
     released |= {f"qwen2/{n}b" for n in (0.5, 1.5, 7)} | {f"qwen3/{n}b" for n in (0.6, 1.7, 4, 8)}
-    alone = {"gpt/117m", "sparse-transformer/enwik8"}
+    alone = {"ctrl/1.6b", "gpt/117m", "sparse-transformer/enwik8"}
     wanted = gpt3 | gpt2 | alone | others | t5 | byt5 | v11 | transformer | llama | released
     assert wanted <= {name(path) for path in RUNS}
 
@@ -116,6 +116,7 @@ def test_gpt3_has_the_published_number_of_parameters(size: str, billions: float)
         ("gemma3/270m", 268_098_176),
         ("gemma3/1b", 999_885_952),
         ("bloom/560m", 559_214_592),
+        ("ctrl/1.6b", 1_637_964_550),
         ("gemma2/2b", 2_614_341_888),
         ("qwen2/0.5b", 494_032_768),
         ("qwen2/1.5b", 1_543_714_304),

@@ -29,13 +29,15 @@ def hf_config(model: Model, specials: Specials) -> BloomConfig:
         logit_cap=None, score_cap=None, ffn_width=4 * model.hidden,
     )  # fmt: skip
     check_heads(model, "Bloom")
-    return BloomConfig(
+    described = BloomConfig(
         vocab_size=model.real_vocabulary, hidden_size=model.hidden, n_layer=model.layers, n_head=model.heads,
         layer_norm_epsilon=model.norm_eps, initializer_range=model.init_std, hidden_dropout=0.0,
         attention_dropout=model.attention_dropout, apply_residual_connection_post_layernorm=False, slow_but_exact=False,
         pretraining_tp=1, tie_word_embeddings=True, bos_token_id=specials.end, eos_token_id=specials.end,
-        pad_token_id=None, seq_length=model.sequence_length, architectures=[CLASS.__name__],
+        pad_token_id=None, architectures=[CLASS.__name__],
     )  # fmt: skip
+    described.seq_length = model.sequence_length  # type: ignore[attr-defined]  # which its class no longer knows
+    return described
 
 
 def refuse(tree: dict[str, Any], most_layers: int) -> None:

@@ -12,6 +12,7 @@ from pretrain.checkpoint.hf import (
     bart,
     bert,
     bloom,
+    ctrl,
     gemma2,
     gemma3,
     gpt2,
@@ -35,6 +36,7 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "transformer": (marian,),
     "bart": (bart,),
     "llama": (bloom, gemma2, gemma3, qwen3, qwen2, mistral, llama),
+    "ctrl": (ctrl,),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that

@@ -7,12 +7,13 @@ import torch
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer.adafactor import Adafactor
+from pretrain.engine.optimizer.adagrad import Adagrad
 from pretrain.engine.optimizer.base import Rule
 from pretrain.engine.optimizer.lamb import Lamb
 from pretrain.engine.optimizer.totals import Holders
 from pretrain.models.placement import Parameter
 
-RULES: dict[str, type[Rule]] = {"lamb": Lamb, "adafactor": Adafactor}
+RULES: dict[str, type[Rule]] = {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad}
 
 
 def find_rule(

@@ -29,6 +29,7 @@ CLASSES = {
     "mistral/": "MistralForCausalLM",
     "qwen2/": "Qwen2ForCausalLM",
     "qwen3/": "Qwen3ForCausalLM",
+    "ctrl/": "CTRLLMHeadModel",
     "bloom/": "BloomForCausalLM",
     "gemma2/": "Gemma2ForCausalLM",
     "gemma3/": "Gemma3ForCausalLM",

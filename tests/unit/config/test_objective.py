@@ -38,7 +38,7 @@ def test_a_config_reads_what_was_dumped_of_it(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("objective=maskd", ": did you mean 'masked'?"),
-        ("objective.name=7", "'objective.name' = '7': input should be one of causal, masked"),
+        ("objective.name=7", "'objective.name' = '7': input should be one of causal, control, masked"),
         ("objective.nois_density=1", "unknown key 'objective.nois_density': did you mean 'objective.noise_density'?"),
         (
             "objective.zzz=1",
@@ -84,8 +84,10 @@ def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str
     kind = OBJECTIVES[name]
     other = {
         "packing": "best_fit", "noise_density": 0.4, "whole_words": True, "next_sentence": True, "mean_span": 2.0,
-        "sentinels": 50, "sentinel_ids": "last", "noise": ["token_masking"], "short_fraction": 0.5,
+        "sentinels": 50, "sentinel_ids": "last",
+        "codes": {"wiki": "Books"}, "noise": ["token_masking"], "short_fraction": 0.5,
     }  # fmt: skip
     for key in kind.model_fields.keys() - {"name", "label_smoothing", "z_loss"}:
         needed = {"next_sentence": True} if key == "short_fraction" else {}
+        needed |= {"codes": {"wiki": "Wiki"}} if name == "control" else {}
         assert kind(**{**needed, key: other[key]}).settings() != kind(**needed).settings(), key

@@ -37,6 +37,7 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
     [
         ({}, "dp4+zero1", "bf16", 3),
         ({"name": "lamb"}, "dp4+zero1", "fp32", 2),
+        ({"name": "adagrad"}, "dp4+zero1", "fp32", 1),
         ({"name": "adafactor"}, "dp4+zero1", "fp32", 0),
         ({"name": "adafactor"}, "dp4+zero1", "bf16", 1),
         ({"name": "adafactor"}, "dp4+zero3", "fp32", 1),

@@ -27,6 +27,7 @@ LENGTH = 48
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"name": "causal"},
     "packed": {"name": "causal", "packing": "best_fit"},
+    "control": {"name": "control", "codes": {"set": "a code"}},
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
     "bert": {"name": "masked", "next_sentence": True},
@@ -39,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "pairs": {"name": "pairs"},
 }
-TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "roberta", "whole words", "bert")]
+TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "control", "roberta", "whole words", "bert")]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
 

@@ -1,0 +1,117 @@
+"""CTRL's objective (Keskar et al. 2019, arXiv 1909.05858, section 3): windows of a source's text, each behind the code
+of its source, which is never predicted.
+
+A code is text, and is as many tokens as the tokenizer makes of it. Window i of length S behind a code of c tokens reads
+tokens [i * W, i * W + W - 1) of the stream, W = S - c + 1, and predicts all W of [i * W, i * W + W): so every token is
+predicted exactly once, the first one from the code alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.errors import DataError
+from data_pipeline.recipes.base import Ids, Recipe, each_alone, require, too_short
+from data_pipeline.recipes.objective import ModelShape, Objective
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Needs
+
+
+class Control(Objective):
+    """The next token, behind a code of the text's source (CTRL)."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"decoder", "prefix_decoder"})
+    predicts_next: ClassVar[bool] = True
+
+    name: Literal["control"] = "control"
+    codes: dict[str, str] = Field(
+        min_length=1, description="of each source by its name, the text that every window of it begins with"
+    )
+
+    @property
+    def needs(self) -> Needs:
+        """None beyond the tokenizer's own; texts end as documents do."""
+        return Needs(roles=(), end="end_of_text")
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> Recipe:
+        """See `Objective`."""
+        tokens = dict(zip(self.codes, tokenizer.encode_batch(list(self.codes.values())), strict=True))
+        for name, code in tokens.items():
+            if not 0 < len(code) <= sequence_length:
+                raise DataError(
+                    f"objective.codes.{name}={self.codes[name]!r} is {len(code)} tokens, and a row of "
+                    f"{sequence_length:,} has to hold it: use another text."
+                )
+        identity, codes = tokenizer.identity, {name: code.astype(np.int64) for name, code in tokens.items()}
+        return ControlRecipe(sequence_length, tokenizer.vocabulary_size, identity, self.settings(), codes)
+
+
+@dataclass(frozen=True)
+class ControlRecipe:
+    """See `base.Recipe`."""
+
+    sequence_length: int
+    vocabulary: int
+    tokenizer: str
+    settings: dict[str, Any]
+    codes: Mapping[str, Ids]
+
+    @property
+    def target_length(self) -> int:
+        """Each position has a label, though those within a code bear no loss."""
+        return self.sequence_length
+
+    def samples(self, dataset: Dataset, split: SplitName) -> Behind:
+        """Raises DataError for a dataset that has no code, and a split too short for one window."""
+        require(dataset, self.tokenizer)
+        if dataset.called not in self.codes:
+            known = ", ".join(self.codes)
+            raise DataError(
+                f"objective.codes has no code for the source {dataset.called} ({dataset.address}): it has {known}."
+            )
+        found = Behind(dataset, split, self.codes[dataset.called], self.sequence_length)
+        if found.count == 0:
+            raise too_short(dataset, split, found.predicted)
+        return found
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Windows of a split behind its `code`."""
+
+    dataset: Dataset
+    split: SplitName
+    code: Ids
+    length: int
+    left_out: int = 0
+
+    @property
+    def predicted(self) -> int:
+        """Tokens of text that a window predicts."""
+        return self.length - len(self.code) + 1
+
+    @property
+    def count(self) -> int:
+        return self.dataset.num_tokens(self.split) // self.predicted
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """The windows as they are: nothing about them is drawn."""
+        spans = self.dataset.read(self.split, ids[:, 2] * self.predicted, self.predicted)
+        whole = np.hstack([np.broadcast_to(self.code, (len(ids), len(self.code))), spans])
+        mask = np.ones((len(ids), self.length), np.float32)
+        mask[:, : len(self.code) - 1] = 0
+        return Rows(whole[:, :-1], whole[:, 1:], mask)
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """Of the stream: the code is no part of it."""
+        return each_alone(ids[:, 2] * self.predicted, self.predicted)

@@ -1,0 +1,67 @@
+"""CTRL: norms before sublayers, sinusoids, scaled embeddings, and logits with a bias."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import CTRLConfig, CTRLLMHeadModel
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.fits import check, check_heads
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
+from pretrain.config.model import Model
+
+CLASS, MODEL_TYPE, OBJECTIVE = CTRLLMHeadModel, "ctrl", "causal"
+HEADS = ("lm_head.",)
+_EPS = 1e-6
+"""which theirs do not let one choose in layers"""
+
+
+def hf_config(model: Model, specials: Specials) -> CTRLConfig:
+    """Every field stated. Raises ConfigError for a model that CTRL cannot express."""
+    wanted: dict[str, Any] = {"positions.name": "sinusoidal"}
+    check(
+        model, "CTRL", {"relu": "relu"}, norm="pre", norm_type="layer", norm_eps=_EPS, bias=True, embedding_norm=False,
+        embedding_scale=True, tied_head=True, attention_dropout=0.0, ffn_dropout=0.0,
+        **wanted,
+    )  # fmt: skip
+    check_heads(model, "CTRL")
+    return CTRLConfig(
+        vocab_size=model.real_vocabulary, n_positions=model.sequence_length, n_embd=model.hidden, dff=model.ffn_width,
+        n_layer=model.layers, n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout,
+        layer_norm_epsilon=_EPS, initializer_range=model.init_std, tie_word_embeddings=True, bos_token_id=specials.end,
+        eos_token_id=specials.end, pad_token_id=None, architectures=[CLASS.__name__],
+    )  # fmt: skip
+
+
+def model_of(config: CTRLConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    return {
+        "family": "ctrl",
+        "layers": config.n_layer,
+        "hidden": config.n_embd,
+        "heads": config.n_head,
+        "ffn": config.dff,
+        "sequence_length": config.n_positions,
+        "vocabulary": config.vocab_size,
+        "norm_eps": config.layer_norm_epsilon,
+        "activation": "relu",
+        "positions": "sinusoidal",
+        "embedding_scale": True,
+        "dropout": config.resid_pdrop,
+        "init": {"name": "normal", "scale_residual": False},
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "transformer.w.weight", model)
+    for layer in range(model.layers):
+        ours, theirs = f"decoder.layers.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{ours}.input_layernorm", f"{theirs}.layernorm1", model)
+        names = [f"{theirs}.multi_head_attention.W{name}" for name in "qkv"]
+        yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
+        yield from linear(f"{ours}.self_attention.linear_proj", f"{theirs}.multi_head_attention.dense", model)
+        yield from norm(f"{ours}.pre_mlp_layernorm", f"{theirs}.layernorm2", model)
+        yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.ffn.0", model)
+        yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.ffn.2", model)
+    yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "transformer.layernorm", model)
+    yield rows("output_layer.bias", "lm_head.bias", model)

@@ -1,0 +1,33 @@
+"""Adagrad: each weight at a rate that falls with all that its gradients have been (Duchi et al. 2011, JMLR 12, figure
+1; with the sum's beginning of TensorFlow's AdagradOptimizer).
+
+    s = s + g^2
+    w = w - learning_rate * (g / (sqrt(initial + s) + eps) + weight_decay * w)
+
+The sum s is kept without what it begins with, so that a state of zeros is one that has seen nothing.
+"""
+
+from collections.abc import Sequence
+
+from pretrain.config.optimizer import AdagradOptimizer
+from pretrain.engine.optimizer.base import Due, Rule
+from pretrain.models.placement import Parameter
+
+SUM = "sum_sq"
+
+
+class Adagrad(Rule):
+    """See `base.Rule`. Each weight is updated by itself."""
+
+    settings: AdagradOptimizer
+
+    def _names(self, parameter: Parameter) -> Sequence[str]:
+        return (SUM,)
+
+    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
+        for due in ranges:
+            sums = due.moments[SUM].addcmul_(due.gradient, due.gradient)
+            root = (sums + self.settings.initial).sqrt_().add_(self.settings.eps)
+            if due.parameter.declared.decays:
+                due.main.mul_(1 - learning_rate * self.settings.weight_decay)
+            due.main.addcdiv_(due.gradient, root, value=-learning_rate)
