@@ -95,7 +95,7 @@ class RunConfig(Section):
             raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {model.family}")
         if "next_sentence" in objective.columns and not (model.segments > 1 and model.pooled_head):
             raise ValueError(
-                "objective.next_sentence makes samples of two segments and asks whether the second follows: set "
+                f"objective.{objective.loss} makes samples of two segments and asks whether the second follows: set "
                 "model.segments=2 and model.pooled_head=true"
             )
         return self

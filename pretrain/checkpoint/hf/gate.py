@@ -102,7 +102,8 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
     outputs = theirs(**tensors)
     if hasattr(outputs, "prediction_logits"):
-        return outputs.prediction_logits, outputs.seq_relationship_logits.flip(1)
+        answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits
+        return outputs.prediction_logits, answers.flip(1)
     return (outputs.logits,)
 
 

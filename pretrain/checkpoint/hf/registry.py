@@ -9,6 +9,7 @@ import torch
 from transformers import PretrainedConfig, logging
 
 from pretrain.checkpoint.hf import (
+    albert,
     bart,
     bert,
     gemma3,
@@ -33,6 +34,7 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "transformer": (marian,),
     "bart": (bart,),
     "llama": (gemma3, qwen3, qwen2, mistral, llama),
+    "albert": (albert,),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that

@@ -56,6 +56,12 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("bart", "model.encoder_layers=0", "is a variant of the t5 family"),
         ("bart", "data={path: a, mixing: {name: equal}}", "data.mixing is between data.sources"),
         ("bart", "model.segments=2", "are BERT's"),
+        ("gpt", "model.embedding_width=8", "is for the bert or roberta or albert family"),
+        ("gpt", "model.shared_layers=true", None),
+        ("bert", "model.embedding_width=8", None),
+        ("albert", "objective.next_sentence=true", "ask about the same: set one"),
+        ("albert", "objective.whole_words=false", "objective.ngrams=3 is of words: set objective.whole_words=true"),
+        ("albert", "model.pooled_head=false", "objective.sentence_order makes samples of two segments"),
     ],
 )
 def test_what_does_not_go_together_is_refused(family: str, override: str, message: str | None) -> None:

@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
     "bert": {"name": "masked", "next_sentence": True},
+    "albert": {"name": "masked", "sentence_order": True, "whole_words": True, "ngrams": 3},
     **{name: {"name": name} for name in ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm")},
     "deshuffling": {"name": "deshuffling"},
     "bart": {"name": "denoising", "noise_density": 0.3},
@@ -39,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "pairs": {"name": "pairs"},
 }
-TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "roberta", "whole words", "bert")]
+TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "roberta", "whole words", "bert", "albert")]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
 
@@ -153,6 +154,7 @@ def test_what_tells_orders_apart_is_what_it_is_in_checkpoints_of_version_0_1_0(
 def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None:
     recipes = [
         made("roberta", dataset), made("whole words", dataset), made("bert", dataset), made("causal", dataset),
+        made("albert", dataset), made("albert", dataset, ngrams=2),
         made("packed", dataset),
         made("roberta", dataset, noise_density=0.2), made("drop", dataset), made("prefix_lm", dataset),
         made("drop", dataset, decoder_only=True), made("drop", dataset, target_length=LENGTH),
