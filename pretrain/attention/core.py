@@ -82,7 +82,7 @@ class CoreAttention(MegatronModule):
         inputs = attention_mask
         if self.rotary is not None:
             turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
-            query, key = (rotated(x, inputs.positions_BS, turns) for x in (query, key))
+            query, key = (rotated(x, inputs.positions_BS, turns, self.rotary.interleaved) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:

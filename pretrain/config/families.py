@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "albert"]
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "albert", "roformer"]
 
 
 @dataclass(frozen=True)
@@ -45,5 +45,8 @@ CAPABILITIES: dict[Family, Capabilities] = {
     "transformer": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
     "bart": Capabilities(encoder=True, decoder=True, only=_BEFORE_LLAMA),
     "llama": Capabilities(decoder=True, packing=True, positions=("rotary",)),
+    "roformer": Capabilities(
+        encoder=True, masked_head=True, fewest_segments=1, positions=("rotary",), only=_BEFORE_LLAMA
+    ),
     "albert": Capabilities(encoder=True, masked_head=True, fewest_segments=1, only=_BEFORE_LLAMA),
 }

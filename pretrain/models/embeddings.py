@@ -69,7 +69,7 @@ class StackEmbedding(nn.Module):
         self.dropout = HiddenDropout(megatron)
         self.projection = nn.Linear(width, model.hidden) if model.embedding_width else IdentityOp()
         for parameter in self.projection.parameters():
-            parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
+            parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[union-attr]
         self.megatron = megatron
 
     def forward(self, words_BSH: Tensor, positions_BS: Tensor, segments_BS: Tensor | None) -> Tensor:

@@ -110,7 +110,7 @@ class Layers(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final) -> None:
         super().__init__()
         begin, groups = get_transformer_layer_offset(megatron, chunk), ProcessGroupCollection.use_mpu_process_groups()
-        layers = []
+        layers: list[Layer] = []
         for index in range(get_num_layers_to_build(megatron, chunk)):
             parts = layer_parts(model, megatron, "encoder" if begin + index < model.stacks[0] else "decoder")
             spec = ModuleSpec(Layer, {"model": model, "final": final}, parts)

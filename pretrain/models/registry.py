@@ -18,6 +18,7 @@ FAMILIES: dict[Family, FamilyParts] = {
     "transformer": FamilyParts(head=heads.plain),
     "bart": FamilyParts(head=heads.plain),
     "llama": FamilyParts(head=heads.plain),
+    "roformer": FamilyParts(head=MaskedHead),
     "albert": FamilyParts(head=MaskedHead),
 }
 

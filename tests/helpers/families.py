@@ -40,10 +40,17 @@ _GEMMA = _LLAMA | {
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
+    "roformer": {
+        "model": _BERT | {
+            "family": "roformer", "pooled_head": False, "positions": {"name": "rotary", "interleaved": True},
+        },
+        "objective": {"name": "masked"},
+    },
     "roberta": {
         "model": _BERT | {"family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2},
         "objective": {"name": "masked"},
     },
+    "tlm": {"model": _BERT | {"pooled_head": False, "segments": 3}, "objective": {"name": "tlm"}},
     "t5": {"model": _T5, "objective": {"name": "span_corruption"}},
     "t5v1.1": {
         "model": _T5 | {"activation": "gated_gelu", "tied_head": False},

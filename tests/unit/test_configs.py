@@ -40,6 +40,7 @@ def test_all_published_sizes_are_shipped() -> None:
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
     others = {f"{family}/{size}" for family in ("bert", "roberta", "bart") for size in ("base", "large")}
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
+    others |= {"roformer/base", "xlm-r/base", "xlm-r/large", "xlm-r/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
     transformer = {"transformer/base", "transformer/big"}
@@ -161,6 +162,17 @@ def test_albert_counts_its_layers_once(size: str, parameters: int) -> None:
     config = read(f"albert/{size}")
     assert num_parameters(config.model, padded=False) == parameters
     assert config.optimizer.name == "lamb"
+
+
+@pytest.mark.parametrize(("size", "millions"), [("base", 278.3), ("large", 560.1)])
+def test_xlm_r_has_the_size_of_transformers_own(size: str, millions: float) -> None:
+    """The paper has 270 and 550 million."""
+    assert num_parameters(read(f"xlm-r/{size}").model, padded=False) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_a_roformer_is_a_bert_without_a_table_of_positions_and_a_pooled_head() -> None:
+    bert, roformer = (num_parameters(read(f"{name}/base").model, padded=False) for name in ("bert", "roformer"))
+    assert bert - roformer == 512 * 768 + (768 + 1) * (768 + 2)
 
 
 def test_the_sparse_transformer_has_the_published_size_with_the_paper_s_embedding_of_positions() -> None:

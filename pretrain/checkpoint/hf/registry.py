@@ -22,18 +22,21 @@ from pretrain.checkpoint.hf import (
     qwen2,
     qwen3,
     roberta,
+    roformer,
     t5,
+    xlm_roberta,
 )
 from pretrain.config.model import Model
 
 FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "gpt": (openai_gpt, gpt_neo, gpt2),
     "bert": (bert,),
-    "roberta": (roberta,),
+    "roberta": (xlm_roberta, roberta),
     "t5": (t5,),
     "transformer": (marian,),
     "bart": (bart,),
     "llama": (gemma3, qwen3, qwen2, mistral, llama),
+    "roformer": (roformer,),
     "albert": (albert,),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,

@@ -39,8 +39,12 @@ CASES: dict[str, dict[str, Any]] = {
         "noise": ["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"],
     },
     "pairs": {"name": "pairs"},
+    "tlm": {"name": "tlm"},
 }
-TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "roberta", "whole words", "bert", "albert")]
+OF_PAIRS = ("pairs", "tlm")
+TO_TARGET = [
+    name for name in CASES if name not in ("causal", "packed", "roberta", "whole words", "bert", "albert", "tlm")
+]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
 
@@ -54,7 +58,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(params=list(CASES))
 def stream(request: pytest.FixtureRequest, dataset: Dataset, second: Dataset, pairs: Dataset) -> SampleStream:
     objective = made_of(CASES[request.param])
-    sources = [(pairs, 1.0)] if objective.name == "pairs" else [(dataset, 3.0), (second, 1.0)]
+    sources = [(pairs, 1.0)] if objective.name in OF_PAIRS else [(dataset, 3.0), (second, 1.0)]
     recipe = objective.recipe(sources[0][0].tokenizer(), LENGTH)
     return SampleStream([(source.directory, weight) for source, weight in sources], recipe, seed=5)
 
@@ -171,7 +175,7 @@ def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None
 def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
     dataset: Dataset, pairs: Dataset, name: str, world: int
 ) -> None:
-    source = pairs if name == "pairs" else dataset
+    source = pairs if name in OF_PAIRS else dataset
     recipe = made(name, source, 24)
     samples = recipe.samples(source, "validation")
     count = min(samples.count, 7)
@@ -213,7 +217,7 @@ def test_lengths_of_the_other_objectives() -> None:
 
 @pytest.mark.parametrize("name", TO_TARGET)
 def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset, pairs: Dataset, name: str) -> None:
-    source = pairs if name == "pairs" else dataset
+    source = pairs if name in OF_PAIRS else dataset
     recipe = made(name, source, decoder_only=True)
     assert recipe.target_length == LENGTH
     batch = SampleStream([(source.directory, 1.0)], recipe, 0).batch(0, 32)
@@ -258,7 +262,7 @@ def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_pa
     with pytest.raises(DataError, match="too few for one sample of 100,000"):
         made("mass_style", dataset, 100_001).samples(dataset, "train")
     for name, wrong in (("pairs", dataset), ("bert", pairs), ("causal", pairs), ("bart", pairs)):
-        with pytest.raises(DataError, match="no pairs" if wrong is dataset else "use objective.name=pairs"):
+        with pytest.raises(DataError, match="no pairs" if wrong is dataset else "use objective.name=pairs or tlm"):
             SampleStream([(wrong.directory, 1.0)], made(name, wrong), 0)
     other = build_dataset(make_documents(7, 60), tmp_path)
     with pytest.raises(DataError, match="made with another tokenizer"):
@@ -295,7 +299,7 @@ def shown_text(stream: SampleStream, row: Rows) -> list[int]:
         return [token for own in mine for token in [*row.tokens[own].tolist(), int(row.labels[own][-1])]]
     if name == "causal":
         return [*row.tokens[0].tolist(), int(row.labels[0, -1])]
-    if name == "masked" and row.segments is not None:
+    if name in ("masked", "tlm") and row.segments is not None:
         labels = row.labels[row.attention_mask]
         return labels[labels < known.vocabulary].tolist()
     if name == "masked":
