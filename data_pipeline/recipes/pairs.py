@@ -93,7 +93,7 @@ class FittingPairs(PairSamples):
             if shape.decoder_only:
                 together: NDArray[np.bool_] = sizes.sum(axis=1) <= shape.sequence_length
                 return together
-            both: NDArray[np.bool_] = (sizes <= [shape.sequence_length, shape.target_length]).all(axis=1)
+            both: NDArray[np.bool_] = (sizes[:, 0] <= shape.sequence_length) & (sizes[:, 1] <= shape.target_length)
             return both
 
         room = f"{shape.sequence_length} source and {shape.target_length} target positions"

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.batch import Rows
@@ -99,9 +100,10 @@ class TranslationSamples(PairSamples):
         self._recipe, length = recipe, recipe.sequence_length
         room = f"{length} positions with two [CLS] and two [SEP]"
 
-        def fits(sizes: Ids) -> np.ndarray:
-            tokens = sizes.sum(axis=1) - 2  # without ends of text
-            return (tokens > 0) & (tokens + _SPECIALS <= length)
+        def fits(sizes: Ids) -> NDArray[np.bool_]:
+            tokens: Ids = sizes.sum(axis=1) - 2  # without ends of text
+            found: NDArray[np.bool_] = (tokens > 0) & (tokens + _SPECIALS <= length)
+            return found
 
         super().__init__(recipe.known, dataset, split, fits, room)
 
@@ -119,8 +121,7 @@ class TranslationSamples(PairSamples):
         masking = Masking(recipe.known, objective.noise_density, whole_words=False)
         tokens, labels, counted, languages, positions = [], [], [], [], []
         for sample in ids:
-            source, target = ([[specials.cls], text[:-1], [specials.sep]] for text in self._pair(int(sample[2])))
-            parts = np.concatenate(source), np.concatenate(target)
+            parts = [np.array([specials.cls, *text[:-1], specials.sep]) for text in self._pair(int(sample[2]))]
             row = np.concatenate(parts)
             masked, chosen = masking.masked(row, generator(seed, sample))
             tokens.append(masked)

@@ -28,6 +28,7 @@ CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     ),
     "adafactor": ("albert", ADAFACTOR, [TWO | {"zero": 1}, {"pipeline": 4}, TWO | {"zero": 3, **DEEPSPEED}]),
     "adamw": ("albert", {}, [TWO | {"zero": n, **DEEPSPEED} for n in (1, 2)]),
+    "overlap": ("albert", {}, [{"overlap": True, "zero": 1}, {"overlap": True, "zero": 3, **DEEPSPEED}]),
     "recomputed": (
         "albert", {},
         [
