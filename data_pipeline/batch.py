@@ -75,10 +75,13 @@ class Rows:
     """[rows, S] the positions that every other may attend to: an encoder's real tokens, not padding (None: all); a
     decoder's prefix, which it sees besides what lies before (None: nothing)."""
     segments: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
-    """[rows, S] which of the segments that a model tells apart each token belongs to."""
+    """[rows, S] which of the segments (or languages) that a model tells apart each token belongs to."""
     next_sentence: NDArray[np.int64] | None = field(default=None, metadata=column("rows", unasked=-1))
-    """[rows] 1 where the second segment follows the first in its document, 0 where it comes from another one; -1 in a
-    row that only fills up a batch."""
+    """[rows] 1 where the second segment follows the first in its document, 0 where it does not: it comes from another
+    one, or from before the first; -1 in a row that only fills up a batch."""
+    positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
+    """[rows, S] the position of each token in its own text, where a row has several texts that see each other. None: in
+    its row, or in its document."""
     documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", whole=True))
     """[rows, S] which of the row's documents each token belongs to, which sees no other one: 0, 1, ...; -1 where the
     rest of a row is padding. None: documents are not told apart."""

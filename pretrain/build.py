@@ -186,7 +186,7 @@ def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
     rows = model.real_vocabulary - needed
     if rows < model.vocabulary_multiple:  # as rounding up makes anyway
         return ()
-    parameters = rows * model.hidden * (1 if model.tied_head else 2)
+    parameters = rows * model.word_width * (1 if model.tied_head else 2)
     return (
         f"model.vocabulary={model.real_vocabulary} is more than the {needed:,} ids of the data's tokenizer and the "
         f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) stand for nothing: set "

@@ -14,14 +14,16 @@ from data_pipeline.order.blend import Blend
 
 def mixing_weights(
     examples: list[int],
-    kind: Literal["proportional", "temperature", "equal"],
+    kind: Literal["proportional", "temperature", "power", "equal"],
     cap: int | None = None,
     temperature: float = 1.0,
+    alpha: float = 1.0,
 ) -> list[float]:
     """Shares of tasks with so many `examples` each, that sum to 1 (Raffel et al. 2020, section 3.5.2).
 
     proportional: by size, where one larger than `cap` counts as that large. temperature: those shares to the power of
-    1 / `temperature`, which makes them more even. equal: all the same. Raises ValueError for what has no shares.
+    1 / `temperature`, which makes them more even. power: to the power of `alpha` (Lample, Conneau 2019, arXiv
+    1901.07291, section 3.1). equal: all the same. Raises ValueError for what has no shares.
     """
     if not examples or min(examples) <= 0:
         raise ValueError(f"examples {examples} must be positive numbers; remove a task that has none.")
@@ -31,7 +33,7 @@ def mixing_weights(
         return [1 / len(examples)] * len(examples)
     sizes = [min(count, cap or count) for count in examples]
     largest = max(sizes)
-    exponent = 1 / temperature if kind == "temperature" else 1.0
+    exponent = 1 / temperature if kind == "temperature" else alpha if kind == "power" else 1.0
     powers = [(size / largest) ** exponent for size in sizes]
     return [power / sum(powers) for power in powers]
 

@@ -80,7 +80,11 @@ def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
     if dataset.manifest.pairs != pairs:
         raise DataError(
             f"{dataset.address} holds {'pairs' if dataset.manifest.pairs else 'no pairs'}; "
-            + ("build it with pair_fields, or choose another objective." if pairs else "use objective.name=pairs.")
+            + (
+                "build it with pair_fields, or choose another objective."
+                if pairs
+                else "use objective.name=pairs or tlm."
+            )
         )
     if dataset.manifest.tokenizer.identity != tokenizer:
         raise DataError(

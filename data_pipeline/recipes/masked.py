@@ -1,8 +1,9 @@
 """Masked tokens to be found again: BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019).
 
-With `next_sentence` a sample is [CLS] A [SEP] B [SEP], where B follows A in its document or comes from another one;
-without, it is [CLS] text [SEP], cut from the stream without regard to documents ("full sentences", section 4.2 of the
-latter). Other tokens are masked in each epoch.
+With `next_sentence` a sample is [CLS] A [SEP] B [SEP], where B follows A in its document or comes from another one.
+With `sentence_order` B follows A or comes before it (ALBERT: Lan et al. 2019, arXiv 1909.11942). With neither it is
+[CLS] text [SEP], cut from the stream without regard to documents ("full sentences", section 4.2 of Liu et al.). Other
+tokens are masked in each epoch.
 """
 
 from __future__ import annotations
@@ -19,45 +20,71 @@ from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Samples, each_alone, generator, require, too_short
 from data_pipeline.recipes.masking import Masking
 from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
-from data_pipeline.recipes.segments import Segments
+from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Needs, Vocabulary
 
 
 class Masked(Objective):
-    """Masked tokens (BERT, RoBERTa)."""
+    """Masked tokens (BERT, RoBERTa, ALBERT)."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
 
     name: Literal["masked"] = "masked"
     noise_density: NoiseDensity = 0.15
     whole_words: bool = Field(default=False, description="choose words to mask, not tokens")
+    ngrams: int = Field(
+        default=1,
+        ge=1,
+        description="most words that are masked together (with whole_words): n of them with a probability as 1 / n "
+        "(ALBERT: 3)",
+    )
     next_sentence: bool = Field(
         default=False,
         description="make each sample of two segments of one document or, half the time, of two, and ask",
     )
+    sentence_order: bool = Field(
+        default=False,
+        description="make each sample of two segments that follow one another or, half the time, are swapped, and ask",
+    )
     short_fraction: float = Field(
-        default=0.1, ge=0, le=1, description="part of the samples cut to a random length (with next_sentence)"
+        default=0.1,
+        ge=0,
+        le=1,
+        description="part of the samples cut to a random length (with next_sentence or sentence_order)",
     )
 
     @model_validator(mode="after")
     def _rows_without_segments_are_full(self) -> Self:
-        if not self.next_sentence and self.short_fraction != Masked.model_fields["short_fraction"].default:
+        if not self.asks and self.short_fraction != Masked.model_fields["short_fraction"].default:
             raise ValueError(
-                f"objective.short_fraction={self.short_fraction} does nothing with objective.next_sentence=False: "
-                "leave it out"
+                f"objective.short_fraction={self.short_fraction} does nothing with objective.next_sentence=False and "
+                "objective.sentence_order=False: leave it out"
             )
         return self
+
+    @model_validator(mode="after")
+    def _settings_go_together(self) -> Self:
+        if self.next_sentence and self.sentence_order:
+            raise ValueError("objective.next_sentence and objective.sentence_order ask about the same: set one")
+        if self.ngrams > 1 and not self.whole_words:
+            raise ValueError(f"objective.ngrams={self.ngrams} is of words: set objective.whole_words=true")
+        return self
+
+    @property
+    def asks(self) -> bool:
+        """About the second of two segments."""
+        return self.next_sentence or self.sentence_order
 
     @property
     def loss(self) -> str:
         """See `Objective`."""
-        return "next_sentence" if self.next_sentence else "tokens"
+        return "next_sentence" if self.next_sentence else "sentence_order" if self.sentence_order else "tokens"
 
     @property
     def columns(self) -> frozenset[str]:
         """See `Objective`."""
-        return frozenset({"segments", "next_sentence"} if self.next_sentence else ())
+        return frozenset({"segments", "next_sentence"} if self.asks else ())
 
     @property
     def needs(self) -> Needs:
@@ -66,7 +93,7 @@ class Masked(Objective):
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: [CLS] text [SEP], or [CLS] A [SEP] B [SEP]."""
-        return self._enough(sequence_length - (3 if self.next_sentence else 2), sequence_length)
+        return self._enough(sequence_length - (3 if self.asks else 2), sequence_length)
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
@@ -106,15 +133,16 @@ class MaskedRecipe:
     @property
     def masking(self) -> Masking:
         """Which tokens are masked."""
-        return Masking(self.known, self.objective.noise_density, self.objective.whole_words)
+        objective = self.objective
+        return Masking(self.known, objective.noise_density, objective.whole_words, objective.ngrams)
 
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         require(dataset, self.known.tokenizer)
-        if self.objective.next_sentence:
-            return Segments(
-                dataset, split, self.masking, self.sequence_length, self.text_tokens, self.objective.short_fraction
-            )
+        if self.objective.asks:
+            size, short = self.text_tokens, self.objective.short_fraction
+            kind = SwappedSegments if self.objective.sentence_order else Segments
+            return kind(dataset, split, self.masking, self.sequence_length, size, short)
         count = dataset.num_tokens(split) // self.text_tokens
         if count == 0:
             raise too_short(dataset, split, self.text_tokens)

@@ -15,11 +15,13 @@ _MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they a
 
 @dataclass(frozen=True)
 class Masking:
-    """Chooses `noise_density` of the tokens; with `whole_words`, words that hold as many."""
+    """Chooses `noise_density` of the tokens; with `whole_words`, words that hold as many, up to `ngrams` side by side
+    at a time (Lan et al. 2019, arXiv 1909.11942, section 4.1)."""
 
     known: Vocabulary
     noise_density: float
     whole_words: bool
+    ngrams: int = 1
 
     def masked(self, labels: Ids, random: np.random.Generator) -> tuple[Ids, NDArray[np.float32]]:
         """A row of ids [n] -> (the row with some masked, 1 where one was chosen)."""
@@ -44,10 +46,31 @@ class Masking:
         begins[1:] |= special[:-1] | self.known.ends_sentence[labels[:-1]]
         begins[0] = True
         words = np.split(positions, np.flatnonzero(begins[positions])[1:])
+        if self.ngrams > 1:
+            return self._spans(words, budget, random)
         chosen: list[Ids] = []
         for index in random.permutation(len(words)):
             if not chosen or sum(map(len, chosen)) + len(words[index]) <= budget:
                 chosen.append(words[index])
             if sum(map(len, chosen)) >= budget:
+                break
+        return np.concatenate(chosen)
+
+    def _spans(self, words: list[Ids], budget: int, random: np.random.Generator) -> Ids:
+        """Positions of spans of n words, p(n) as 1 / n, up to `budget` positions: each begins at a random word that is
+        free, and is as many words shorter as would be too many positions, or not free, or beyond a special token."""
+        weights = 1 / np.arange(1, self.ngrams + 1)
+        lengths = random.choice(np.arange(1, self.ngrams + 1), len(words), p=weights / weights.sum())
+        free, left, chosen = np.ones(len(words), bool), budget, list[Ids]()
+        for first in random.permutation(len(words)):
+            for index in range(first, min(first + int(lengths[first]), len(words))):
+                word = words[index]
+                apart = index > first and word[0] != words[index - 1][-1] + 1
+                if not free[index] or apart or (chosen and len(word) > left):
+                    break
+                free[index] = False
+                left -= len(word)
+                chosen.append(word)
+            if left <= 0:
                 break
         return np.concatenate(chosen)

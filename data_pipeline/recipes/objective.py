@@ -62,6 +62,11 @@ class Objective(StrictSettings):
         return frozenset()
 
     @property
+    def kinds_of_segments(self) -> int:
+        """That its rows tell apart, if they have segments."""
+        return 2 if "segments" in self.columns else 0
+
+    @property
     def needs(self) -> Needs:
         """The special ids that samples are made with."""
         return Needs()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
@@ -44,45 +46,66 @@ class PairsRecipe(TargetRecipe):
         return FittingPairs(self, dataset, split)
 
 
-class FittingPairs:
+class PairSamples:
     """One split's pairs that fit. 24 bytes a pair in memory."""
 
-    def __init__(self, recipe: PairsRecipe, dataset: Dataset, split: SplitName) -> None:
-        """Raises DataError when none fits."""
-        self._recipe, self._dataset, self._split = recipe, dataset, split
-        ends = _positions(dataset, split, recipe.known.end_of_text)
+    def __init__(
+        self, known: Vocabulary, dataset: Dataset, split: SplitName, fits: Callable[[Ids], NDArray[np.bool_]], room: str
+    ) -> None:
+        """`fits`: of [pairs, 2] tokens of source and target, each with its end. Raises DataError when none of them
+        does, `room` being what they would have to fit."""
+        self._dataset, self._split = dataset, split
+        ends = _positions(dataset, split, known.end_of_text)
         total = dataset.manifest.splits[split].documents
         if len(ends) != 2 * total:
             raise DataError(f"{dataset.address} has {len(ends)} ends of text in {total} pairs; build it again.")
         starts = np.append(0, ends[:-1] + 1)
-        sizes = (ends - starts + 1).reshape(-1, 2)  # of source and target, each with its end
-        shape = recipe.shape
-        if shape.decoder_only:
-            fits = sizes.sum(axis=1) <= shape.sequence_length
-        else:
-            fits = (sizes[:, 0] <= shape.sequence_length) & (sizes[:, 1] <= shape.target_length)
-        self._starts, self._sizes = starts[::2][fits], sizes[fits]
-        self.count = int(fits.sum())
+        sizes = (ends - starts + 1).reshape(-1, 2)
+        fitting = fits(sizes)
+        self._starts, self._sizes = starts[::2][fitting], sizes[fitting]
+        self.count = int(fitting.sum())
         self.left_out = total - self.count
         if self.count == 0:
             raise DataError(
-                f"No pair of the {split} split of {dataset.address} fits {shape.sequence_length} source and "
-                f"{shape.target_length} target positions; make the sequences longer."
+                f"No pair of the {split} split of {dataset.address} fits {room}; make the sequences longer."
             )
-
-    def rows(self, seed: int, ids: Ids) -> Rows:
-        """The pairs as they are: nothing about them is drawn."""
-        return self._recipe.shape.rows([self._pair(number) for number in ids[:, 2].tolist()])
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each pair with its ends of text."""
         return each_alone(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
 
     def _pair(self, number: int) -> Sample:
+        """Its source and target, each with its end of text."""
         source, target = self._sizes[number].tolist()
         tokens = self._dataset.window(self._split, int(self._starts[number]), source + target)
-        tokens[[source - 1, -1]] = self._recipe.known.specials.end
         return tokens[:source], tokens[source:]
+
+
+class FittingPairs(PairSamples):
+    """Those whose source and target fit their rows."""
+
+    def __init__(self, recipe: PairsRecipe, dataset: Dataset, split: SplitName) -> None:
+        """Raises DataError when none fits."""
+        shape = self._shape = recipe.shape
+        self._end = recipe.known.specials.end
+
+        def fits(sizes: Ids) -> NDArray[np.bool_]:
+            if shape.decoder_only:
+                together: NDArray[np.bool_] = sizes.sum(axis=1) <= shape.sequence_length
+                return together
+            both: NDArray[np.bool_] = (sizes[:, 0] <= shape.sequence_length) & (sizes[:, 1] <= shape.target_length)
+            return both
+
+        room = f"{shape.sequence_length} source and {shape.target_length} target positions"
+        super().__init__(recipe.known, dataset, split, fits, room)
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """The pairs as they are: nothing about them is drawn."""
+        pairs = [self._pair(number) for number in ids[:, 2].tolist()]
+        for texts in pairs:
+            for text in texts:
+                text[-1] = self._end
+        return self._shape.rows(pairs)
 
 
 def _positions(dataset: Dataset, split: SplitName, token: int) -> Ids:

@@ -14,6 +14,7 @@ from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.pairs import Pairs
 from data_pipeline.recipes.span_corruption import SpanCorruption
 from data_pipeline.recipes.t5_study import BertStyle, Deshuffling, Drop, MassStyle, PrefixLM
+from data_pipeline.recipes.tlm import Translation
 
 AnyObjective = Annotated[
     Causal
@@ -26,7 +27,8 @@ AnyObjective = Annotated[
     | PrefixLM
     | Deshuffling
     | Denoising
-    | Pairs,
+    | Pairs
+    | Translation,
     Field(discriminator="name"),
 ]
 """One of them, told apart by its `name`: a setting that it does not read cannot be written."""

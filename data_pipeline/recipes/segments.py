@@ -1,5 +1,6 @@
-"""BERT's samples of two segments (Devlin et al. 2019, appendix A.2): [CLS] A [SEP] B [SEP], where B follows A in its
-document or comes from another one."""
+"""Samples of two segments, [CLS] A [SEP] B [SEP]. BERT's (Devlin et al. 2019, appendix A.2): B follows A in its
+document or comes from another one. ALBERT's (Lan et al. 2019, arXiv 1909.11942, section 3.1): B follows A or comes
+before it."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ _SEARCH_TOKENS = 64  # in which a second segment from another document looks for
 class Segments:
     """A split's pieces of up to `text_tokens` of one document, as two segments each. 16 bytes a document in memory."""
 
+    fewest_documents = 2
+
     def __init__(
         self, dataset: Dataset, split: SplitName, masking: Masking, sequence_length: int, text_tokens: int,
         short_fraction: float,
     ) -> None:  # fmt: skip
-        """`short_fraction` of them are cut to a random length. Raises DataError unless there are two documents with
-        text, one of them of two tokens."""
+        """`short_fraction` of them are cut to a random length. Raises DataError unless there are as many documents with
+        text as are needed, one of them of two tokens."""
         self._dataset, self._split, self._masking, self._known = dataset, split, masking, masking.known
         self._length, self._text_tokens, self._short_fraction = sequence_length, text_tokens, short_fraction
         self._starts = np.append(dataset.starts(split), dataset.num_tokens(split))
@@ -33,7 +36,12 @@ class Segments:
         self._ends = np.cumsum(pieces)  # of each document's pieces, among all
         self.count = int(self._ends[-1]) if self._ends.size else 0
         self.left_out = int((pieces == 0).sum())
-        if self.count == 0 or (lengths > 0).sum() < 2:
+        if self.count == 0:
+            raise DataError(
+                f"The {split} split of {dataset.address} has no document of two tokens, and so none of two segments: "
+                "build it of longer ones."
+            )
+        if (lengths > 0).sum() < self.fewest_documents:
             raise DataError(
                 f"The {split} split of {dataset.address} has too few documents to take a next sentence from another "
                 "one: next_sentence needs two, so build it of smaller ones (txt_documents) or with more text."
@@ -75,6 +83,14 @@ class Segments:
 
     def _two(self, number: int, random: np.random.Generator) -> tuple[_Segment, _Segment, bool]:
         """The segments of a piece, and whether the second one follows the first."""
+        document, (start, piece), cut = self._piece(number, random)
+        if random.random() < 0.5:
+            return (start, piece[:cut]), (start + cut, piece[cut:]), True
+        # As long as what it stands for, so that its length tells nothing.
+        return (start, piece[:cut]), self._other(document, len(piece) - cut, random), False
+
+    def _piece(self, number: int, random: np.random.Generator) -> tuple[int, _Segment, int]:
+        """Its document, itself, and how much of it is the first segment."""
         document = int(np.searchsorted(self._ends, number, side="right"))
         before = int(self._ends[document - 1]) if document else 0
         start = int(self._starts[document]) + (number - before) * self._text_tokens
@@ -84,10 +100,7 @@ class Segments:
         piece = self._dataset.window(self._split, start, size)
         ends = np.flatnonzero(self._known.ends_sentence[piece[:-1]]) + 1
         cut = int(random.choice(ends)) if ends.size else int(random.integers(1, size))
-        if random.random() < 0.5:
-            return (start, piece[:cut]), (start + cut, piece[cut:]), True
-        # As long as what it stands for, so that its length tells nothing.
-        return (start, piece[:cut]), self._other(document, size - cut, random), False
+        return document, (start, piece), cut
 
     def _other(self, document: int, size: int, random: np.random.Generator) -> _Segment:
         """Up to `size` tokens of another document, from the start of a sentence where one is near."""
@@ -103,3 +116,15 @@ class Segments:
         ends = np.flatnonzero(self._known.ends_sentence[tokens[: min(_SEARCH_TOKENS, count - 1)]])
         cut = int(ends[0]) + 1 if skipped and ends.size else 0
         return start + cut, tokens[cut:][:size]
+
+
+class SwappedSegments(Segments):
+    """Likewise, but that the two are swapped half the time, and none comes from elsewhere."""
+
+    fewest_documents = 1
+
+    def _two(self, number: int, random: np.random.Generator) -> tuple[_Segment, _Segment, bool]:
+        """See `Segments`."""
+        _, (start, piece), cut = self._piece(number, random)
+        before, after = (start, piece[:cut]), (start + cut, piece[cut:])
+        return (before, after, True) if random.random() < 0.5 else (after, before, False)

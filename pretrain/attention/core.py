@@ -90,8 +90,8 @@ class CoreAttention(MegatronModule):
         inputs = attention_mask
         if self.rotary is not None:
             turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
-            larger = gain(self.rotary, self.heads.dense)
-            query, key = (rotated(x, inputs.positions_BS, turns, larger) for x in (query, key))
+            larger, neighbours = gain(self.rotary, self.heads.dense), self.rotary.interleaved
+            query, key = (rotated(x, inputs.positions_BS, turns, neighbours, larger) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:

@@ -1,5 +1,5 @@
-"""Positions as angles that queries and keys are turned by (Su et al. 2021, arXiv 2104.09864): feature i of the first
-half of a head and feature i of the second are one pair, as in Llama and GPT-NeoX."""
+"""Positions as angles that queries and keys are turned by (Su et al. 2021, arXiv 2104.09864). Pairs of features are
+neighbours, as there, or feature i of the first half of a head and feature i of the second, as in Llama and GPT-NeoX."""
 
 import math
 from collections.abc import Callable
@@ -10,13 +10,18 @@ from torch import Tensor
 from pretrain.config.positions import LinearScaling, Llama3Scaling, NtkScaling, RotaryPositions, YarnScaling
 
 
-def rotated(x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor, gain: float = 1.0) -> Tensor:
-    """Pair i turned by position * frequencies[i], of D / 2, and multiplied by `gain`; computed in fp32."""
+def rotated(
+    x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor, interleaved: bool = False, gain: float = 1.0
+) -> Tensor:
+    """Pair i turned by position * frequencies[i], of D / 2, and multiplied by `gain`; computed in fp32. `interleaved`:
+    pairs are neighbours."""
     angles = positions_BS.T[:, :, None, None].float() * frequencies
     cosine, sine = (angles.cos(), angles.sin()) if gain == 1 else (angles.cos() * gain, angles.sin() * gain)
-    first, second = x_SBHD.float().chunk(2, dim=-1)
-    turned = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
-    return turned.to(x_SBHD.dtype)
+    x = x_SBHD.float()
+    first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else x.chunk(2, dim=-1)
+    turned = first * cosine - second * sine, second * cosine + first * sine
+    out = torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+    return out.to(x_SBHD.dtype)
 
 
 def frequencies(settings: RotaryPositions, width: int, dense: bool, device: torch.device) -> Tensor:

@@ -50,12 +50,20 @@ class TemperatureMixing(Section):
     temperature: float = Field(gt=1, description="rates are sizes to the power of 1 / temperature")
 
 
+class PowerMixing(Section):
+    """Rates by size to the power of `alpha`, which makes them more even (XLM, section 3.1; XLM-R: 0.3)."""
+
+    name: Literal["power"] = "power"
+    cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
+    alpha: float = Field(gt=0, lt=1, description="rates are sizes to the power of alpha")
+
+
 class EqualMixing(Section):
     name: Literal["equal"] = "equal"
 
 
 Mixing = Annotated[
-    ProportionalMixing | TemperatureMixing | EqualMixing, Discriminator("name"), BeforeValidator(named())
+    ProportionalMixing | TemperatureMixing | PowerMixing | EqualMixing, Discriminator("name"), BeforeValidator(named())
 ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl"]
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl", "albert", "roformer"]
 
 
 @dataclass(frozen=True)
@@ -60,4 +60,8 @@ CAPABILITIES: dict[Family, Capabilities] = {
     "ctrl": Capabilities(
         decoder=True, packing=True, head_bias=True, positions=("sinusoidal", "learned"), only=_BEFORE_LLAMA
     ),
+    "roformer": Capabilities(
+        encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=("rotary",), only=_BEFORE_LLAMA
+    ),
+    "albert": Capabilities(encoder=True, masked_head=True, head_bias=True, fewest_segments=1, only=_BEFORE_LLAMA),
 }

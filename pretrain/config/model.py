@@ -70,6 +70,13 @@ class Model(Section):
     )
     embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
     embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer, Gemma)")
+    embedding_width: int | None = Field(
+        None,
+        gt=0,
+        description="of the rows of embeddings, which a projection brings to hidden, and the head's transform back "
+        "from it (ALBERT: 128); absent: hidden",
+    )
+    shared_layers: bool = Field(False, description="all layers of a stack are one set of weights (ALBERT)")
     tied_head: bool = Field(True, description="the output projection is the token embedding")
     logit_cap: float | None = Field(None, gt=0, description="logits are cap * tanh(logits / cap) (Gemma 2)")
     score_cap: float | None = Field(
@@ -114,6 +121,12 @@ class Model(Section):
             raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
         if (self.segments or self.pooled_head) and not can.fewest_segments:
             raise ValueError(f"model.segments and model.pooled_head are BERT's: leave them out for {self.family}")
+        if self.embedding_width is not None and not can.masked_head:
+            having = " or ".join(name for name, other in CAPABILITIES.items() if other.masked_head)
+            raise ValueError(
+                f"model.embedding_width is for the {having} family, whose head has a transform: leave it out for "
+                f"{self.family}"
+            )
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
         for key, value in can.only.items():
@@ -195,6 +208,11 @@ class Model(Section):
     @property
     def ffn_width(self) -> int:
         return self.ffn or 4 * self.hidden
+
+    @property
+    def word_width(self) -> int:
+        """Of the rows of embeddings, and of what is multiplied with them to make logits."""
+        return self.embedding_width or self.hidden
 
     @property
     def gated(self) -> bool:

@@ -95,9 +95,12 @@ Scaling = Annotated[LinearScaling | Llama3Scaling | NtkScaling | YarnScaling, Di
 
 
 class RotaryPositions(Section):
-    """Queries and keys are turned, by angles that grow with the position (Llama)."""
+    """Queries and keys are turned, by angles that grow with the position (RoFormer, Llama)."""
 
     name: Literal["rotary"] = "rotary"
+    interleaved: bool = Field(
+        False, description="features 2 i and 2 i + 1 are a pair (RoFormer); otherwise feature i of each half (Llama)"
+    )
     base: float = Field(10000.0, gt=1, description="of the wavelengths, 2 pi to 2 pi times this")
     local_base: float | None = Field(
         None, gt=1, description="of layers whose attention is not dense, without scaling (Gemma 3); absent: as others"

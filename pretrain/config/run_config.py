@@ -95,8 +95,18 @@ class RunConfig(Section):
             raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {model.family}")
         if "next_sentence" in objective.columns and not (model.segments > 1 and model.pooled_head):
             raise ValueError(
-                "objective.next_sentence makes samples of two segments and asks whether the second follows: set "
+                f"objective.{objective.loss} makes samples of two segments and asks whether the second follows: set "
                 "model.segments=2 and model.pooled_head=true"
+            )
+        if model.segments < objective.kinds_of_segments:
+            raise ValueError(
+                f"objective.name={objective.name} tells {objective.kinds_of_segments} languages apart: set "
+                f"model.segments={objective.kinds_of_segments}, or more"
+            )
+        if "positions" in objective.columns and model.positions.name == "relative":
+            raise ValueError(
+                f"objective.name={objective.name} counts the positions of each text anew, and model.positions=relative "
+                "looks at distances in the row: use learned or sinusoidal"
             )
         return self
 

@@ -41,9 +41,15 @@ class SyntheticStream:
         if not model.has_decoder:
             mask = seen.astype(np.float32)
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
+            positions = None
+            if "positions" in self._objective.columns:  # anew in the second segment
+                second = np.arange(length) * 3 >= first
+                positions = np.arange(length) - second * second.argmax(axis=1)[:, None]
             asked = "next_sentence" in self._objective.columns
             follows = np.array([random.integers(2) for random in randoms]) if asked else None
-            return Rows(tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows)
+            return Rows(
+                tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows, positions=positions
+            )
         if not model.has_encoder:
             return Rows(tokens, labels, 1 - seen.astype(np.float32), attention_mask=seen)
         targets = np.stack([self._span(random, model.label_length) for random in randoms])

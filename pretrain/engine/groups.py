@@ -6,6 +6,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from pretrain.plan.layout import Layout
+from pretrain.plan.parameters import Stages
 
 
 class Groups:
@@ -75,6 +76,13 @@ class Groups:
     def embedding_group(self) -> dist.ProcessGroup:
         """The first and the last stage's ranks that hold the same part of a tied embedding. Only for those."""
         group: dist.ProcessGroup = parallel_state.get_embedding_group()
+        return group
+
+    def holders(self, stages: Stages) -> dist.ProcessGroup:
+        """The ranks of these stages that hold the same part of a parameter as this one, which is on one of them."""
+        if stages == "ends":
+            return self.embedding_group
+        group: dist.ProcessGroup = parallel_state.get_pipeline_model_parallel_group()
         return group
 
     def sum_over_data(self, value: Tensor) -> Tensor:

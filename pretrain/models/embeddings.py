@@ -29,7 +29,7 @@ class Embedding(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, part: StackPart) -> None:
         super().__init__()
         self.word_embeddings = megatron.kernels.embedding(
-            model.padded_vocabulary, model.hidden, init_method=lambda weight: weight, config=megatron
+            model.padded_vocabulary, model.word_width, init_method=lambda weight: weight, config=megatron
         )
         self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
@@ -54,17 +54,22 @@ class Embedding(nn.Module):
 
 
 class StackEmbedding(nn.Module):
-    """Adds positions and segments to token embeddings; then norm and dropout."""
+    """Adds positions and segments to token embeddings; then norm and dropout, and a projection to the layers' width if
+    embeddings have another."""
 
     def __init__(self, model: Model, megatron: MegatronConfig, length: int) -> None:
         super().__init__()
         self.scale = math.sqrt(model.hidden) if model.embedding_scale else 1.0
         self.offset, self.sinusoidal = model.position_offset, model.positions.name == "sinusoidal"
         learned = model.positions.name == "learned"
-        self.position_embeddings = nn.Embedding(length + self.offset, model.hidden) if learned else None
-        self.segment_embeddings = nn.Embedding(model.segments, model.hidden) if model.segments else None
-        self.norm = megatron.make_norm() if model.embedding_norm else IdentityOp()
+        width = model.word_width
+        self.position_embeddings = nn.Embedding(length + self.offset, width) if learned else None
+        self.segment_embeddings = nn.Embedding(model.segments, width) if model.segments else None
+        self.norm = megatron.make_norm(width) if model.embedding_norm else IdentityOp()
         self.dropout = HiddenDropout(megatron)
+        self.projection = nn.Linear(width, model.hidden) if model.embedding_width else IdentityOp()
+        for parameter in self.projection.parameters():
+            parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[union-attr]
         self.megatron = megatron
 
     def forward(self, words_BSH: Tensor, positions_BS: Tensor, segments_BS: Tensor | None) -> Tensor:
@@ -78,7 +83,7 @@ class StackEmbedding(nn.Module):
         x = x.transpose(0, 1).contiguous()
         if self.megatron.sequence_parallel:
             x = scatter_to_sequence_parallel_region(x)
-        out: Tensor = self.dropout(self.norm(x))
+        out: Tensor = self.projection(self.dropout(self.norm(x)))
         return out
 
 

@@ -102,19 +102,30 @@ class Layer(TransformerLayer):
         return memory
 
 
+def share(layer: Layer, first: Layer) -> None:
+    """Gives `layer` the parameters of `first`. What else it has stays its own: its number, so its attention pattern and
+    dropout, and the norm behind the last one."""
+    for name, module in first.named_modules():
+        if name == "final" or name.startswith("final."):
+            continue
+        for leaf, value in list(module.named_parameters(recurse=False)):
+            setattr(layer.get_submodule(name), leaf, value)
+
+
 class Layers(nn.Module):
     """Of one chunk. Runs those whose part is in the stream; recomputed, if the config says so, one at a time."""
 
     def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final) -> None:
         super().__init__()
         begin, groups = get_transformer_layer_offset(megatron, chunk), ProcessGroupCollection.use_mpu_process_groups()
-        layers = []
+        layers: list[Layer] = []
         for index in range(get_num_layers_to_build(megatron, chunk)):
             parts = layer_parts(model, megatron, "encoder" if begin + index < model.stacks[0] else "decoder")
             spec = ModuleSpec(Layer, {"model": model, "final": final}, parts)
-            layers.append(
-                build_module(spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk)
-            )
+            layer = build_module(spec, config=megatron, layer_number=index + 1, pg_collection=groups, vp_stage=chunk)
+            if model.shared_layers:
+                share(layer, next((before for before in layers if before.part == layer.part), layer))
+            layers.append(layer)
         self.layers = nn.ModuleList(layers)
         self.recomputes = megatron.recompute_granularity == "full"
 

@@ -1,4 +1,4 @@
-"""The head of BERT and RoBERTa: for masked tokens and, if asked for, one for the next sentence."""
+"""The head of BERT and its kin: for masked tokens and, if asked for, one for a pair of segments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +21,9 @@ class MaskedHead(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, activation: str | None = None) -> None:
         """`activation`: absent, that of the layers."""
         super().__init__()
-        self.transform = nn.Linear(model.hidden, model.hidden)
+        self.transform = nn.Linear(model.hidden, model.word_width)
         self.activation = megatron.kernels.activation[activation or model.activation]
-        self.norm = megatron.make_norm()
+        self.norm = megatron.make_norm(model.word_width)
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
         self.pooler = nn.Linear(model.hidden, model.hidden) if model.pooled_head else None

@@ -22,9 +22,9 @@ class MegatronConfig(TransformerConfig):
     norm_type: str = "layer"
     kernels: Kernels = field(kw_only=True)
 
-    def make_norm(self) -> nn.Module:
-        """One of the model's norms, over its width."""
-        return self.kernels.norm[self.norm_type](self, self.hidden_size, self.layernorm_epsilon)
+    def make_norm(self, width: int | None = None) -> nn.Module:
+        """One of the model's norms, over its width unless another is given."""
+        return self.kernels.norm[self.norm_type](self, width or self.hidden_size, self.layernorm_epsilon)
 
 
 def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:

@@ -60,7 +60,7 @@ class Network(LanguageModule):
         if last:
             self.head = parts.head(model, megatron)
             self.output_layer = megatron.kernels.column_linear(
-                model.hidden,
+                model.word_width,
                 model.padded_vocabulary,
                 config=megatron,
                 init_method=lambda weight: weight,

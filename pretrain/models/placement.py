@@ -1,8 +1,9 @@
 """The parameters of a model chunk as built, joined with what is declared of them.
 
 Modules are named by where they lie in their chunk: megatron-core numbers layers from zero on each stage and keeps a
-second copy of a tied embedding on the last one. Each parameter's name in the whole model leads to its declaration
-(`plan/parts.py`), from which its share of the whole follows; a module that was built otherwise is refused.
+second copy of a tied embedding on the last one. Layers that are one go by the first name that the chunk has for them.
+Each parameter's name in the whole model leads to its declaration (`plan/parts.py`), from which its share of the whole
+follows; a module that was built otherwise is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attri
 from torch import nn
 
 from pretrain.plan.declaration import Declared
-from pretrain.plan.parameters import Held
+from pretrain.plan.parameters import Held, Stages
 from pretrain.random.dropout import Dropout
 
 Axes = Mapping[str, tuple[int, int]]
@@ -30,15 +31,20 @@ class Parameter:
     offset: tuple[int, ...]
     """where this rank's part begins in the whole"""
     copy: bool
-    """a second copy of a tied embedding, which lives under the name of the first"""
-    tied: bool
-    """an embedding whose copy lives on another stage, or that copy"""
+    """on another stage than the first, of a tied embedding or of layers that are one: it goes by the first's name"""
+    stages: Stages
+    """that hold it, and have to agree on its gradient"""
     primary: bool
     """of the tensor ranks and stages that hold the same values, this rank is the one that counts and saves them"""
 
     @property
     def name(self) -> str:
         return self.declared.name
+
+    @property
+    def tied(self) -> bool:
+        """Other stages hold it, too."""
+        return self.stages != "own"
 
 
 def parameters(chunk: nn.Module, held: Iterable[Held], axes: Axes) -> list[Parameter]:
@@ -53,6 +59,15 @@ def parameters(chunk: nn.Module, held: Iterable[Held], axes: Axes) -> list[Param
     if left:
         raise ValueError(f"parameter {next(iter(left))} is declared and not built: see docs/add-a-parameter.md")
     return found
+
+
+def mark_shared(placed: Iterable[Parameter]) -> None:
+    """Tells megatron-core which parameters every stage holds, as it is told of a tied embedding: its sharding is to cut
+    them alike on all, and its norm to count them once."""
+    for parameter in placed:
+        if parameter.stages == "all":
+            parameter.value.shared_embedding = True  # type: ignore[attr-defined]
+            parameter.value.shared = parameter.copy  # type: ignore[attr-defined]
 
 
 def mark_split(placed: Iterable[Parameter]) -> None:
@@ -87,13 +102,16 @@ def _place(held: Held, value: nn.Parameter, axes: Axes) -> Parameter:
     at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in declared.axes)
     offset = tuple(rank * size for rank, size in zip(at, local, strict=True))
     first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in declared.axes)
-    return Parameter(declared, value, local, offset, held.copy, held.tied, first and not held.copy)
+    return Parameter(declared, value, local, offset, held.copy, held.stages, first and not held.copy)
 
 
 def _named_parameters(chunk: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    seen = set()
     for module_name, module in _named_modules(chunk):
         for leaf, value in module.named_parameters(recurse=False):
-            yield f"{module_name}.{leaf}", value
+            if value not in seen:
+                seen.add(value)
+                yield f"{module_name}.{leaf}", value
 
 
 def _named_modules(chunk: nn.Module) -> Iterator[tuple[str, nn.Module]]:

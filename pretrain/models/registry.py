@@ -20,6 +20,8 @@ FAMILIES: dict[Family, FamilyParts] = {
     "bart": FamilyParts(head=heads.plain),
     "llama": FamilyParts(head=heads.plain),
     "ctrl": FamilyParts(head=heads.plain, final=FinalNormAlone),
+    "roformer": FamilyParts(head=MaskedHead),
+    "albert": FamilyParts(head=MaskedHead),
 }
 
 

@@ -1,5 +1,5 @@
-"""BERT's loss (Devlin et al. 2019, section 3.1): that of masked tokens, and of each row's answer whether its second
-segment follows the first in its document; each a mean of its own."""
+"""BERT's loss (Devlin et al. 2019, section 3.1) and ALBERT's (Lan et al. 2019, section 3.1): that of masked tokens,
+and of each row's answer whether its second segment follows the first in its document; each a mean of its own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +22,12 @@ _UNASKED = -1
 class NextSentence(Tokens):
     """See `base.LossObjective`. Outputs are (logits [L, B, V / tensor ranks], answers [B, 2])."""
 
+    question = "next_sentence"
+
     def __init__(self, config: RunConfig, kernels: Kernels, tensor_group: dist.ProcessGroup, holds_first: bool) -> None:
         super().__init__(config, kernels, tensor_group, holds_first)
         self._holds_first = holds_first
-        self.weights = {**self.weights, "next_sentence": 1.0}
+        self.weights = {**self.weights, self.question: 1.0}
 
     def counts(self, rows: Rows) -> Sequence[float]:
         """See `base.LossObjective`."""
@@ -35,13 +37,13 @@ class NextSentence(Tokens):
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
         logits_LBV, answers_B2 = outputs
-        return {**super().terms(logits_LBV, batch), "next_sentence": self._answers(answers_B2, batch)}
+        return {**super().terms(logits_LBV, batch), self.question: self._answers(answers_B2, batch)}
 
     def score(self, outputs: Any, batch: MicroBatch) -> Judged:
         """See `base.LossObjective`."""
         logits_LBV, answers_B2 = outputs
         judged = super().score(logits_LBV, batch)
-        others = {**judged.others, "next_sentence": self._answers(answers_B2, batch)}
+        others = {**judged.others, self.question: self._answers(answers_B2, batch)}
         return Judged(judged.log_probability, judged.greedy, others)
 
     def _answers(self, answers_B2: Tensor, batch: MicroBatch) -> Term:
@@ -51,3 +53,9 @@ class NextSentence(Tokens):
             asked_B = torch.full_like(batch.tokens_BS[:, 0], _UNASKED)
         losses = F.cross_entropy(answers_B2.float(), asked_B, reduction="sum", ignore_index=_UNASKED)
         return Term(losses, (asked_B != _UNASKED).sum().int())
+
+
+class SentenceOrder(NextSentence):
+    """Likewise, of segments that may have been swapped."""
+
+    question = "sentence_order"

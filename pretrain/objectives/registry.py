@@ -5,12 +5,13 @@ import torch.distributed as dist
 from pretrain.config.run_config import RunConfig
 from pretrain.models.kernels import Kernels
 from pretrain.objectives.base import LossObjective
-from pretrain.objectives.next_sentence import NextSentence
+from pretrain.objectives.next_sentence import NextSentence, SentenceOrder
 from pretrain.objectives.tokens import Tokens
 
 LOSSES: dict[str, type[Tokens]] = {
     "tokens": Tokens,
     "next_sentence": NextSentence,
+    "sentence_order": SentenceOrder,
 }
 
 

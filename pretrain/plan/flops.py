@@ -14,7 +14,8 @@ def training_flops_per_token(model: Model) -> float:
     query sees: half the sequence under a causal mask, less in a band. So this is the work that the model asks for,
     whatever the kernels do; recomputed activations, padding, norms and softmax are not counted. An encoder-decoder's
     layers count at the positions that they work on, and so does the vocabulary. Shaw's vectors of distances count as
-    so many more keys.
+    so many more keys. Layers that are one count as often as they are computed. Embeddings of a width of their own take
+    the place of `hidden`, and their projections count.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.head_width
@@ -29,7 +30,9 @@ def training_flops_per_token(model: Model) -> float:
             multiply_adds += length * (weights + scores * (keys + model.shaw_rows))
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
-    head = model.real_vocabulary * model.hidden
+    head = model.real_vocabulary * model.word_width
     if model.capabilities.masked_head:
-        head += model.hidden * model.hidden
+        head += model.hidden * model.word_width
+    if model.embedding_width is not None:
+        multiply_adds += inputs * model.embedding_width * model.hidden
     return 6 * (multiply_adds + labels * head) / inputs

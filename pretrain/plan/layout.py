@@ -120,6 +120,8 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
             f"parallel.context={parallel.context}: start a multiple of {parallel.model_ranks} ranks, or choose a "
             "smaller layout"
         )
+    if model.shared_layers:
+        _check_shared_layers(parallel)
     data = world // parallel.model_ranks
     if trains:
         _check_sharding(parallel, parallel.context * data)
@@ -164,6 +166,29 @@ def _check_sharding(parallel: Parallel, copies: int) -> None:
         raise ConfigError(
             "DeepSpeed's stage 1 exchanges gradients once, after the last backward pass, so parallel.overlap has "
             "nothing to overlap: set parallel.zero=2 or parallel.zero_engine=megatron, or leave it out"
+        )
+
+
+def _check_shared_layers(parallel: Parallel) -> None:
+    """Layers that are one set of weights. Each use that is recomputed has a backward pass of its own: so the gradient
+    arrives several times, and what is done at its arrival is done too early."""
+    if parallel.virtual > 1:
+        raise ConfigError(
+            "with model.shared_layers, each stage has its layers in one chunk, as chunks would each hold a copy: set "
+            "parallel.virtual=1"
+        )
+    if parallel.recompute != "full":
+        return
+    if parallel.zero_engine == "deepspeed" and parallel.zero > 1:
+        raise ConfigError(
+            f"with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, of which "
+            f"DeepSpeed's stage {parallel.zero} takes the first for all: set parallel.recompute=selective or none, or "
+            "parallel.zero=1"
+        )
+    if parallel.overlap:
+        raise ConfigError(
+            "with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, and "
+            "parallel.overlap sends it at the first: leave parallel.overlap out, or set parallel.recompute=selective"
         )
 
 

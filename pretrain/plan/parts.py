@@ -21,7 +21,8 @@ def declared(model: Model, prefix: str = "") -> list[Declared]:
         for number in range(layers):
             depth += 1
             name = f"{STACKS[stack]}.layers.{number}."
-            found += _at(depth, name, layer(model, crosses=bool(stack) and model.is_encoder_decoder))
+            parts = _at(depth, name, layer(model, crosses=bool(stack) and model.is_encoder_decoder))
+            found += _again(parts, name, f"{STACKS[stack]}.layers.0.") if model.shared_layers and number else parts
             if number == layers - 1 and model.norm_first:
                 final = "decoder.final_layernorm." if model.capabilities.first_names else f"{name}final.norm."
                 found += _at(depth, final, norm(model))
@@ -40,7 +41,9 @@ def embeddings(model: Model) -> Iterator[Declared]:
         if layers and model.segments:
             yield _table(f"{name}segment_embeddings.weight", model.segments, model)
         if layers and model.embedding_norm:
-            yield from _under(f"{name}norm.", norm(model))
+            yield from _under(f"{name}norm.", norm(model, model.word_width))
+        if layers and model.embedding_width:
+            yield from _under(f"{name}projection.", _whole(model, model.embedding_width, model.hidden))
         if layers and model.positions.name == "relative":
             init = Normal((scheme.table(),))
             yield Declared(f"relative.{stack}", (model.relative_buckets, model.heads), (None, "tensor"), init, True)
@@ -84,11 +87,11 @@ def shaw(model: Model) -> Iterator[Declared]:
 def head(model: Model) -> Iterator[Declared]:
     """What makes logits, or is the embedding again; before it, what an encoder needs to predict tokens."""
     if model.capabilities.masked_head:
-        yield from _under("head.transform.", _whole(model, model.hidden))
-        yield from _under("head.norm.", norm(model))
+        yield from _under("head.transform.", _whole(model, model.hidden, model.word_width))
+        yield from _under("head.norm.", norm(model, model.word_width))
         if model.pooled_head:
-            yield from _under("head.pooler.", _whole(model, model.hidden))
-            yield from _under("head.next_sentence.", _whole(model, 2))
+            yield from _under("head.pooler.", _whole(model, model.hidden, model.hidden))
+            yield from _under("head.next_sentence.", _whole(model, model.hidden, 2))
     if model.capabilities.head_bias:
         bias = _vector("output_layer.bias", model.padded_vocabulary, axis="tensor")
         yield replace(bias, padding=_padding(model))
@@ -129,20 +132,20 @@ def _into_residual(scheme: Plain, inputs: int, outputs: int, bias: bool) -> Iter
     return row(inputs, outputs, Normal((scheme.into_residual(inputs, outputs),)), bias)
 
 
-def _whole(model: Model, outputs: int) -> Iterator[Declared]:
-    """A linear layer of the head, which every tensor rank holds."""
-    deviation = SCHEMES[model.init.name](model).projection(model.hidden, outputs)
-    yield Declared("weight", (outputs, model.hidden), (None, None), Normal((deviation,)), matrix=True)
+def _whole(model: Model, inputs: int, outputs: int) -> Iterator[Declared]:
+    """A linear layer outside of the stacks, which every tensor rank holds."""
+    deviation = SCHEMES[model.init.name](model).projection(inputs, outputs)
+    yield Declared("weight", (outputs, inputs), (None, None), Normal((deviation,)), matrix=True)
     yield _vector("bias", outputs)
 
 
 def _table(name: str, rows: int, model: Model) -> Declared:
     init = Normal((SCHEMES[model.init.name](model).table(),))
-    return Declared(name, (rows, model.hidden), (None, None), init, matrix=True)
+    return Declared(name, (rows, model.word_width), (None, None), init, matrix=True)
 
 
 def _vocabulary(model: Model, name: str, deviation: float) -> Declared:
-    shape = (model.padded_vocabulary, model.hidden)
+    shape = (model.padded_vocabulary, model.word_width)
     return Declared(name, shape, ("tensor", None), Normal((deviation,)), matrix=True, padding=_padding(model))
 
 
@@ -152,6 +155,11 @@ def _padding(model: Model) -> int:
 
 def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -> Declared:
     return Declared(name, (size,), (axis,), Constant(start), matrix=False)
+
+
+def _again(parts: Iterable[Declared], prefix: str, first: str) -> Iterator[Declared]:
+    """The same values once more, of a layer named `prefix` that is the one named `first`."""
+    return (replace(part, alias_of=first + part.name.removeprefix(prefix)) for part in parts)
 
 
 def _under(prefix: str, parts: Iterable[Declared]) -> Iterator[Declared]:

@@ -8,9 +8,8 @@ from pretrain.plan.parts import declared
 
 def parameters_at_work(model: Model) -> int:
     """Parameters that every token is computed with: those of the layers and of the head, not tables that rows are
-    looked up in. A tied embedding is the head's.
+    looked up in. A tied embedding is the head's, and layers that are one count as often as they are computed.
 
     By this N compute is near 6 N D at every size. Counting less (without the head of small models) or more bends laws
     (Porian et al. 2024, arXiv 2406.19146; Pearce and Song 2024, arXiv 2406.12907)."""
-    total = sum(prod(d.real_shape) for d in declared(model) if d.depth > 0 and d.alias_of is None)
-    return total + (model.real_vocabulary * model.hidden if model.tied_head else 0)
+    return sum(prod(d.real_shape) for d in declared(model) if d.depth > 0)

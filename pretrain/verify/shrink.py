@@ -42,6 +42,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
         "heads": heads,
         "kv_heads": None if not shares_keys else 1 if model.query_groups == 1 else heads // 2,
         "hidden": hidden,
+        "embedding_width": None if model.embedding_width is None else hidden // 2,
         "head_dim": _head_width(model, tensor),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.

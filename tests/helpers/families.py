@@ -13,6 +13,7 @@ _BERT = {
     "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
     "pooled_head": True,    "embedding_norm": True, "scale_residual_init": False, "attention": {},
 }  # fmt: skip
+_ALBERT = _BERT | {"family": "albert", "embedding_width": 24, "shared_layers": True, "activation": "gelu_tanh"}
 _TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "scale_residual_init": False, "attention": {}}
 _T5 = _TARGET | {
     "family": "t5", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "relu",
@@ -47,10 +48,18 @@ _GEMMA2 = _GEMMA | {
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"model": _BERT, "objective": {"name": "masked", "next_sentence": True}},
+    "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
+    "roformer": {
+        "model": _BERT | {
+            "family": "roformer", "pooled_head": False, "positions": {"name": "rotary", "interleaved": True},
+        },
+        "objective": {"name": "masked"},
+    },
     "roberta": {
         "model": _BERT | {"family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2},
         "objective": {"name": "masked"},
     },
+    "tlm": {"model": _BERT | {"pooled_head": False, "segments": 3}, "objective": {"name": "tlm"}},
     "t5": {"model": _T5, "objective": {"name": "span_corruption"}},
     "t5v1.1": {
         "model": _T5 | {"activation": "gated_gelu", "tied_head": False},

@@ -18,7 +18,8 @@ VOCABULARY = 300
 
 
 def write(kind: str, directory: Path) -> Path:
-    """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "t5", "marian"), with a tokenizer.json of 270 ids."""
+    """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "xlm-roberta", "t5", "marian"), with a tokenizer.json
+    of 270 ids."""
     import transformers as hf
 
     size = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
@@ -36,6 +37,7 @@ def write(kind: str, directory: Path) -> Path:
         ),
         "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**encoder, architectures=["BertForMaskedLM"])),
         "roberta": lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**encoder, type_vocab_size=1)),
+        "xlm-roberta": lambda: hf.XLMRobertaForMaskedLM(hf.XLMRobertaConfig(**encoder, type_vocab_size=1)),
         "t5": lambda: hf.T5ForConditionalGeneration(
             hf.T5Config(vocab_size=400, d_model=32, d_kv=16, d_ff=64, num_layers=2, num_heads=2)
         ),

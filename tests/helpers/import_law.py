@@ -59,7 +59,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "objective",
         "best_fit masking targets",
         "causal control corruption pairs segments",
-        "denoising masked span_corruption t5_study",
+        "denoising masked span_corruption t5_study tlm",
         "registry",
     ),
     "pretrain.scaling": (

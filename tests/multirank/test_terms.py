@@ -1,5 +1,5 @@
-"""BERT's loss has two terms, and any loss may have one of logits' drift, each with a sum and a count of its own: the
-same on any ranks, trained on or scored."""
+"""BERT's loss has two terms, and ALBERT's, and any loss may have one of logits' drift, each with a sum and a count of
+its own: the same on any ranks, trained on or scored."""
 
 from math import log
 from typing import Any
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain.data.synthetic import SyntheticStream
+from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import ROWS, build_engine
@@ -17,10 +18,12 @@ Z_LOSS = 0.01
 SCORED = 5  # rows on one data rank: no multiple of a micro-batch
 
 
-def _terms(parallel: dict[str, Any]) -> tuple[float, dict[str, tuple[float, int]], dict[str, tuple[float, int]]]:
+def _terms(
+    family: str, parallel: dict[str, Any]
+) -> tuple[float, dict[str, tuple[float, int]], dict[str, tuple[float, int]]]:
     """(mean loss, terms of a step; and of scoring, after it)"""
     settings = {"batch": {"micro_sequences": 2}, "objective": {"z_loss": Z_LOSS}}
-    engine = build_engine(family_config("bert", parallel=parallel, **settings))
+    engine = build_engine(family_config(family, parallel=parallel, **settings))
     source = SyntheticStream(engine.config)
     result = engine.train_step(source.batch(0, ROWS, engine.data_rank, engine.data_world), 1e-3, 1)
     scored = engine.score(source.batch(ROWS, ROWS, 0, 1)[np.arange(SCORED)])
@@ -28,17 +31,18 @@ def _terms(parallel: dict[str, Any]) -> tuple[float, dict[str, tuple[float, int]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_term_has_its_own_sum_and_count(layout: str) -> None:
-    loss, trained, scored = run_ranks(1, _terms, {})[0]
-    assert list(trained) == ["tokens", "z", "next_sentence"]
-    assert trained["next_sentence"][1] == ROWS
+@pytest.mark.parametrize(("family", "question"), [("bert", "next_sentence"), slow(("albert", "sentence_order"))])
+def test_every_term_has_its_own_sum_and_count(family: str, question: str, layout: str) -> None:
+    loss, trained, scored = run_ranks(1, _terms, family, {})[0]
+    assert list(trained) == ["tokens", "z", question]
+    assert trained[question][1] == ROWS
     assert trained["z"][1] == trained["tokens"][1]
-    weights = {"tokens": 1, "z": Z_LOSS, "next_sentence": 1}
+    weights = {"tokens": 1, "z": Z_LOSS, question: 1}
     means = {name: value / count for name, (value, count) in trained.items()}
     assert loss == pytest.approx(sum(weight * means[name] for name, weight in weights.items()), rel=1e-6)
     assert means["z"] == pytest.approx(log(250) ** 2, rel=0.05), "of logits that are near zero still"
-    assert scored["next_sentence"][1] == SCORED
-    for other_loss, *others in run_ranks(4, _terms, LAYOUTS[layout]):
+    assert scored[question][1] == SCORED
+    for other_loss, *others in run_ranks(4, _terms, family, LAYOUTS[layout]):
         assert other_loss == pytest.approx(loss, rel=1e-5)
         for found, expected in zip(others, (trained, scored), strict=True):
             assert {name: count for name, (_, count) in found.items()} == {n: c for n, (_, c) in expected.items()}

@@ -17,7 +17,8 @@ HEADS = ("cls.", "bert.pooler.", "pooler.")
 
 def check_encoder(model: Model, name: str, **wanted: Any) -> None:
     """What Hugging Face's encoders have no word for. Raises ConfigError."""
-    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "positions.name": "learned", "embedding_norm": True}
+    wanted = {"positions.name": "learned"} | wanted
+    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
     check(model, name, ACTIVATIONS, **wanted, embedding_scale=False, ffn_dropout=0.0, tied_head=True)
     check_heads(model, name)
 

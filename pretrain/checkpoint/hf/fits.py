@@ -17,7 +17,7 @@ def check(
 ) -> None:  # fmt: skip
     """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, its activation is one that
     `name` has, its layers see whom `patterns` say, and each query has a key of its own, if it has no `grouped` ones."""
-    for key, value in wanted.items():
+    for key, value in ({"embedding_width": None, "shared_layers": False} | wanted).items():
         found = attrgetter(key)(model)
         if found != value:
             raise ConfigError(

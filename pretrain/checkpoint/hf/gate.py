@@ -73,14 +73,14 @@ def _rounding(theirs: Any, batch: Rows, position_offset: int, expected: tuple[Te
 
 def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
-    one document each, which is what Hugging Face's models are for. Positions without a table cannot be
-    wrong at its end: rows are then no longer than what shows every window's border."""
+    one document each, whose positions are counted through, which is what Hugging Face's models are for. Positions
+    without a table cannot be wrong at its end: rows are then no longer than what shows every window's border."""
     model = config.model
     if isinstance(model.positions, RotaryPositions | AlibiPositions):
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
-    return replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
+    return replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None, positions=None)
 
 
 def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
@@ -98,11 +98,15 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
         "decoder_input_ids": batch.decoder_tokens,
     }
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
-    if theirs.config.model_type == "roberta":  # or they would follow from which ids are those of padding
+    if theirs.config.model_type in (
+        "roberta",
+        "xlm-roberta",
+    ):  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
     outputs = theirs(**tensors)
     if hasattr(outputs, "prediction_logits"):
-        return outputs.prediction_logits, outputs.seq_relationship_logits.flip(1)
+        answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits
+        return outputs.prediction_logits, answers.flip(1)
     return (outputs.logits,)
 
 

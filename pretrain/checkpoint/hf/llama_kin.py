@@ -29,7 +29,7 @@ def check_decoder(model: Model, name: str, patterns: tuple[str, ...] = ("dense",
         "norm": "pre", "norm_type": "rms", "bias": False, "biased_queries": False, "query_key_norm": False,
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0, "logit_cap": None,
         "score_cap": None,
-        "positions.name": "rotary", "positions.local_base": None,
+        "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
     }  # fmt: skip
     check(model, name, _ACTIVATIONS, patterns, grouped=True, **usual | wanted)
     if len(set(windows(model))) > 1:

@@ -9,6 +9,7 @@ import torch
 from transformers import PretrainedConfig, logging
 
 from pretrain.checkpoint.hf import (
+    albert,
     bart,
     bert,
     bloom,
@@ -24,19 +25,23 @@ from pretrain.checkpoint.hf import (
     qwen2,
     qwen3,
     roberta,
+    roformer,
     t5,
+    xlm_roberta,
 )
 from pretrain.config.model import Model
 
 FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "gpt": (openai_gpt, gpt_neo, gpt2),
     "bert": (bert,),
-    "roberta": (roberta,),
+    "roberta": (xlm_roberta, roberta),
     "t5": (t5,),
     "transformer": (marian,),
     "bart": (bart,),
     "llama": (bloom, gemma2, gemma3, qwen3, qwen2, mistral, llama),
     "ctrl": (ctrl,),
+    "roformer": (roformer,),
+    "albert": (albert,),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that

@@ -26,7 +26,7 @@ from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
 from pretrain.models.network import Network
-from pretrain.models.placement import Parameter, mark_split, parameters, place_dropout
+from pretrain.models.placement import Parameter, mark_shared, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
 from pretrain.objectives.base import Judged, Term, scales, sum_pairs, total
 from pretrain.objectives.registry import make_loss
@@ -228,6 +228,7 @@ class MegatronEngine:
         held = chunks_of(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
         placed = [p for c, h in zip(self.bare, held, strict=True) for p in parameters(c, h, self.groups.weight_axes)]
         mark_split(placed)
+        mark_shared(placed)
         return placed
 
     def _factors(self, batch: Batch) -> dict[str, float]:

@@ -28,14 +28,11 @@ class Cutter:
                 part = values if column.whole else values[tuple(own[axis] for axis in column.axes)]
                 tensors[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
             documents_BS = tensors.get("documents_BS")
+            if documents_BS is not None:
+                tensors["positions_BS"] = positions_within(documents_BS)[:, inputs]
             found.append(
                 MicroBatch(
-                    **tensors,
-                    positions_BS=(
-                        self._positions(inputs, micro)
-                        if documents_BS is None
-                        else positions_within(documents_BS)[:, inputs]
-                    ),
+                    **{"positions_BS": self._positions(inputs, micro), **tensors},
                     decoder_positions_BL=None if batch.decoder_tokens is None else self._positions(labels, micro),
                     first_row=first_row + start,
                 )

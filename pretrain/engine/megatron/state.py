@@ -51,7 +51,7 @@ class State:
             saves = parameter.primary and not (replicated and self._groups.replica_rank)
             for kind, tensor in tensors.items():
                 name = f"{kind}/{parameter.name}"
-                assert name not in parts, "one rank never holds a tied embedding and its copy"
+                assert name not in parts, "one rank never holds a parameter and its copy"
                 boxes = pieces(tensor.view(-1), start, parameter.local_shape, parameter.offset)
                 parts[name] = GlobalPart(parameter.declared.shape, boxes, saves)
         return parts

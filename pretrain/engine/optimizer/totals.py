@@ -46,12 +46,13 @@ class Holders:
         dist.all_reduce(there, group=group)
         values.copy_(there)
 
-    def sum_over_holders(self, values: Tensor, tied: Tensor | None) -> None:
-        """In place. `tied` is the part of `values` that belongs to a tied embedding: the stage of its copy has added
-        nothing to it, and gets the very same sums."""
+    def sum_over_holders(self, values: Tensor, of: Callable[[Parameter], Tensor]) -> None:
+        """In place. Where several stages hold a parameter, those of copies have added nothing to the part of `values`
+        that is its (`of`), and get the very same sums."""
         self.sum(values, self._others)
-        if tied is not None:
-            self.sum(tied, self._groups.embedding_group)
+        tied = (parameter for parameter in self.parameters.values() if parameter.tied)
+        for parameter in sorted(tied, key=lambda parameter: (parameter.stages, parameter.name)):  # alike on all stages
+            self.sum(of(parameter), self._groups.holders(parameter.stages))
 
 
 class Totals:
@@ -70,8 +71,7 @@ class Totals:
 
     def sum(self) -> None:
         """Over all ranks that hold a part. Collective."""
-        tied = next((self.of(p) for p in self._holders.parameters.values() if p.tied), None)
-        self._holders.sum_over_holders(self._flat, tied)
+        self._holders.sum_over_holders(self._flat, self.of)
 
     def by_name(self) -> dict[str, list[float]]:
         names = (parameter.name for parameter in self._holders.parameters.values())

@@ -84,8 +84,11 @@ def bucket_parameters(config: RunConfig) -> int:
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:
     """Whether gradients are exchanged during the backward pass. In a pipeline that would compete with what stages send
-    each other; and DeepSpeed's stage 1 has one exchange, after the last pass."""
+    each other; DeepSpeed's stage 1 has one exchange, after the last pass; and of layers that are one and recomputed, a
+    gradient arrives once for each."""
     parallel = config.parallel
+    if config.model.shared_layers and parallel.recompute == "full":
+        return False
     if parallel.shards_by_deepspeed and parallel.zero == 1:
         return False
     return parallel.overlap if parallel.overlap is not None else device.type == "cuda" and parallel.pipeline == 1

@@ -1,8 +1,8 @@
 """DeepSpeed's ZeRO under megatron-core's schedules: what stages 1, 2 and 3 have in common.
 
 The schedule runs forward and backward; DeepSpeed's optimizer, without its engine, shares out gradients and holds the
-optimizer's state. A step is closed on the owned ranges alone, which lie the same way on all tensor ranks and, for a
-tied embedding, on its two stages: sums over those ranks, the division by the token count, norm and clipping cost
+optimizer's state. A step is closed on the owned ranges alone, which lie the same way on all tensor ranks and, for what
+several stages hold, on all of these: sums over those ranks, the division by the token count, norm and clipping cost
 nothing more under stage 3 than under stage 1. DeepSpeed's own averaging, scaling and clipping are off.
 """
 
@@ -59,11 +59,13 @@ class DeepSpeedSharding(ABC):
         self._kept: list[Range] = []
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that DeepSpeed is to wrap. A tied embedding, whose copies lie on two stages among other
-        parameters, gets a group of its own, so that it is cut alike on both."""
+        """The optimizer that DeepSpeed is to wrap. What several stages hold, each among other parameters, gets groups
+        of its own, so that it is cut alike on all."""
         settings = self.config.optimizer
         groups = adam.parameter_groups(settings, [p for p in self.parameters if not p.tied])
-        groups += adam.parameter_groups(settings, [p for p in self.parameters if p.tied])
+        for stages in ("ends", "all"):
+            alike = sorted((p for p in self.parameters if p.stages == stages), key=lambda p: p.name)
+            groups += adam.parameter_groups(settings, alike)
         if isinstance(settings, AdamOptimizer | AdamWOptimizer):
             return adam.adam(settings, groups)
         return Idle(groups, settings.learning_rate)
@@ -101,8 +103,9 @@ class DeepSpeedSharding(ABC):
         for flat in self.flats:
             if getattr(flat.parameter.value, "sequence_parallel", False):
                 self._sum(self._gradient(flat), self.groups.tensor_group)
-            if flat.parameter.tied:
-                self._sum(self._gradient(flat), self.groups.embedding_group)
+        tied = (flat for flat in self.flats if flat.parameter.tied)
+        for flat in sorted(tied, key=lambda flat: (flat.parameter.stages, flat.parameter.name)):  # alike on all stages
+            self._sum(self._gradient(flat), self.groups.holders(flat.parameter.stages))
         self.scale(self._summed / max(1, token_count))  # without tokens it is zero
 
     def norm(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.optimizer import (
     OptimizerConfig,
@@ -41,7 +42,7 @@ class MegatronSharding:
     ) -> None:  # fmt: skip
         shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing
         self.replicated = not shares
-        self._parameters, self._device = parameters, device
+        self._parameters, self._groups, self._device = parameters, groups, device
         self._rule = find_rule(config, parameters, groups, device, self.replicated)
         ddp = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True,
@@ -94,6 +95,9 @@ class MegatronSharding:
         pass
 
     def reduce(self, token_count: int) -> None:
+        # The schedule has summed a tied embedding's, and divided all.
+        for parameter in (p for p in self._parameters if p.stages == "all"):
+            dist.all_reduce(parameter.value.main_grad, group=self._groups.holders("all"))  # type: ignore[attr-defined]
         self.optimizer.prepare_grads()
 
     def norm(self) -> float:

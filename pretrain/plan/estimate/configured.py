@@ -9,6 +9,7 @@ import numpy as np
 from pretrain.config.attention import Dense
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.plan.declaration import Declared
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
 from pretrain.plan.layout import Layout
@@ -51,10 +52,14 @@ class Sizes:
     def __init__(self, config: RunConfig) -> None:
         self.model = config.model
         depths = sum(self.model.stacks) + 2
-        self.shared, self.whole, self.tied = np.zeros(depths), np.zeros(depths), 0.0
-        for d in declared(self.model):
+        self.shared, self.whole = np.zeros(depths), np.zeros(depths)
+        self.copies: dict[str, tuple[Declared, set[int]]] = {}
+        """of what has several uses: it, and the depths of these but for the first"""
+        declarations = declared(self.model)
+        by_name = {d.name: d for d in declarations}
+        for d in declarations:
             if d.alias_of is not None:
-                self.tied += d.size
+                self.copies.setdefault(d.alias_of, (by_name[d.alias_of], set()))[1].add(d.depth)
             else:
                 (self.shared if any(d.axes) else self.whole)[d.depth] += d.size
 
@@ -64,8 +69,10 @@ class Sizes:
         of_stage = np.searchsorted(ends, np.arange(1, ends[-1] + 1)) % pipeline  # stage of each layer
         first = np.concatenate([[0], of_stage, [pipeline - 1]])
         shared, whole = (np.bincount(first, values, pipeline).astype(float) for values in (self.shared, self.whole))
-        if pipeline > 1:
-            shared[-1] += self.tied
+        for original, depths in self.copies.values():
+            elsewhere = np.unique(first[list(depths)])
+            elsewhere = elsewhere[elsewhere != first[original.depth]]
+            (shared if any(original.axes) else whole)[elsewhere] += original.size
         encoder = self.model.stacks[0]
         layers = np.stack([np.bincount(part, minlength=pipeline) for part in (of_stage[:encoder], of_stage[encoder:])])
         embeds, predicts = np.eye(pipeline)[0], np.eye(pipeline)[-1]
@@ -167,6 +174,7 @@ class Configured:
             heads=same(model.heads),
             kv_heads=same(model.query_groups),
             head_dim=same(model.head_width),
+            word_width=same(model.word_width),
             vocabulary=same(model.padded_vocabulary),
             labels=same(model.label_length),
             stacks=tuple(

@@ -38,6 +38,8 @@ class Work:
     heads: Array
     kv_heads: Array
     head_dim: Array
+    word_width: Array
+    """of what is multiplied with the vocabulary"""
     vocabulary: Array
     """rows of the embedding, padded"""
     labels: Array

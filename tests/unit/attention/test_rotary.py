@@ -7,6 +7,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.roformer.modeling_roformer import (
+    RoFormerSelfAttention,
+    RoFormerSinusoidalPositionalEmbedding,
+)
 
 from pretrain.attention.rotary import frequencies, gain, rotated
 from pretrain.config.positions import RotaryPositions
@@ -64,15 +68,29 @@ def test_queries_and_keys_turn_as_llama_s_do(ours: dict[str, Any], rope: dict[st
     theirs = apply_rotary_pos_emb(query.permute(1, 2, 0, 3), key.permute(1, 2, 0, 3), cosine, sine)
     for x, expected in zip((query, key), theirs, strict=True):
         larger = gain(RotaryPositions.model_validate(ours), True)
-        found = rotated(x, positions, _frequencies(**ours), larger).permute(1, 2, 0, 3)
+        found = rotated(x, positions, _frequencies(**ours), gain=larger).permute(1, 2, 0, 3)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+
+
+def test_interleaved_pairs_turn_as_roformer_s_do() -> None:
+    positions = torch.arange(512).expand(ROWS, -1)
+    table = RoFormerSinusoidalPositionalEmbedding(512, WIDTH)
+    table.weight = torch.nn.Parameter(table.create_weight(), requires_grad=False)
+    x = torch.randn(512, ROWS, HEADS, WIDTH, generator=torch.Generator().manual_seed(0))
+    by_row = x.permute(1, 2, 0, 3)
+    turn = RoFormerSelfAttention.apply_rotary_position_embeddings
+    expected, _ = turn(table((*by_row.shape[:1], 512))[None, None], by_row, by_row)
+    found = rotated(x, positions, _frequencies(), interleaved=True).permute(1, 2, 0, 3)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)  # angles up to 512 in fp32
+    assert (found - rotated(x, positions, _frequencies(), interleaved=False).permute(1, 2, 0, 3)).abs().max() > 1
 
 
 def test_a_score_depends_on_the_distance_alone() -> None:
     query, key = torch.randn(2, 1, 1, 1, WIDTH, dtype=torch.float32, generator=torch.Generator().manual_seed(1))
 
     def score(query_at: int, key_at: int) -> float:
-        turned = (rotated(x, torch.tensor([[at]]), _frequencies()) for x, at in ((query, query_at), (key, key_at)))
+        both = ((query, query_at), (key, key_at))
+        turned = (rotated(x, torch.tensor([[at]]), _frequencies(), interleaved=False) for x, at in both)
         return float((next(turned) * next(turned)).sum())
 
     assert score(5, 3) == pytest.approx(score(105, 103), abs=1e-4)

@@ -56,14 +56,25 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("bart", "model.encoder_layers=0", "is a variant of the t5 family"),
         ("bart", "data={path: a, mixing: {name: equal}}", "data.mixing is between data.sources"),
         ("bart", "model.segments=2", "are BERT's"),
+        ("gpt", "model.embedding_width=8", "is for the bert or roberta or roformer or albert family"),
+        ("gpt", "model.shared_layers=true", None),
+        ("bert", "model.embedding_width=8", None),
+        ("roformer", "model.positions=learned", "is not in the roformer family: use rotary"),
+        ("bert", "objective={name: tlm}", None),
+        ("bert", "objective={name: tlm, target_language: 2}", "set model.segments=3, or more"),
+        ("bert", ["objective={name: tlm}", "model.positions=relative"], "looks at distances in the row"),
+        ("albert", "objective.next_sentence=true", "ask about the same: set one"),
+        ("albert", "objective.whole_words=false", "objective.ngrams=3 is of words: set objective.whole_words=true"),
+        ("albert", "model.pooled_head=false", "objective.sentence_order makes samples of two segments"),
     ],
 )
-def test_what_does_not_go_together_is_refused(family: str, override: str, message: str | None) -> None:
+def test_what_does_not_go_together_is_refused(family: str, override: str | list[str], message: str | None) -> None:
+    overrides = [override] if isinstance(override, str) else override
     if message is None:
-        _load(family, override)
+        _load(family, *overrides)
         return
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
-        _load(family, override)
+        _load(family, *overrides)
 
 
 def test_rotary_positions_turn_pairs() -> None:

@@ -67,7 +67,7 @@ def _factors(shape: tuple[int, ...], cuts: list[int]) -> dict[str, np.ndarray]:
     """Adafactor's moments of rows and columns of one parameter, owned in ranges, after two steps."""
     value = nn.Parameter(torch.zeros(shape))
     declaration = Declared("x", shape, (None,) * len(shape), Normal((1.0,)), matrix=True)
-    parameter = Parameter(declaration, value, shape, (0,) * len(shape), copy=False, tied=False, primary=True)
+    parameter = Parameter(declaration, value, shape, (0,) * len(shape), copy=False, stages="own", primary=True)
     groups: Any = SimpleNamespace(tensor_group=dist.group.WORLD, stage_group=dist.group.WORLD)
     holders = Holders([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
     rule = Adafactor(AdafactorOptimizer(learning_rate=1.0), holders)

@@ -20,7 +20,7 @@ class Chunk(nn.Module):
 
 
 def _held(name: str, shape: tuple[int, ...], *axes: str | None) -> Held:
-    return Held(Declared(name, shape, axes, Normal((1.0,)), matrix=True), name, copy=False, tied=False)
+    return Held(Declared(name, shape, axes, Normal((1.0,)), matrix=True), name, copy=False, stages="own")
 
 
 TABLE = _held("embedding.weight", (10, 4), None, None)
@@ -40,7 +40,7 @@ def test_names_parts_and_who_counts_them() -> None:
 
 
 def test_a_copy_goes_by_the_name_of_its_original_and_is_counted_there() -> None:
-    copy = Held(_held("words", (10, 4), None, None).declared, "embedding.weight", copy=True, tied=True)
+    copy = Held(_held("words", (10, 4), None, None).declared, "embedding.weight", copy=True, stages="ends")
     found, _ = parameters(Chunk(), [copy, LINEAR], {"tensor": (0, 2)})
     assert (found.name, found.copy, found.tied, found.primary) == ("words", True, True, False)
 

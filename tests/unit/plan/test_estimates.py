@@ -51,6 +51,15 @@ def test_stages_hold_the_parameters_that_are_declared(name: str, layout: str) ->
     assert work.stages[0].sum() == laid.pipeline
 
 
+@pytest.mark.parametrize("layout", ["tp2pp4dp2", "pp2dp2", "tp4dp2"])
+def test_every_stage_holds_layers_that_are_one(layout: str) -> None:
+    run, laid = load(RunConfig, "albert/large"), parse(layout, zero=0)
+    work = Configured(run, H100, 8).work([Choice(laid, 1, "none")])
+    known = [rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
+    held = work.parameters[0, work.stages[0] > 0].tolist()
+    assert held == ([known[0], known[1], known[-1]] if len(known) > 3 else known)
+
+
 @pytest.mark.parametrize("layout", ["dp8+zero1", "tp2pp2dp2+sp+zero1", "dp8+zero2", "dp8+zero3", "tp8"])
 def test_a_state_is_as_large_as_a_run_says_at_its_start(layout: str) -> None:
     run = gpt3("1.3b")

@@ -22,6 +22,17 @@ class TestOperations:
     def test_padding_rows_are_no_work_of_the_model(self) -> None:
         assert training_flops_per_token(model()) == training_flops_per_token(model(vocabulary_multiple=1024))
 
+    def test_narrow_embeddings_cost_their_projections(self) -> None:
+        shape = {"family": "bert", "norm": "post"}
+        wide, narrow = model(**shape), model(**shape, embedding_width=3)
+        # Logits of 3 and not 4, a transform to 3 and not 4, and 3 x 4 weights before the layer.
+        assert training_flops_per_token(narrow) - training_flops_per_token(wide) == 6 * (-10 - 4 + 12)
+
+    def test_layers_that_are_one_are_computed_each(self) -> None:
+        assert training_flops_per_token(model(layers=3, shared_layers=True)) == training_flops_per_token(
+            model(layers=3)
+        )
+
     def test_shared_keys_cost_less(self) -> None:
         # One key and value head for two queries: 2 x 2 columns of 4 less, of keys and of values.
         assert training_flops_per_token(model()) - training_flops_per_token(model(kv_heads=1)) == 6 * 2 * 2 * 4

@@ -146,6 +146,24 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         4,
         ("10 sequences", "4 data ranks", "nearest that does is 8"),
     ),
+    "chunks of layers that are one": (
+        {"model": {"shared_layers": True}, "parallel": {"pipeline": 2, "virtual": 2}},
+        2,
+        ("model.shared_layers", "parallel.virtual=1"),
+    ),
+    "layers that are one, recomputed under stage 3": (
+        {
+            "model": {"shared_layers": True},
+            "parallel": {"zero": 3, "zero_engine": "deepspeed", "recompute": "full"},
+        },
+        2,
+        ("model.shared_layers and parallel.recompute=full", "stage 3", "parallel.recompute=selective or none"),
+    ),
+    "layers that are one, recomputed, with overlap": (
+        {"model": {"shared_layers": True}, "parallel": {"overlap": True, "recompute": "full"}},
+        2,
+        ("model.shared_layers and parallel.recompute=full", "leave parallel.overlap out"),
+    ),
 }
 
 

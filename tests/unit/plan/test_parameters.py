@@ -1,7 +1,6 @@
 """What is declared of parameters, how they are counted, and where they lie."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.declaration import Declared, Normal
 from pretrain.plan.layout import plan_layout
-from pretrain.plan.parameters import chunks_of, held_by_chunks, layer_matrices, num_parameters, rank_parameters
+from pretrain.plan.parameters import Held, chunks_of, held_by_chunks, layer_matrices, num_parameters, rank_parameters
 from pretrain.plan.parts import WORDS, declared
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.tiny import tiny_config
@@ -94,38 +93,59 @@ LAYOUTS = [
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("parallel", LAYOUTS, ids=str)
 def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, parallel: dict[str, int]) -> None:
+    if FAMILIES[family]["model"].get("shared_layers") and "virtual" in parallel:
+        pytest.skip("layers that are one lie in one chunk of each stage")
     config = family_config(family, parallel=parallel)
     layout = plan_layout(config, config.parallel.model_ranks)
     held = [h for chunk in chunks_of(config.model, layout) for h in chunk]
     own = [h.declared for h in held if not h.copy]
     assert sorted(d.name for d in own) == sorted(d.name for d in declared(config.model) if d.alias_of is None)
-    copies = {h.name for h in held if h.copy}
-    assert copies == ({"output_layer.weight"} if config.model.tied_head and layout.pipeline > 1 else set())
-    assert {h.declared.name for h in held if h.tied} == ({WORDS} if copies else set())
-    whole = sum(math.prod(d.local_shape({"tensor": layout.tensor})) for d in own)
-    copied = config.model.padded_vocabulary * config.model.hidden // layout.tensor if copies else 0
+    copies = [h for h in held if h.copy]
+    head = {"output_layer.weight"} if config.model.tied_head and layout.pipeline > 1 else set()
+    again = {f"encoder.layers.{4 // layout.pipeline}."} if config.model.shared_layers and layout.pipeline > 1 else set()
+    assert {h.name for h in copies if h.stages == "ends"} == head
+    assert {h.name[: len("encoder.layers.2.")] for h in copies if h.stages == "all"} == again
+    assert {h.declared.name for h in held if h.stages != "own"} == {h.declared.name for h in copies}
+    whole, copied = (
+        sum(math.prod(d.local_shape({"tensor": layout.tensor})) for d in ds)
+        for ds in (own, [h.declared for h in copies])
+    )
     assert sum(rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline)) == whole + copied
 
 
-def _shared_layers() -> list[Declared]:
-    """Of a model whose layers are all the first one."""
-    found = []
-    for d in declared(tiny_config().model):
-        first = d.name.replace(f".layers.{d.depth - 1}.", ".layers.0.")
-        found.append(d if first == d.name else replace(d, alias_of=first))
-    return found
+SHARED = {"shared_layers": True}
 
 
-def test_layers_that_are_one_are_held_once() -> None:
-    chunks = held_by_chunks(_shared_layers(), [4], 1)
-    layers = [h.name for h in chunks[0] if ".layers." in h.name]
-    assert len(layers) == 12
-    assert all(name.startswith("decoder.layers.0.") for name in layers)
+def _layers(held: list[Held]) -> list[Held]:
+    return [h for h in held if ".layers." in h.name]
 
 
-def test_layers_that_are_one_cannot_lie_on_two_stages() -> None:
-    with pytest.raises(ConfigError, match=r"decoder\.layers\.2\..* are one parameter on two pipeline stages"):
-        held_by_chunks(_shared_layers(), [2, 2], 2)
+def test_layers_that_are_one_are_held_once_on_each_stage() -> None:
+    declarations = declared(tiny_config(model=SHARED).model)
+    (alone,) = held_by_chunks(declarations, [4], 1)
+    assert len(_layers(alone)) == 12
+    assert all(h.name == h.declared.name and h.stages == "own" and not h.copy for h in _layers(alone))
+    for stage, held in enumerate(held_by_chunks(declarations, [1, 2, 1], 3)):
+        first = f"decoder.layers.{(0, 1, 3)[stage]}."
+        assert [h.name for h in _layers(held)] == [h.name.replace("decoder.layers.0.", first) for h in _layers(alone)]
+        assert [h.declared for h in _layers(held)] == [h.declared for h in _layers(alone)]
+        assert {(h.copy, h.stages) for h in _layers(held)} == {(stage > 0, "all")}
+
+
+def test_layers_that_are_one_are_counted_once() -> None:
+    shared, apart = (num_parameters(tiny_config(model=changes).model) for changes in (SHARED, {}))
+    layer = sum(d.size for d in declared(tiny_config().model) if d.depth == 2)
+    assert apart - shared == 3 * layer
+
+
+def test_the_norm_behind_the_last_layer_is_of_no_layer() -> None:
+    names = {d.name for d in declared(family_config("llama", model=SHARED).model) if d.alias_of is None}
+    assert "decoder.layers.3.final.norm.weight" in names
+
+
+def test_what_some_stages_only_share_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"encoder\.layers\.0\..* is one parameter of 2 pipeline chunks on 3 stages"):
+        held_by_chunks(declared(family_config("t5", model=SHARED).model), [1, 1, 2], 3)
 
 
 def test_a_dimension_of_each_axis_is_shared_by_itself() -> None:

@@ -45,6 +45,7 @@ def test_any_part_can_be_computed_alone() -> None:
 def test_mixing_weights_are_t5_s() -> None:
     """By hand: 100, 900 and 3000 examples; with the cap 1000 they count as 100, 900 and 1000."""
     sizes = [100, 900, 3000]
+    assert mixing_weights(sizes, "power", alpha=0.5) == mixing_weights(sizes, "temperature", temperature=2)
     assert mixing_weights(sizes, "equal") == pytest.approx([1 / 3] * 3)
     assert mixing_weights(sizes, "proportional") == pytest.approx([0.025, 0.225, 0.75])
     assert mixing_weights(sizes, "proportional", cap=1000) == pytest.approx([0.05, 0.45, 0.5])

@@ -13,7 +13,9 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import SampleStream
 from data_pipeline.recipes.masked import MaskedRecipe
+from data_pipeline.recipes.masking import Masking
 from data_pipeline.recipes.registry import OBJECTIVES
+from data_pipeline.tokenizers.specials import Specials, Vocabulary
 from tests.helpers.datasets import build_dataset, make_documents
 
 LENGTH = 64
@@ -45,7 +47,16 @@ def test_roberta_s_rows_are_the_stream_between_cls_and_sep(words: Dataset) -> No
     assert (rows.labels[:, 1:-1] == specials.sep).any()
 
 
-@pytest.mark.parametrize("objective", [{}, {"next_sentence": True}, {"whole_words": True}, {"noise_density": 0.4}])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {},
+        {"next_sentence": True},
+        {"whole_words": True},
+        {"noise_density": 0.4},
+        {"whole_words": True, "ngrams": 3},
+    ],
+)
 def test_of_the_chosen_tokens_80_percent_are_masked_and_10_replaced(words: Dataset, objective: dict[str, Any]) -> None:
     recipe, rows = batch_of(words, 1024, **objective)
     special, chosen = recipe.known.is_special[rows.labels], rows.loss_mask > 0
@@ -87,6 +98,74 @@ def test_whole_words_are_chosen_whole_and_fill_the_budget(words: Dataset) -> Non
     _, plain = batch_of(words, 512)
     split = plain.loss_mask[:, 1:][inside] != plain.loss_mask[:, :-1][inside]
     assert split.any()
+
+
+def test_words_are_masked_in_spans_whose_length_n_has_a_probability_as_1_by_n() -> None:
+    """At so low a density that spans hardly touch."""
+    ids = np.arange(3000)
+    known = Vocabulary(
+        Specials(pad=-1, cls=-1, sep=-1, mask=0, start=-1, end=-1, sentinels=(), vocabulary=3000), "", -1,
+        is_special=ids == 0, starts_word=ids % 2 == 0, ends_sentence=ids < 0, ordinary=ids[1:],
+    )  # fmt: skip
+    masking, found = Masking(known, 0.02, whole_words=True, ngrams=3), np.zeros(4)
+    row = np.arange(1000, 3000)  # words of two tokens
+    for seed in range(400):
+        _, counted = masking.masked(row, np.random.default_rng(seed))
+        assert counted.sum() == 40
+        assert np.array_equal(counted[::2], counted[1::2])
+        edges = np.flatnonzero(np.diff(np.pad(counted[::2], 1)))
+        for length in (edges[1::2] - edges[::2]).astype(int):
+            if length <= 3:
+                found[length] += 1
+    share = found[1:] / found.sum()
+    assert np.abs(share - np.array([6, 3, 2]) / 11).max() < 0.04, share  # the last span of a row is cut to the budget
+
+
+def test_spans_of_words_do_not_reach_over_a_separator(words: Dataset) -> None:
+    recipe, _ = batch_of(words, 8, whole_words=True, ngrams=3)
+    specials = recipe.known.specials
+    chunks = [np.array([40, 41, 42]), np.array([43, 44, 45])]
+    row = np.concatenate([[specials.cls], chunks[0], [specials.sep], chunks[1], [specials.sep]])
+    masking = Masking(recipe.known, 0.4, whole_words=True, ngrams=6)
+    for seed in range(200):
+        _, counted = masking.masked(row, np.random.default_rng(seed))
+        assert not counted[recipe.known.is_special[row]].any()
+
+
+def test_half_of_the_samples_have_their_segments_swapped(words: Dataset) -> None:
+    recipe, rows = batch_of(words, 1000, sentence_order=True)
+    _, asked_otherwise = batch_of(words, 1000, next_sentence=True)
+    specials = recipe.known.specials
+    assert rows.segments is not None
+    assert rows.next_sentence is not None
+    assert abs(rows.next_sentence.mean() - 0.5) < 5 * 0.5 / np.sqrt(1000)
+    documents = [bytes(tokens.tobytes()) for _, tokens in words.documents("train")]
+    recipe_rows = recipe.samples(words, "train")
+    both = {True: set(), False: set()}
+    for labels, follows in zip(rows.labels, rows.next_sentence, strict=True):
+        middle, last = np.flatnonzero(labels == specials.sep)[:2]
+        parts = [labels[1:middle], labels[middle + 1 : last]]
+        assert min(map(len, parts)) > 0
+        ordered = np.concatenate(parts if follows else parts[::-1])
+        assert any(bytes(ordered.tobytes()) in document for document in documents)
+    assert not np.array_equal(rows.tokens, asked_otherwise.tokens)
+    for epoch in range(8):  # the same piece under either label
+        made = recipe_rows.rows(0, np.array([[0, epoch, 0]]))
+        text = np.sort(made.labels[made.attention_mask & ~recipe.known.is_special[made.labels]])
+        both[bool(made.next_sentence[0])].add(bytes(text.tobytes()))
+    assert both[True] & both[False]
+
+
+def test_spans_of_swapped_segments_are_told_in_the_order_of_the_row(words: Dataset) -> None:
+    recipe, _ = batch_of(words, 8, sentence_order=True)
+    samples, ids = recipe.samples(words, "train"), np.array([[0, 0, number] for number in range(40)])
+    rows, spans = samples.rows(3, ids), samples.token_spans(3, ids)
+    for index, labels in enumerate(rows.labels):
+        own = [words.window("train", int(start), int(count)) for row, start, count in spans if row == index]
+        found = labels[~recipe.known.is_special[labels]]
+        assert np.array_equal(np.concatenate(own), found)
+    starts = spans[:, 1].reshape(-1, 2)
+    assert np.array_equal(starts[:, 0] < starts[:, 1], rows.next_sentence == 1)
 
 
 def test_the_mask_is_another_one_in_each_epoch(words: Dataset) -> None:
@@ -164,6 +243,13 @@ def test_short_fraction_cuts_samples_and_otherwise_pieces_are_whole(words: Datas
     changed = [(found[found > 0] < pieces[found > 0] + 3).mean() for found in (some, all_short)]
     assert 0.1 < changed[0] < 0.3
     assert changed[1] > 0.9
+
+
+def test_one_document_is_enough_to_ask_for_the_order(tmp_path: Path) -> None:
+    text = " ".join(make_documents(0, 50)).replace("\n", " ")
+    dataset = build_dataset([text, "one more"], tmp_path, validation_fraction=1e-9)
+    recipe = OBJECTIVES["masked"](sentence_order=True).recipe(dataset.tokenizer(), LENGTH)
+    assert max(recipe.samples(dataset, split).count for split in ("train", "validation")) > 0
 
 
 def test_a_split_of_one_document_has_no_next_sentence_from_another(tmp_path: Path) -> None:

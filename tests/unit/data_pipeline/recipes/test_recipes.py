@@ -31,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "roberta": {"name": "masked"},
     "whole words": {"name": "masked", "whole_words": True},
     "bert": {"name": "masked", "next_sentence": True},
+    "albert": {"name": "masked", "sentence_order": True, "whole_words": True, "ngrams": 3},
     **{name: {"name": name} for name in ("span_corruption", "bert_style", "mass_style", "drop", "prefix_lm")},
     "deshuffling": {"name": "deshuffling"},
     "bart": {"name": "denoising", "noise_density": 0.3},
@@ -39,8 +40,11 @@ CASES: dict[str, dict[str, Any]] = {
         "noise": ["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"],
     },
     "pairs": {"name": "pairs"},
+    "tlm": {"name": "tlm"},
 }
-TO_TARGET = [name for name in CASES if name not in ("causal", "packed", "control", "roberta", "whole words", "bert")]
+OF_PAIRS = ("pairs", "tlm")
+OTHERS = ("causal", "packed", "control", "roberta", "whole words", "bert", "albert", "tlm")
+TO_TARGET = [name for name in CASES if name not in OTHERS]
 FIELDS = [field.name for field in dataclasses.fields(Rows)]
 
 
@@ -54,7 +58,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(params=list(CASES))
 def stream(request: pytest.FixtureRequest, dataset: Dataset, second: Dataset, pairs: Dataset) -> SampleStream:
     objective = made_of(CASES[request.param])
-    sources = [(pairs, 1.0)] if objective.name == "pairs" else [(dataset, 3.0), (second, 1.0)]
+    sources = [(pairs, 1.0)] if objective.name in OF_PAIRS else [(dataset, 3.0), (second, 1.0)]
     recipe = objective.recipe(sources[0][0].tokenizer(), LENGTH)
     return SampleStream([(source.directory, weight) for source, weight in sources], recipe, seed=5)
 
@@ -154,6 +158,7 @@ def test_what_tells_orders_apart_is_what_it_is_in_checkpoints_of_version_0_1_0(
 def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None:
     recipes = [
         made("roberta", dataset), made("whole words", dataset), made("bert", dataset), made("causal", dataset),
+        made("albert", dataset), made("albert", dataset, ngrams=2),
         made("packed", dataset),
         made("roberta", dataset, noise_density=0.2), made("drop", dataset), made("prefix_lm", dataset),
         made("drop", dataset, decoder_only=True), made("drop", dataset, target_length=LENGTH),
@@ -170,7 +175,7 @@ def test_every_setting_of_a_recipe_makes_another_order(dataset: Dataset) -> None
 def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
     dataset: Dataset, pairs: Dataset, name: str, world: int
 ) -> None:
-    source = pairs if name == "pairs" else dataset
+    source = pairs if name in OF_PAIRS else dataset
     recipe = made(name, source, 24)
     samples = recipe.samples(source, "validation")
     count = min(samples.count, 7)
@@ -212,7 +217,7 @@ def test_lengths_of_the_other_objectives() -> None:
 
 @pytest.mark.parametrize("name", TO_TARGET)
 def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset, pairs: Dataset, name: str) -> None:
-    source = pairs if name == "pairs" else dataset
+    source = pairs if name in OF_PAIRS else dataset
     recipe = made(name, source, decoder_only=True)
     assert recipe.target_length == LENGTH
     batch = SampleStream([(source.directory, 1.0)], recipe, 0).batch(0, 32)
@@ -257,7 +262,7 @@ def test_what_cannot_be_made_is_refused(dataset: Dataset, pairs: Dataset, tmp_pa
     with pytest.raises(DataError, match="too few for one sample of 100,000"):
         made("mass_style", dataset, 100_001).samples(dataset, "train")
     for name, wrong in (("pairs", dataset), ("bert", pairs), ("causal", pairs), ("bart", pairs)):
-        with pytest.raises(DataError, match="no pairs" if wrong is dataset else "use objective.name=pairs"):
+        with pytest.raises(DataError, match="no pairs" if wrong is dataset else "use objective.name=pairs or tlm"):
             SampleStream([(wrong.directory, 1.0)], made(name, wrong), 0)
     other = build_dataset(make_documents(7, 60), tmp_path)
     with pytest.raises(DataError, match="made with another tokenizer"):
@@ -294,7 +299,7 @@ def shown_text(stream: SampleStream, row: Rows) -> list[int]:
         return [token for own in mine for token in [*row.tokens[own].tolist(), int(row.labels[own][-1])]]
     if name == "causal":
         return [*row.tokens[0].tolist(), int(row.labels[0, -1])]
-    if name == "masked" and row.segments is not None:
+    if name in ("masked", "tlm") and row.segments is not None:
         labels = row.labels[row.attention_mask]
         return labels[labels < known.vocabulary].tolist()
     if name == "masked":

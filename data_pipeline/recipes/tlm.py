@@ -1,0 +1,144 @@
+"""Masked tokens of a text and its translation, side by side (Lample, Conneau 2019, arXiv 1901.07291, section 3.3): what
+is masked in one can be found in the other.
+
+A sample is [CLS] source [SEP] [CLS] target [SEP]. Positions begin anew with the target, and each token has a language.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from data_pipeline.batch import Rows
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SplitName
+from data_pipeline.recipes.base import Ids, generator, padded, require
+from data_pipeline.recipes.masking import Masking
+from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.recipes.pairs import PairSamples
+from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.specials import Needs, Vocabulary
+
+_SPECIALS = 4  # in a row
+
+
+class Translation(Objective):
+    """Masked tokens of pairs of texts (XLM)."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
+
+    name: Literal["tlm"] = "tlm"
+    noise_density: NoiseDensity = 0.15
+    source_language: int = Field(default=0, ge=0, description="number of the sources' language, among model.segments")
+    target_language: int = Field(default=1, ge=0, description="likewise, of the targets")
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """See `Objective`."""
+        return frozenset({"segments", "positions"})
+
+    @property
+    def kinds_of_segments(self) -> int:
+        """See `Objective`."""
+        return max(self.source_language, self.target_language) + 1
+
+    @property
+    def needs(self) -> Needs:
+        """See `Objective`."""
+        return Needs(roles=("pad", "cls", "sep", "mask"))
+
+    def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
+        """See `Objective`: of both texts."""
+        return self._enough(sequence_length - _SPECIALS, sequence_length)
+
+    def recipe(
+        self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
+    ) -> TranslationRecipe:
+        """See `Objective`."""
+        self.text_tokens(sequence_length)
+        return TranslationRecipe(self, sequence_length, Vocabulary.of(tokenizer, self.needs))
+
+
+@dataclass(frozen=True)
+class TranslationRecipe:
+    """A pair that doesn't fit its row is left out."""
+
+    objective: Translation
+    sequence_length: int
+    known: Vocabulary
+
+    @property
+    def target_length(self) -> int:
+        """Each position has a label; those of chosen tokens count."""
+        return self.sequence_length
+
+    @property
+    def vocabulary(self) -> int:
+        """Ids in all."""
+        return self.known.specials.vocabulary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The objective and the ids."""
+        return {"objective": self.objective.settings(), "specials": asdict(self.known.specials)}
+
+    def samples(self, dataset: Dataset, split: SplitName) -> TranslationSamples:
+        """Raises DataError when no pair fits, or the dataset is not one of pairs."""
+        require(dataset, self.known.tokenizer, pairs=True)
+        return TranslationSamples(self, dataset, split)
+
+
+class TranslationSamples(PairSamples):
+    """Those that fit one row together."""
+
+    def __init__(self, recipe: TranslationRecipe, dataset: Dataset, split: SplitName) -> None:
+        """Raises DataError when none fits, or all are empty."""
+        self._recipe, length = recipe, recipe.sequence_length
+        room = f"{length} positions with two [CLS] and two [SEP]"
+
+        def fits(sizes: Ids) -> NDArray[np.bool_]:
+            tokens: Ids = sizes.sum(axis=1) - 2  # without ends of text
+            found: NDArray[np.bool_] = (tokens > 0) & (tokens + _SPECIALS <= length)
+            return found
+
+        super().__init__(recipe.known, dataset, split, fits, room)
+
+    def token_spans(self, seed: int, ids: Ids) -> Ids:
+        """Both texts of each pair, without their ends."""
+        starts, sizes, rows = self._starts[ids[:, 2]], self._sizes[ids[:, 2]], np.arange(len(ids))
+        source = np.stack([rows, starts, sizes[:, 0] - 1], axis=1)
+        target = np.stack([rows, starts + sizes[:, 0], sizes[:, 1] - 1], axis=1)
+        return np.stack([source, target], axis=1).reshape(-1, 3)
+
+    def rows(self, seed: int, ids: Ids) -> Rows:
+        """[CLS] source [SEP] [CLS] target [SEP] and padding."""
+        recipe, specials = self._recipe, self._recipe.known.specials
+        objective = recipe.objective
+        masking = Masking(recipe.known, objective.noise_density, whole_words=False)
+        tokens, labels, counted, languages, positions = [], [], [], [], []
+        for sample in ids:
+            parts = [np.array([specials.cls, *text[:-1], specials.sep]) for text in self._pair(int(sample[2]))]
+            row = np.concatenate(parts)
+            masked, chosen = masking.masked(row, generator(seed, sample))
+            tokens.append(masked)
+            labels.append(row)
+            counted.append(chosen)
+            sizes = [len(part) for part in parts]
+            languages.append(np.repeat([objective.source_language, objective.target_language], sizes))
+            positions.append(np.concatenate([np.arange(size) for size in sizes]))
+        length = recipe.sequence_length
+        whole, visible = padded(tokens, length, specials.pad)
+        mask = np.zeros(whole.shape, np.float32)
+        mask[visible] = np.concatenate(counted)
+        return Rows(
+            whole,
+            padded(labels, length, specials.pad)[0],
+            mask,
+            attention_mask=visible,
+            segments=padded(languages, length, 0)[0],
+            positions=padded(positions, length, 0)[0],
+        )

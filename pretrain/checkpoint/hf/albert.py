@@ -1,0 +1,80 @@
+"""Our ALBERT as Hugging Face's, whose layers are one group of one layer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import AlbertConfig, AlbertForMaskedLM, AlbertForPreTraining
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf import bert
+from pretrain.checkpoint.hf.bert import by_answer, check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+
+CLASS, MODEL_TYPE, OBJECTIVE = AlbertForPreTraining, "albert", "masked"
+HEADS = ("predictions.", "sop_classifier.", "albert.pooler.", "pooler.")
+_LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+
+
+def hf_config(model: Model, specials: Specials) -> AlbertConfig:
+    """Every field stated. Raises ConfigError for a model that ALBERT cannot express."""
+    check_encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_width=model.embedding_width)
+    if model.segments < 1 or model.embedding_width is None:
+        raise ConfigError(
+            "Hugging Face's ALBERT has segments and a projection of its embeddings: a model without model.segments or "
+            "model.embedding_width cannot be exported to it"
+        )
+    return AlbertConfig(
+        **encoder_fields(model, specials),
+        embedding_size=model.embedding_width,
+        num_hidden_groups=1,
+        inner_group_num=1,
+        classifier_dropout_prob=0.0,
+        architectures=[hf_class(model).__name__],
+    )
+
+
+def hf_class(model: Model) -> type[AlbertForPreTraining] | type[AlbertForMaskedLM]:
+    return AlbertForPreTraining if model.pooled_head else AlbertForMaskedLM
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for other positions, and for layers that are several."""
+    bert.refuse(tree, most_layers)
+    for key in ("num_hidden_groups", "inner_group_num"):
+        if tree.get(key, 1) != 1:
+            raise ConfigError(f"{key} {tree[key]} is not known here: all layers are one")
+
+
+def model_of(config: AlbertConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    return encoder_section(config) | {
+        "family": "albert",
+        "segments": config.type_vocab_size,
+        "embedding_width": config.embedding_size,
+        "shared_layers": True,
+        "pooled_head": "AlbertForPreTraining" in (config.architectures or []),
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "albert.embeddings.word_embeddings.weight", model)
+    yield same("embedding.encoder.position_embeddings.weight", "albert.embeddings.position_embeddings.weight")
+    yield same("embedding.encoder.segment_embeddings.weight", "albert.embeddings.token_type_embeddings.weight")
+    yield from norm("embedding.encoder.norm", "albert.embeddings.LayerNorm", model)
+    yield from linear("embedding.encoder.projection", "albert.encoder.embedding_hidden_mapping_in", model)
+    ours, attention = "encoder.layers.0", f"{_LAYER}.attention"
+    names = [f"{attention}.{name}" for name in ("query", "key", "value")]
+    yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
+    yield from linear(f"{ours}.self_attention.linear_proj", f"{attention}.dense", model)
+    yield from norm(f"{ours}.self_attn_bda.norm", f"{attention}.LayerNorm", model)
+    yield from linear(f"{ours}.mlp.linear_fc1", f"{_LAYER}.ffn", model)
+    yield from linear(f"{ours}.mlp.linear_fc2", f"{_LAYER}.ffn_output", model)
+    yield from norm(f"{ours}.mlp_bda.norm", f"{_LAYER}.full_layer_layer_norm", model)
+    yield from linear("head.transform", "predictions.dense", model)
+    yield from norm("head.norm", "predictions.LayerNorm", model)
+    yield rows("output_layer.bias", "predictions.bias", model)
+    if model.pooled_head:
+        yield from linear("head.pooler", "albert.pooler", model)
+        yield from by_answer("head.next_sentence", "sop_classifier.classifier")

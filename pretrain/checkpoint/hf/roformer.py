@@ -1,0 +1,64 @@
+"""Our RoFormer as Hugging Face's: a BERT whose queries and keys are turned, in pairs of neighbours, by a table of sines
+that it computes and does not train."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import RoFormerConfig, RoFormerForMaskedLM
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
+from pretrain.config.model import Model
+from pretrain.errors import ConfigError
+
+CLASS, MODEL_TYPE, OBJECTIVE = RoFormerForMaskedLM, "roformer", "masked"
+HEADS = ("cls.", "roformer.pooler.", "pooler.")
+_BASE = 10000.0
+
+
+def hf_config(model: Model, specials: Specials) -> RoFormerConfig:
+    """Every field stated. Raises ConfigError for a model that RoFormer cannot express."""
+    positions = {"name": "rotary", "interleaved": True, "base": _BASE, "local_base": None, "scaling": None}
+    wanted = {f"positions.{key}": value for key, value in positions.items()}
+    check_encoder(model, "RoFormer", pooled_head=False, embedding_width=model.embedding_width, **wanted)
+    if model.segments < 1 or model.embedding_width == model.hidden:
+        raise ConfigError(
+            "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "
+            "model.segments=2, and leave out a model.embedding_width that is model.hidden"
+        )
+    return RoFormerConfig(
+        **encoder_fields(model, specials),
+        embedding_size=model.word_width,
+        rotary_value=False,
+        architectures=[CLASS.__name__],
+    )
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for values that are turned as well."""
+    if tree.get("rotary_value"):
+        raise ConfigError("rotary_value is not known here: positions turn queries and keys only")
+
+
+def model_of(config: RoFormerConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    width = config.embedding_size or config.hidden_size
+    return encoder_section(config) | {
+        "family": "roformer",
+        "positions": {"name": "rotary", "interleaved": True, "base": _BASE},
+        "segments": config.type_vocab_size,
+        "embedding_width": None if width == config.hidden_size else width,
+    }
+
+
+def links(model: Model) -> Iterator[Link]:
+    yield rows("embedding.word_embeddings.weight", "roformer.embeddings.word_embeddings.weight", model)
+    yield same("embedding.encoder.segment_embeddings.weight", "roformer.embeddings.token_type_embeddings.weight")
+    yield from norm("embedding.encoder.norm", "roformer.embeddings.LayerNorm", model)
+    if model.embedding_width:
+        yield from linear("embedding.encoder.projection", "roformer.embeddings_project", model)
+    yield from layers(model, "roformer.encoder.layer")
+    yield from linear("head.transform", "cls.predictions.transform.dense", model)
+    yield from norm("head.norm", "cls.predictions.transform.LayerNorm", model)
+    yield rows("output_layer.bias", "cls.predictions.bias", model)

@@ -1,0 +1,92 @@
+"""Layers that are one set of weights, on all stages: counted once by every sharding and update rule, and trained as on
+one rank."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.config.run_config import RunConfig
+from pretrain.random.dropout import Dropout
+from tests.helpers.breadth import only
+from tests.helpers.families import FAMILIES, family_config, train_family
+from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.tiny import build_engine, tiny_config, whole_state
+
+STEPS = 4
+TOLERANCE = 1e-5
+LAMB: dict[str, Any] = {"optimizer": {"name": "lamb", "learning_rate": 3e-2, "eps": 1e-6}}
+ADAFACTOR: dict[str, Any] = {"optimizer": {"name": "adafactor", "learning_rate": 3e-2}}
+TWO: dict[str, Any] = {"pipeline": 2}
+DEEPSPEED = {"zero_engine": "deepspeed"}
+# Of each: the family, its config's sections, and layouts of four ranks.
+CASES: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
+    "lamb": ("albert", LAMB, [TWO | {"zero": 1}]),
+    "lamb, more": (
+        "albert", LAMB,
+        [{"pipeline": 4}, TWO | {"tensor": 2, "sequence": True}, *(TWO | {"zero": n, **DEEPSPEED} for n in (1, 2, 3))],
+    ),
+    "adafactor": ("albert", ADAFACTOR, [TWO | {"zero": 1}, {"pipeline": 4}, TWO | {"zero": 3, **DEEPSPEED}]),
+    "adamw": ("albert", {}, [TWO | {"zero": n, **DEEPSPEED} for n in (1, 2)]),
+    "overlap": ("albert", {}, [{"overlap": True, "zero": 1}, {"overlap": True, "zero": 3, **DEEPSPEED}]),
+    "recomputed": (
+        "albert", {},
+        [
+            TWO | {"recompute": "full"}, {"zero": 1, **DEEPSPEED, "recompute": "full"},
+            TWO | {"recompute": "selective", "zero": 3, **DEEPSPEED},
+        ],
+    ),
+    "dropout": (
+        "albert", {"model": {"dropout": 0.1, "attention_dropout": 0.1}},
+        [TWO | {"tensor": 2, "sequence": True}, {"recompute": "full"}, {"context": 2, "tensor": 2}],
+    ),
+    "a decoder": ("llama", {"model": {"shared_layers": True}}, [TWO | {"zero": 1}, TWO | {"zero": 3, **DEEPSPEED}]),
+}  # fmt: skip
+
+
+def _config(family: str, parallel: dict[str, Any], sections: dict[str, Any]) -> RunConfig:
+    if "optimizer" not in sections:
+        return family_config(family, parallel=parallel, **sections)
+    return tiny_config(**FAMILIES[family] | sections, parallel=parallel)
+
+
+def _trained(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
+    """Of each layout: losses and gradient norms, and the whole state after the last step."""
+    found = []
+    for parallel in parallels:
+        engine = build_engine(_config(family, parallel, sections))
+        found.append((train_family(engine, range(1, STEPS + 1)), whole_state(engine)))
+        meet_again()
+    return found
+
+
+@pytest.mark.parametrize("case", only(["lamb"], CASES))
+def test_layers_that_are_one_train_as_on_one_rank(case: str) -> None:
+    family, sections, layouts = CASES[case]
+    (expected, state), *_ = run_ranks(1, _trained, family, [{}], sections)[0]
+    assert np.ptp(np.array(expected)[:, 0]) > 1e-3, "weights change"
+    for curve, other in run_ranks(4, _trained, family, layouts, sections)[0]:
+        assert np.abs(np.array(curve) - np.array(expected)).max() <= TOLERANCE
+        assert other.keys() == state.keys()
+        assert not any(".layers.1." in name for name in other)
+        for name in (name for name in state if name.startswith("model/")):
+            assert np.abs(other[name] - state[name]).max() <= 100 * TOLERANCE, name
+
+
+@pytest.mark.slow
+def test_half_precision_departs_by_its_rounding() -> None:
+    sections = {"precision": "bf16"}
+    (expected, _), *_ = run_ranks(1, _trained, "albert", [{}], sections)[0]
+    layouts = [TWO | {"zero": 1}, TWO | {"tensor": 2, "sequence": True}, TWO | {"zero": 3, **DEEPSPEED}]
+    for curve, _ in run_ranks(4, _trained, "albert", layouts, sections)[0]:
+        assert np.abs(np.array(curve) - np.array(expected)).max() <= 0.05
+
+
+def _sites(family: str) -> list[int]:
+    (chunk,) = build_engine(family_config(family, model={"dropout": 0.1, "attention_dropout": 0.1})).bare
+    return [module.site for module in chunk.modules() if isinstance(module, Dropout)]
+
+
+def test_each_use_of_a_layer_drops_elements_of_its_own() -> None:
+    shared, apart = (run_ranks(1, _sites, family)[0] for family in ("albert", "bert"))
+    assert len(set(shared)) == len(shared) == len(apart)
