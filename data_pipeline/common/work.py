@@ -4,6 +4,10 @@ A task's result is a file that appears once the task is done, so a killed comman
 command started several times, on as many machines as see the folder (a job array), shares the tasks: each is claimed by
 a lock that its worker's end releases. Two workers on one task, where locks don't reach, waste time and make no other
 file, as a task writes equal files under names of its own and renames them.
+
+Each command takes tasks in an order of its own, drawn by chance, so that commands seldom meet at one. What is done is
+learned from the folder's listing, now and then; the results of a stage of many tasks are read once, by the command that
+puts them into one file for all.
 """
 
 from __future__ import annotations
@@ -11,21 +15,26 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from data_pipeline.common.atomic import written
 from data_pipeline.common.interrupt import held_back
-from data_pipeline.common.locks import try_lock
+from data_pipeline.common.locks import lock, try_lock
 
-_RESULT, _CLAIM = ".done.json", ".claim"
+_RESULT, _CLAIM, _ALL = ".done.json", ".claim", "all-results.json"
 _POLL_S, _LONGEST_POLL_S = 0.25, 8.0
+_LISTING_SHARE = 0.05  # of the time, at most, that listing takes
 _SMALL = 2**22  # work that is done sooner than processes start
+_FEW = 64  # results that every command may as well read for itself
+_AHEAD = 4  # tasks that wait in line for each process
 
 
 @dataclass(frozen=True)
@@ -51,74 +60,107 @@ def run_tasks(
     Those with a result in `folder` are not run again. Raises what a task raised, once the others under way have ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {}
-    first, pause_s = True, _POLL_S
-    while len(found) < len(tasks):
-        before = len(found)
+    if (known := _all_results(folder, tasks)) is not None:
         for task in tasks:
-            if task.key not in found and (result := _result(folder, task)) is not None:
-                found[task.key] = result[0]
+            done(task, False)
+        return known
+    mine: dict[str, Any] = {}  # results of this command
+    left = list(tasks)
+    random.SystemRandom().shuffle(left)
+    first, pause_s = True, _POLL_S
+    with _Workers(folder, workers) as pool:
+        while True:
+            began = time.monotonic()
+            listed = _listed(folder)
+            for task in [task for task in left if task.key in listed]:
                 done(task, not first)
-        first = False
-        left = [task for task in tasks if task.key not in found and _is_free(folder, task)]
-        small = all(task.size for task in left) and sum(task.size for task in left) < _SMALL
-        if workers == 1 or len(left) == 1 or small:
-            for task in left:
-                if (result := _run(folder, task)) is not None:
-                    found[task.key] = result[0]
-                    done(task, True)
-        elif left:
-            for task, value in _in_processes(folder, left, workers):
-                found[task.key] = value
+            left = [task for task in left if task.key not in listed]
+            if not left:
+                break
+            first, before = False, len(mine)
+            look_s = max(1.0, (time.monotonic() - began) / _LISTING_SHARE)
+            for task, value in pool.results(left, time.monotonic() + look_s):
+                mine[task.key] = value
                 done(task, True)
-        if len(found) == before < len(tasks):
-            time.sleep(pause_s)  # another command has claimed what is left
-            pause_s = min(2 * pause_s, _LONGEST_POLL_S)
-    return [found[task.key] for task in tasks]
+            left = [task for task in left if task.key not in mine]
+            if left and len(mine) == before and not pool.busy:
+                time.sleep(pause_s * random.uniform(0.5, 1))  # other commands have claimed what is left
+                pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+    return _collected(folder, tasks, mine)
 
 
-def _in_processes(folder: Path, tasks: list[BuildTask], workers: int) -> Iterator[tuple[BuildTask, Any]]:
-    """Results as they come. Tasks that other commands have claimed are left out."""
-    context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, _end_with_parent) as pool:
+class _Workers:
+    """Does tasks here or, where there is more to do, in processes, which stay until the stage is over."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self._folder, self._workers = folder, workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._waiting: dict[Future[tuple[Any] | None], BuildTask] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks are under way that have given no result yet."""
+        return bool(self._waiting)
+
+    def results(self, tasks: Sequence[BuildTask], end: float) -> Iterator[tuple[BuildTask, Any]]:
+        """Results as they come, until the time `end`. Tasks that other commands have claimed are left out; others may
+        still be under way at the end, and give their results at the next call."""
+        small = all(task.size for task in tasks) and sum(task.size for task in tasks) < _SMALL
+        if self._pool is None and (self._workers == 1 or len(tasks) == 1 or small):
+            for task in tasks:
+                if (result := _run(self._folder, task)) is not None:
+                    yield task, result[0]
+                if time.monotonic() > end:
+                    return
+            return
+        under_way = {task.key for task in self._waiting.values()}
+        line = deque(task for task in tasks if task.key not in under_way)
+        while line or self._waiting:
+            while line and len(self._waiting) < _AHEAD * self._workers:
+                self._submit(line.popleft(), len(tasks))
+            ended = wait(self._waiting, max(0.0, end - time.monotonic()), FIRST_COMPLETED).done
+            for future in ended:
+                task, result = self._waiting.pop(future), future.result()
+                if result is not None:
+                    yield task, result[0]
+            if not ended:
+                return
+
+    def _submit(self, task: BuildTask, tasks: int) -> None:
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            self._pool = ProcessPoolExecutor(min(self._workers, tasks), context, _end_with_parent)
         with held_back():  # else a terminal's Ctrl-C reaches every worker, and each has a traceback to show
-            waiting: dict[Future[tuple[Any] | None], BuildTask] = {
-                pool.submit(_run, folder, task): task for task in tasks
-            }
-        try:
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    task, result = waiting.pop(future), future.result()
-                    if result is not None:
-                        yield task, result[0]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            self._waiting[self._pool.submit(_run, self._folder, task)] = task
 
 
 def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
     """Does the task unless it is done; None when someone else is at it."""
-    claim = try_lock(_claim(folder, task))
+    path = folder / f"{task.key}{_CLAIM}"
+    claim = try_lock(path)
     if claim is None:
         return None
     with claim:
-        if (result := _result(folder, task)) is not None:
-            return result
-        value = task.run()
-        with written(folder / f"{task.key}{_RESULT}") as path:
-            path.write_text(json.dumps(value))
-        return (json.loads(json.dumps(value)),)  # what another start would read
+        if (result := _result(folder, task)) is None:
+            value = task.run()
+            with written(folder / f"{task.key}{_RESULT}") as scratch:
+                scratch.write_text(json.dumps(value))
+            result = (json.loads(json.dumps(value)),)  # what another start would read
+        path.unlink(missing_ok=True)  # whoever claims it anew finds the result
+        return result
 
 
-def _is_free(folder: Path, task: BuildTask) -> bool:
-    """Whether no one seems to be at it."""
-    claim = try_lock(_claim(folder, task))
-    if claim is not None:
-        claim.release()
-    return claim is not None
-
-
-def _claim(folder: Path, task: BuildTask) -> Path:
-    return folder / f"{task.key}{_CLAIM}"
+def _listed(folder: Path) -> set[str]:
+    """Keys of the tasks that are done."""
+    with os.scandir(folder) as entries:
+        return {entry.name.removesuffix(_RESULT) for entry in entries if entry.name.endswith(_RESULT)}
 
 
 def _result(folder: Path, task: BuildTask) -> tuple[Any] | None:
@@ -126,6 +168,35 @@ def _result(folder: Path, task: BuildTask) -> tuple[Any] | None:
         return (json.loads((folder / f"{task.key}{_RESULT}").read_bytes()),)
     except FileNotFoundError:
         return None
+
+
+def _collected(folder: Path, tasks: Sequence[BuildTask], mine: dict[str, Any]) -> list[Any]:
+    """The results of tasks that are all done; of many, by one command for all."""
+    if len(tasks) <= _FEW:
+        return [mine[task.key] if task.key in mine else _known(folder, task) for task in tasks]
+    with lock(folder / f"{_ALL}{_CLAIM}"):
+        if (known := _all_results(folder, tasks)) is not None:
+            return known
+        results = [mine[task.key] if task.key in mine else _known(folder, task) for task in tasks]
+        with written(folder / _ALL) as path:
+            path.write_text(json.dumps({"tasks": len(tasks), "results": results}))
+    return results
+
+
+def _known(folder: Path, task: BuildTask) -> Any:
+    result = _result(folder, task)
+    assert result is not None, task.key
+    return result[0]
+
+
+def _all_results(folder: Path, tasks: Sequence[BuildTask]) -> list[Any] | None:
+    try:
+        kept = json.loads((folder / _ALL).read_bytes())
+    except FileNotFoundError:
+        return None
+    assert kept["tasks"] == len(tasks), folder  # of the same build
+    results: list[Any] = kept["results"]
+    return results
 
 
 def _end_with_parent() -> None:
