@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.build.assemble import Assembled, assemble
+from data_pipeline.build.assemble import SplitPlan, assemble, plan_splits, split_of, unigram
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.digests import find_digests, keep_digests, known_digests
 from data_pipeline.build.encode import encode
-from data_pipeline.build.inputs import InputSource, digests, files_of, find_sources, identity_of, keep_digests
-from data_pipeline.build.passes import Survey, clean, step_folder
-from data_pipeline.build.units import cut, piece_bytes
+from data_pipeline.build.inputs import SIZES, InputSource, files_of, find_sources, identity_of, work_identity
+from data_pipeline.build.passes import GroupSurvey, clean, counted, step_folder
+from data_pipeline.build.projection import check_inputs, check_output
+from data_pipeline.build.units import RunTasks, cut, piece_bytes
 from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.common import scratch
 from data_pipeline.common.atomic import sync
@@ -48,6 +50,8 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _UNIGRAM, _REPORT = "unigram.npy", "report.json"
+_BY_SIZES = ("assembling", "gathering", "writing", "finishing", "output")
+"""Folders of the work that depends on the sizes of shards and members."""
 
 
 def build(config: BuildConfig, progress: Callable[[str], TaskProgress] = TaskProgress) -> bool:
@@ -56,23 +60,30 @@ def build(config: BuildConfig, progress: Callable[[str], TaskProgress] = TaskPro
     Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
     kept for another start.
     """
-    at_work = False
     allow_open_files()
     try:
         sources = find_sources(config)
-        sha256 = digests(config, sources, scratch.scratch_of(config.output))
-        identity = identity_of(config, sources, sha256)
-        if not _is_built(config.output, identity):
+        check_inputs(sources)
+        there = _identity_there(config.output)
+        sha256 = known_digests(config, sources)
+        if there is not None and sha256 is not None:
+            _check_built(config.output, there, identity_of(config, sources, sha256))
+        else:
             # Work done with others would not fit together.
-            cut_so = digest_of([identity, piece_bytes(config, sources), _versions(), [s.state() for s in config.steps]])
-            with scratch.at_work(config.output, cut_so) as folder:
-                at_work = True
-                if not _is_built(config.output, identity):
-                    keep_digests(sha256, folder)
-                    _build(config, sources, sha256, identity, folder, progress)
+            cut_so = digest_of([work_identity(config, sources), piece_bytes(config, sources), _versions()])
+            sizes = digest_of([getattr(config, name) for name in SIZES])
+            with scratch.at_work(config.output, cut_so, sizes, _BY_SIZES) as folder:
+                run = _runner(config, folder, progress)
+                sha256 = find_digests(config, sources, run)
+                identity = identity_of(config, sources, sha256)
+                if (found := _identity_there(config.output)) is not None:
+                    _check_built(config.output, found, identity)
+                else:
+                    _build(config, sources, sha256, identity, folder, run)
                     _publish(folder / "output", config.output)
+                keep_digests(config, sha256)
         scratch.remove(config.output)
-        return at_work
+        return there is None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(
@@ -88,28 +99,39 @@ def _build(
     sha256: dict[Path, str],
     identity: str,
     folder: Path,
-    progress: Callable[[str], TaskProgress],
+    run: RunTasks,
 ) -> None:
     """Leaves in `folder / "output"` what is to be published."""
-    workers = config.workers or len(os.sched_getaffinity(0))
+    chunks = cut(config, sources, folder, run)
+    surveys = clean(config, chunks, folder, run)
+    groups = counted(config, chunks, folder, run)
+    cutoff = cutoffs(config, sources, surveys)
+    path = make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
+    threads = max(1, _workers(config) // len(surveys))
+    tokens = encode(config, surveys, cutoff, path, folder, run, threads)
+    tokenizer = load_tokenizer(path)
+    plans = plan_splits(config, sources, surveys, tokens, cutoff, folder)
+    check_output(config, plans, tokenizer.vocabulary_size, folder)
+    made = assemble(config, sources, plans, tokenizer.vocabulary_size, folder, run)
+    finish = partial(_finish, config, sources, sha256, identity, groups, plans, made, tokenizer, path, folder)
+    run("finishing", [BuildTask("finish", finish)])
+
+
+def _workers(config: BuildConfig) -> int:
+    return config.workers or len(os.sched_getaffinity(0))
+
+
+def _runner(config: BuildConfig, folder: Path, progress: Callable[[str], TaskProgress]) -> RunTasks:
+    """What does a stage's tasks."""
 
     def run(stage: str, tasks: list[BuildTask]) -> list[Any]:
         shown = progress(stage)
         shown.expect(sum(task.size for task in tasks))
-        results = run_tasks(tasks, folder / stage, workers, lambda task, new: shown.add(1, task.size, new))
+        results = run_tasks(tasks, folder / stage, _workers(config), lambda task, new: shown.add(1, task.size, new))
         shown.done()
         return results
 
-    chunks = cut(config, sources, folder, run)
-    surveys = clean(config, chunks, folder, run)
-    cutoff = cutoffs(config, sources, surveys)
-    path = make_tokenizer(config, sources, surveys, cutoff, folder, run)
-    threads = max(1, workers // len(surveys))
-    tokens = encode(surveys, cutoff, path, folder, run, threads)
-    tokenizer = load_tokenizer(path)
-    assembled = assemble(config, sources, surveys, tokens, cutoff, tokenizer.vocabulary_size, folder, run)
-    finish = partial(_finish, config, sources, sha256, identity, surveys, assembled, tokenizer, path, folder)
-    run("finishing", [BuildTask("finish", finish)])
+    return run
 
 
 def _finish(
@@ -117,8 +139,9 @@ def _finish(
     sources: list[InputSource],
     sha256: dict[Path, str],
     identity: str,
-    surveys: list[Survey],
-    assembled: dict[str, Assembled],
+    groups: list[GroupSurvey],
+    plans: list[SplitPlan],
+    made: list[list[dict[str, Any]]],
     tokenizer: Tokenizer,
     tokenizer_path: Path,
     folder: Path,
@@ -131,13 +154,16 @@ def _finish(
         for half_written in directory.glob(".*.tmp"):  # by a worker that was killed
             half_written.unlink()
         tokenizer.save(directory / tokenizer.file_name)
-        made = assembled[source.name]
-        np.save(directory / _UNIGRAM, made.unigram)
-        (directory / _REPORT).write_text(json.dumps(_report(config, source, surveys, folder), indent=1) + "\n")
+        mine = {
+            plan.split: (plan, results) for plan, results in zip(plans, made, strict=True) if plan.source == source.name
+        }
+        splits = {split: split_of(*of_split) for split, of_split in mine.items()}
+        np.save(directory / _UNIGRAM, unigram(mine["train"][0], tokenizer.vocabulary_size))
+        (directory / _REPORT).write_text(json.dumps(_report(config, source, groups, folder), indent=1) + "\n")
         files, held_out = files_of(source, sha256), [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
         manifest = DatasetManifest(
-            identity=stream_identity(tokenizer.identity, dtype, made.splits),
+            identity=stream_identity(tokenizer.identity, dtype, splits),
             dtype=dtype,
             tokenizer=TokenizerRecord(
                 file=tokenizer.file_name,
@@ -149,7 +175,7 @@ def _finish(
                 end_of_text=tokenizer.end_of_text,
             ),
             unigram=_file(directory / _UNIGRAM),
-            splits=made.splits,
+            splits=splits,
             build=BuildRecord(
                 identity=identity,
                 config=config.model_dump(mode="json", exclude={"output", "workers", "piece_bytes"}),
@@ -160,6 +186,7 @@ def _finish(
             report=_file(directory / _REPORT),
             pairs=config.pair_fields is not None,
         )
+        manifest = manifest.listed_apart(directory)
         manifest.save(directory)
         identities[source.name] = manifest.identity
     if config.sources:
@@ -179,45 +206,48 @@ def _file(path: Path) -> FileRecord:
     return FileRecord(file=path.name, bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
-def _report(config: BuildConfig, source: InputSource, surveys: list[Survey], folder: Path) -> dict[str, Any]:
+def _report(config: BuildConfig, source: InputSource, groups: list[GroupSurvey], folder: Path) -> dict[str, Any]:
     """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
     a few of those that it dropped."""
     bad = BadInput()
-    for survey in surveys:
-        if survey.chunk.source == source.name and survey.bad is not None:
-            bad.add(BadInput.from_dict(survey.bad))
+    mine = [group for group in groups if group.source == source.name]
+    for group in mine:
+        bad.add(BadInput.from_dict(group.bad))
     steps = []
     for index, step in enumerate(config.steps):
         tally = Tally()
-        for survey in surveys:
-            if survey.chunk.source == source.name and str(index) in survey.tallies:
-                tally.add(Tally.from_dict(survey.tallies[str(index)]))
+        for group in mine:
+            if str(index) in group.tallies:
+                tally.add(Tally.from_dict(group.tallies[str(index)]))
         steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, index))})
     return {"malformed": bad.to_dict(), "steps": steps}
 
 
-def _is_built(output: Path, identity: str) -> bool:
-    """Raises DataError when `output` holds something else."""
+def _identity_there(output: Path) -> str | None:
+    """What the dataset or mix in `output` was built from; None when there is nothing. Raises DataError for what is
+    neither."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return False
+        return None
     if (output / MIX).is_file():
         mix = Mix.load(output)
-        found = mix.identity
         for source in mix.sources:
             if DatasetManifest.load(output / source.name).identity != source.identity:
                 raise DataError(
                     f"{output / source.name} is not the dataset that was built there; choose another output."
                 )
-    elif (output / MANIFEST).is_file():
-        found = DatasetManifest.load(output).build.identity
-    else:
-        raise DataError(f"{output} exists and is not a dataset; choose another output.")
+        return mix.identity
+    if (output / MANIFEST).is_file():
+        return DatasetManifest.load(output).build.identity
+    raise DataError(f"{output} exists and is not a dataset; choose another output.")
+
+
+def _check_built(output: Path, found: str, identity: str) -> None:
+    """Raises DataError when what is there is something else."""
     if identity != found:
         raise DataError(
             f"{output} was built from other input or with other settings, or by a version that reads the input "
             "otherwise; choose another output."
         )
-    return True
 
 
 def _publish(made: Path, output: Path) -> None:

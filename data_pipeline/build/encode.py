@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.build.passes import Survey
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.passes import Survey, cleaned, groups_of, remove_spent
 from data_pipeline.build.pieces import read_piece
-from data_pipeline.build.units import RunTasks
-from data_pipeline.common.atomic import written
+from data_pipeline.build.units import InputChunk, RunTasks
+from data_pipeline.common.arrays import arrays_in, save
 from data_pipeline.common.work import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.shards import token_dtype
@@ -22,80 +24,118 @@ from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _BATCH_CHARACTERS = 2**22  # text that is in memory at once while encoding
-INDEX = np.dtype([("key", "<u8"), *((name, "<i8") for name in ("start", "tokens", "index", "part", "bytes", "words"))])
+FACTS = ("tokens", "file", "index", "part", "bytes", "words")
+"""Of an encoded document: how many tokens, the number of its input file among all, its place there, its size."""
 
 
-class EncodedUnit:
-    """What one unit gives to one split: an array of INDEX, sorted by key, and the documents' tokens in that order, each
-    with its end of text."""
+class Encoded(NamedTuple):
+    """Documents as tokens, in the order of their keys: of one unit, or brought together of many."""
 
-    def __init__(self, folder: Path, survey: Survey, split: SplitName) -> None:
-        stem = folder / "tokens" / f"{survey.chunk.number:06d}-{split}"
-        self.file = survey.chunk.file.name
-        self.index_path, self.tokens_path = stem.with_suffix(".index.npy"), stem.with_suffix(".tokens.npy")
+    keys: NDArray[np.uint64]
+    """[documents] sorted."""
+    facts: NDArray[np.int64]
+    """[len(FACTS), documents]"""
+    tokens: NDArray[Any]
+    """[tokens] of the documents, one after the other, each with its end of text."""
 
-    def between(self, least_key: int, end_key: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """([documents] of INDEX with keys in the range, their [tokens]); `start` counts from the first of these."""
-        index = np.load(self.index_path, mmap_mode="r")
-        first, last = (_place(index["key"], key) for key in (least_key, end_key))
-        mine = np.array(index[first:last])
-        if not len(mine):
-            return mine, np.empty(0, np.uint16)
-        begin, end = int(mine["start"][0]), int(mine["start"][-1] + mine["tokens"][-1])
-        mine["start"] -= begin
-        return mine, np.array(np.load(self.tokens_path, mmap_mode="r")[begin:end])
+    @classmethod
+    def between(cls, path: Path, least_key: int, end_key: int) -> Encoded:
+        """Those of a file whose keys lie in the range, in memory."""
+        keys, facts, starts, tokens = arrays_in(path)
+        first, last = (_place(keys, key) for key in (least_key, end_key))
+        begin, end = starts[first], starts[last]
+        return cls(np.array(keys[first:last]), np.array(facts[:, first:last]), np.array(tokens[begin:end]))
 
-    def remove(self) -> None:
-        """Once they are in shards."""
-        self.index_path.unlink(missing_ok=True)
-        self.tokens_path.unlink(missing_ok=True)
+    def save(self, path: Path) -> None:
+        """For `between`."""
+        save(path, self.keys, self.facts, np.concatenate([[0], np.cumsum(self.facts[0])]).astype(np.int64), self.tokens)
+
+
+def in_order(parts: Sequence[Encoded]) -> tuple[NDArray[np.uint64], NDArray[np.int64], Iterator[NDArray[Any]]]:
+    """(keys, facts, tokens of each) of the documents of all parts by key; equal ones in the order of the parts."""
+    keys, facts = np.concatenate([p.keys for p in parts]), np.concatenate([p.facts for p in parts], axis=1)
+    order = np.argsort(keys, kind="stable")
+    owners = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
+    starts = np.concatenate([np.cumsum(part.facts[0]) - part.facts[0] for part in parts])
+
+    def tokens() -> Iterator[NDArray[Any]]:
+        places = (array[order].tolist() for array in (owners, starts, facts[0]))
+        for owner, start, length in zip(*places, strict=True):
+            yield parts[owner].tokens[start : start + length]
+
+    return keys[order], facts[:, order], tokens()
+
+
+def together(parts: Sequence[Encoded]) -> Encoded:
+    """The documents of all parts, likewise."""
+    keys, facts, tokens = in_order(parts)
+    return Encoded(keys, facts, np.concatenate([parts[0].tokens[:0], *tokens]))
+
+
+def encoded_unit(unit: int, folder: Path) -> Path:
+    """The documents of a unit, by its number."""
+    return folder / "tokens" / f"{unit:06d}"
 
 
 def encode(
-    surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, run: RunTasks, threads: int
-) -> Any:
+    config: BuildConfig,
+    surveys: list[Survey],
+    cutoff: dict[str, int],
+    tokenizer: Path,
+    folder: Path,
+    run: RunTasks,
+    threads: int,
+) -> list[dict[SplitName, int]]:
     """{split: tokens} of each unit."""
     tasks = [
         BuildTask(
             f"{survey.chunk.number:06d}",
-            partial(_encode, survey, cutoff[survey.chunk.source], tokenizer, folder, threads),
+            partial(_encode, config, survey.chunk, cutoff[survey.chunk.source], tokenizer, folder, threads),
             survey.bytes,
         )
         for survey in surveys
     ]
     results = run("encoding", tasks)
-    for survey in surveys:
-        survey.path.unlink(missing_ok=True)
+    groups = groups_of([survey.chunk for survey in surveys])
+    paths = ([cleaned(config, chunk, folder) for chunk in group] for group in groups)
+    run(
+        "clearing", [BuildTask(f"{number:06d}", partial(_remove, some), len(some)) for number, some in enumerate(paths)]
+    )
     return results
 
 
-def _encode(survey: Survey, cutoff: int, tokenizer_path: Path, folder: Path, threads: int) -> dict[SplitName, int]:
+def _encode(
+    config: BuildConfig, chunk: InputChunk, cutoff: int, tokenizer_path: Path, folder: Path, threads: int
+) -> dict[SplitName, int]:
+    remove_spent(config, chunk, folder)
     tokenizer = _tokenizer(tokenizer_path)
     dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
-    rows: dict[SplitName, list[tuple[int, ...]]] = {split: [] for split in SPLITS}
-    pieces: dict[SplitName, list[NDArray[Any]]] = {split: [] for split in SPLITS}
-    for batch in batched(read_piece(survey.path, survey.chunk.file.name), _BATCH_CHARACTERS):
+    numbers = {file.name: chunk.first_file + place for place, file in enumerate(chunk.files)}
+    keys: list[int] = []
+    facts: list[tuple[int, ...]] = []
+    pieces: list[NDArray[Any]] = [np.empty(0, dtype)]
+    counts: dict[SplitName, int] = dict.fromkeys(SPLITS, 0)
+    for batch in batched(read_piece(cleaned(config, chunk, folder)), _BATCH_CHARACTERS):
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
         for document in batch:
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
             tokens = np.concatenate(ids).astype(dtype)
-            key = document.key  # a digest of the text, each time
-            held_out = survey.chunk.file.validation or key < cutoff
-            split: SplitName = "validation" if held_out else "train"
+            keys.append(document.key)
+            counts["validation" if chunk.validation or keys[-1] < cutoff else "train"] += len(tokens)
             size = sum(len(text.encode()) for text in document.texts)
             words = sum(len(text.split()) for text in document.texts)
-            rows[split].append((key, 0, len(tokens), document.index, document.part, size, words))
-            pieces[split].append(tokens)
-    for split in SPLITS:
-        index = np.array(rows[split], INDEX)
-        order = np.argsort(index["key"], kind="stable")
-        index = index[order]
-        index["start"] = np.cumsum(index["tokens"]) - index["tokens"]
-        files = EncodedUnit(folder, survey, split)
-        files.index_path.parent.mkdir(exist_ok=True)
-        _save(files.index_path, index)
-        _save(files.tokens_path, np.concatenate([pieces[split][n] for n in order] or [np.empty(0, dtype)]))
-    return {split: sum(map(len, pieces[split])) for split in SPLITS}
+            facts.append((len(tokens), numbers[document.file], document.index, document.part, size, words))
+            pieces.append(tokens)
+    columns = np.array(facts, np.int64).reshape(-1, len(FACTS)).T
+    unsorted = Encoded(np.array(keys, np.uint64), columns, np.concatenate(pieces))
+    del pieces
+    together([unsorted]).save(encoded_unit(chunk.number, folder))
+    return counts
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 @functools.lru_cache(maxsize=1)
@@ -106,8 +146,3 @@ def _tokenizer(path: Path) -> Tokenizer:
 def _place(keys: NDArray[np.uint64], key: int) -> int:
     """How many of the sorted keys are below `key`, which may be 2**64."""
     return len(keys) if key == 2**HASH_BITS else int(np.searchsorted(keys, np.uint64(key)))
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with written(path) as scratch, scratch.open("wb") as file:
-        np.save(file, array)

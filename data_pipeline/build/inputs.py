@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.atomic import written
-from data_pipeline.common.hashing import digest_of, file_sha256
+from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.manifest import FileRecord
 from data_pipeline.dataset.records import FORMAT
 from data_pipeline.errors import DataError
@@ -19,7 +16,9 @@ from data_pipeline.reading.readers import find_inputs, reader_versions
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _BUILD_VERSION = 2  # raise it when equal input and settings would give another dataset
-_DIGESTS = "digests.json"
+_WORK_VERSION = 2  # raise it when what is kept of a stopped build is kept otherwise
+SIZES = ("member_tokens", "shard_tokens")
+"""Settings that only the last stages go by."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Input:
 
     def check_unchanged(self) -> None:
         """Raises DataError when it is not the file any more that was found at the start."""
-        if _state(self.path) != self.state:
+        if state_of(self.path) != self.state:
             raise DataError(f"{self.path} changed while it was read; start again once nothing writes to it.")
 
 
@@ -63,28 +62,6 @@ def find_sources(config: BuildConfig) -> list[InputSource]:
     ]
 
 
-def digests(config: BuildConfig, sources: list[InputSource], folder: Path) -> dict[Path, str]:
-    """sha256 of every file that the build depends on: the sources', and those that steps read.
-
-    What a build that was stopped kept in `folder` is taken from there, for files whose size, time and inode are as they
-    were.
-    """
-    known = _known(folder / _DIGESTS)
-    paths = dict.fromkeys(file.path for source in sources for file in source.inputs)
-    paths |= dict.fromkeys(path for step in config.steps for path in step.files())
-    new = [path for path in paths if known.get(str(path), {}).get("state") != list(_state(path))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # hashing lets other threads run
-        found = dict(zip(new, pool.map(file_sha256, new), strict=True))
-    return {path: found.get(path) or known[str(path)]["sha256"] for path in paths}
-
-
-def keep_digests(sha256: dict[Path, str], folder: Path) -> None:
-    """Writes to `folder` what `digests` found, so that a build that goes on need not read all input again."""
-    kept = {str(path): {"state": _state(path), "sha256": digest} for path, digest in sha256.items()}
-    with written(folder / _DIGESTS) as path:
-        path.write_text(json.dumps(kept))
-
-
 def files_of(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
     """A source's files by their content."""
     return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
@@ -92,6 +69,27 @@ def files_of(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
 
 def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> str:
     """Digest of all that decides what the build makes: settings, files by content, the tokenizer if one is given."""
+    held_out = [[file.validation for file in source.inputs] for source in sources]
+    contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
+    steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
+    given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
+    readers = reader_versions(sha256)  # sha256 has each file that is read
+    versions = [readers] if readers else []  # so that other builds are what they were
+    return digest_of([FORMAT, _BUILD_VERSION, _settings(config), contents, held_out, steps, given, *versions])
+
+
+def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
+    """Digest of all that decides what work is the same, but for the sizes of shards and members: it is cheap, as files
+    stand there by size and time of change."""
+    settings = {name: value for name, value in _settings(config).items() if name not in SIZES}
+    files = [[s.name, s.weight, [[f.name, f.validation, *f.state[:2]] for f in s.inputs]] for s in sources]
+    given = [[[path.name, *state_of(path)[:2]] for path in step.files()] for step in config.steps]
+    steps = [step.model_dump(mode="json", exclude=step.paths) for step in config.steps]
+    readers = reader_versions(path for source in sources for path in (file.path for file in source.inputs))
+    return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, readers])
+
+
+def _settings(config: BuildConfig) -> dict[str, Any]:
     settings = config.model_dump(
         mode="json",
         exclude={
@@ -108,13 +106,7 @@ def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Pa
     )
     if config.tokenizer.path:
         settings["tokenizer"] = load_tokenizer(config.tokenizer.path).identity
-    held_out = [[file.validation for file in source.inputs] for source in sources]
-    contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
-    steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
-    given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
-    readers = reader_versions(sha256)  # sha256 has each file that is read
-    versions = [readers] if readers else []  # so that other builds are what they were
-    return digest_of([FORMAT, _BUILD_VERSION, settings, contents, held_out, steps, given, *versions])
+    return settings
 
 
 def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tuple[Input, ...]:
@@ -123,18 +115,13 @@ def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tu
     if not training:
         raise DataError(f"validation_input names all of the input {patterns}; give other files to train on.")
     found = sorted(training | held_out)
-    folder = os.path.commonpath([path.resolve().parent for path in found])
-    return tuple(Input(p, p.resolve().relative_to(folder).as_posix(), p in held_out, _state(p)) for p in found)
+    resolved = [os.path.realpath(path) for path in found]
+    folder = os.path.commonpath({os.path.dirname(path) for path in resolved})
+    names = [path[len(folder) :].lstrip("/") for path in resolved]
+    return tuple(Input(p, name, p in held_out, state_of(p)) for p, name in zip(found, names, strict=True))
 
 
-def _state(path: Path) -> tuple[int, int, int]:
+def state_of(path: Path) -> tuple[int, int, int]:
+    """(size in bytes, time of change in ns, inode)"""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def _known(path: Path) -> dict[str, Any]:
-    try:
-        known: dict[str, Any] = json.loads(path.read_bytes())
-        return known
-    except FileNotFoundError:
-        return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,47 +15,54 @@ from numpy.typing import NDArray
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
-from data_pipeline.build.units import InputChunk, RunTasks
+from data_pipeline.build.units import InputChunk, RunTasks, documents_of, reading_folder
+from data_pipeline.common.arrays import arrays_in, batched, save
 from data_pipeline.common.atomic import written
 from data_pipeline.common.work import BuildTask
 from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import HASH_BITS, Document, Tally
-from data_pipeline.reading.readers import read_documents
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
 
 KEY_BUCKETS = 2**16
 """Ranges of keys that the survey counts bytes of."""
 
 
-@dataclass(frozen=True)
+_GROUP = 512  # units whose counts one task adds up
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """What is known of one unit's documents when the last step is done with them."""
 
     chunk: InputChunk
-    path: Path
-    """The documents."""
     documents: int
     bytes: int
     least_key: int
     most_key: int
     """Of all keys; 2**64 and -1 where there are no documents."""
-    bytes_by_key: Path
-    """int64 [2, buckets]: those of KEY_BUCKETS (the first bits of a document's key) that have text, its bytes."""
+
+
+@dataclass(frozen=True)
+class GroupSurvey:
+    """What was counted of units that follow each other, of one source, all held out by their files or none."""
+
+    source: str
+    validation: bool
     tallies: dict[str, dict[str, Any]]
     """Of each step, by its index among the steps."""
-    bad: dict[str, Any] | None
-    """What was malformed in its file; None when another unit of the file says so."""
+    bad: dict[str, Any]
+    """What was malformed in their files."""
+    bytes_by_key: Path
+    """int64 [2, buckets]: those of KEY_BUCKETS (the first bits of a document's key) that have text, its bytes."""
 
 
 def clean(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[Survey]:
-    """Runs all steps over all units."""
+    """Runs all steps over all units; leaves their documents in `cleaned`."""
     for index, step in enumerate(config.steps):
         step_folder(folder, index).mkdir(parents=True, exist_ok=True)
-        if tasks := list(step.prepare(step_folder(folder, index))):
-            run(f"{_title(index, step)}-prepare", tasks)
+        for number, tasks in enumerate(step.prepare(step_folder(folder, index))):
+            run(f"{_title(index, step)}-prepare-{number + 1}", tasks)
     segments = _segments(config.steps)
-    tallies: list[dict[str, Any]] = [{} for _ in chunks]
-    bad = [chunk.bad for chunk in chunks]
     results: list[Any] = []
     for number, segment in enumerate(segments):
         title = f"pass-{number + 1}-of-{len(segments)}"
@@ -65,38 +73,71 @@ def clean(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunT
             for s, r in zip(chunks, results or [None] * len(chunks), strict=True)
         ]
         results = run(title, tasks)
-        for all_tallies, result in zip(tallies, results, strict=True):
-            all_tallies.update(result["tallies"])
-        if not number:
-            bad = [result["bad"] or known for result, known in zip(results, bad, strict=True)]
-        for chunk in chunks:
-            if (path := _input(chunk, number, folder)) != chunk.file.path:
-                path.unlink(missing_ok=True)  # read for the last time
         if segment.gathering is not None:
             index = segment.gathering
             units = [
-                Unit(s.number, s.source, s.file.validation, r["documents"], _facts(folder, index, s.number))
+                Unit(s.number, s.source, s.validation, r["documents"], _facts(folder, index, s.number))
                 for s, r in zip(chunks, results, strict=True)
                 if _concerns(config.steps[index], s)
             ]
             decision = config.steps[index]
             assert isinstance(decision, GlobalStep)
             _decide(decision.decide(units, step_folder(folder, index)), _title(index, decision), run)
-    last = len(segments) - 1
     return [
-        Survey(
-            chunk,
-            _output(chunk, last, folder),
-            result["documents"],
-            result["bytes"],
-            result["least_key"],
-            result["most_key"],
-            _by_key(chunk, folder),
-            all_tallies,
-            its_bad,
-        )
-        for chunk, result, all_tallies, its_bad in zip(chunks, results, tallies, bad, strict=True)
+        Survey(chunk, result["documents"], result["bytes"], result["least_key"], result["most_key"])
+        for chunk, result in zip(chunks, results, strict=True)
     ]
+
+
+def cleaned(config: BuildConfig, chunk: InputChunk, folder: Path) -> Path:
+    """A unit's documents after the last step."""
+    return _output(chunk, len(_segments(config.steps)) - 1, folder)
+
+
+def counted(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[GroupSurvey]:
+    """Adds up what the units' passes counted."""
+    last = len(_segments(config.steps)) - 1
+    groups = list(groups_of(chunks))
+    tasks = [
+        BuildTask(f"{number:06d}", partial(_count, [chunk.number for chunk in group], last, number, folder), len(group))
+        for number, group in enumerate(groups)
+    ]
+    return [
+        GroupSurvey(group[0].source, group[0].validation, found["tallies"], found["bad"], _sum_by_key(number, folder))
+        for number, (group, found) in enumerate(zip(groups, run("counting", tasks), strict=True))
+    ]
+
+
+def remove_spent(config: BuildConfig, chunk: InputChunk, folder: Path) -> None:
+    """Removes what the last pass over a unit read: for who reads what it wrote."""
+    _remove_spent(chunk, len(_segments(config.steps)), folder)
+
+
+def _remove_spent(chunk: InputChunk, number: int, folder: Path) -> None:
+    """What the pass before `number` read."""
+    if number and (read := _input(chunk, number - 1, folder)) is not None:
+        read.unlink(missing_ok=True)
+
+
+def groups_of(chunks: list[InputChunk]) -> Iterator[list[InputChunk]]:
+    """Units that follow each other, of one source, all held out by their files or none."""
+    for _, alike in itertools.groupby(chunks, lambda chunk: (chunk.source, chunk.validation)):
+        yield from batched(list(alike), _GROUP)
+
+
+def _count(units: list[int], last: int, number: int, folder: Path) -> dict[str, Any]:
+    """Task: of some units, by number."""
+    bad, tallies, by_key = BadInput(), dict[str, Tally](), np.zeros(KEY_BUCKETS, np.int64)
+    for unit in units:
+        found = json.loads(_tallies(unit, last, folder).read_bytes())
+        bad.add(BadInput.from_dict(found["bad"]))
+        for index, values in found["tallies"].items():
+            tallies.setdefault(index, Tally()).add(Tally.from_dict(values))
+        buckets, sizes = next(arrays_in(bytes_by_key(unit, folder)))
+        by_key[buckets] += sizes
+    buckets = np.flatnonzero(by_key)
+    save(_sum_by_key(number, folder), np.stack([buckets, by_key[buckets]]))
+    return {"bad": bad.to_dict(), "tallies": {index: tally.to_dict() for index, tally in tallies.items()}}
 
 
 @dataclass(frozen=True)
@@ -122,15 +163,14 @@ def _segments(steps: list[Step]) -> list[_Segment]:
 
 
 def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> dict[str, Any]:
-    """Takes one unit through one pass; returns what is to be known of it."""
+    """Takes one unit through one pass; returns what is to be known of it by all. What the pass before read is done
+    with."""
     segment = _segments(config.steps)[number]
+    _remove_spent(chunk, number, folder)
     path = _input(chunk, number, folder)
+    bad = BadInput()
     documents: Iterable[Document]
-    bad = BadInput() if path == chunk.file.path else None
-    if bad is not None:
-        documents = read_documents(path, config, chunk.file.name, bad)
-    else:
-        documents = read_piece(path, chunk.file.name)
+    documents = documents_of(chunk.files, config, bad) if path is None else read_piece(path)
     tallies: dict[int, Tally] = {}
 
     def through(index: int | None, run: Callable[[Any, Iterable[Document], Tally], Iterator[Document]]) -> None:
@@ -157,19 +197,22 @@ def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> 
         documents = gatherer.gather(documents, facts, step_folder(folder, segment.gathering))
     found = _Found(keys=segment.gathering is None)
     write_piece(_output(chunk, number, folder), found.watched(documents))
-    if path == chunk.file.path:
-        chunk.file.check_unchanged()
+    for file in chunk.files if path is None else ():
+        file.check_unchanged()
     if segment.gathering is None:
         buckets = np.flatnonzero(found.bytes_by_key)
-        with written(_by_key(chunk, folder)) as scratch, scratch.open("wb") as file:
-            np.save(file, np.stack([buckets, found.bytes_by_key[buckets]]))
+        save(bytes_by_key(chunk.number, folder), np.stack([buckets, found.bytes_by_key[buckets]]))
+    counts = {"bad": chunk.bad or bad.to_dict(), "tallies": {}}
+    if number:
+        counts = json.loads(_tallies(chunk.number, number - 1, folder).read_bytes())
+    counts["tallies"] |= {str(index): tally.to_dict() for index, tally in tallies.items()}
+    with written(_tallies(chunk.number, number, folder)) as scratch:
+        scratch.write_text(json.dumps(counts))
     return {
         "documents": found.documents,
         "bytes": found.bytes,
         "least_key": found.least_key,
         "most_key": found.most_key,
-        "tallies": {str(index): tally.to_dict() for index, tally in tallies.items()},
-        "bad": None if bad is None else bad.to_dict(),
     }
 
 
@@ -233,13 +276,26 @@ def _facts(folder: Path, index: int, unit: int) -> Path:
     return step_folder(folder, index) / f"facts-{unit:06d}"
 
 
-def _input(chunk: InputChunk, number: int, folder: Path) -> Path:
-    return chunk.path if number == 0 else _output(chunk, number - 1, folder)
+def _input(chunk: InputChunk, number: int, folder: Path) -> Path | None:
+    """None: the input files."""
+    if number:
+        return _output(chunk, number - 1, folder)
+    return None if chunk.piece is None else reading_folder(folder) / chunk.piece
 
 
 def _output(chunk: InputChunk, number: int, folder: Path) -> Path:
     return folder / f"documents-{number + 1}" / f"{chunk.number:06d}{SUFFIX}"
 
 
-def _by_key(chunk: InputChunk, folder: Path) -> Path:
-    return folder / "bytes-by-key" / f"{chunk.number:06d}.npy"
+def bytes_by_key(unit: int, folder: Path) -> Path:
+    """Bytes of a unit's text by bucket of keys, as GroupSurvey.bytes_by_key."""
+    return folder / "bytes-by-key" / f"{unit:06d}"
+
+
+def _sum_by_key(number: int, folder: Path) -> Path:
+    return folder / "bytes-by-key" / f"sum-{number:06d}"
+
+
+def _tallies(unit: int, number: int, folder: Path) -> Path:
+    """Of passes up to `number`."""
+    return folder / f"tallies-{number + 1}" / f"{unit:06d}.json"

@@ -1,6 +1,6 @@
 """Documents on their way through a build, as files: one line of JSON each, compressed by zstd.
 
-A line is [index, part, text ...]; all documents of a file come from one input file.
+A line is [input file, index, part, text ...].
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ def write_piece(path: Path, documents: Iterable[Document]) -> None:
         zstandard.ZstdCompressor(_LEVEL).stream_writer(raw) as file,
     ):
         for document in documents:
+            name = json.dumps(document.file)  # in ASCII: it may hold bytes that are no UTF-8
             line = json.dumps([document.index, document.part, *document.texts], ensure_ascii=False)
-            file.write(line.encode() + b"\n")
+            file.write(f"[{name}, {line[1:]}\n".encode())
 
 
-def read_piece(path: Path, name: str) -> Iterator[Document]:
-    """The documents of a file that `write_piece` wrote, which come from the input file `name`."""
+def read_piece(path: Path) -> Iterator[Document]:
+    """The documents of a file that `write_piece` wrote."""
     with path.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
         for line in io.TextIOWrapper(stream, "utf-8", newline="\n"):
-            index, part, *texts = json.loads(line)
-            yield Document(tuple(texts), name, index, part)
+            file, index, part, *texts = json.loads(line)
+            yield Document(tuple(texts), file, index, part)

@@ -1,12 +1,15 @@
-"""Input files -> units, that one task each works on: the files themselves, or pieces of large and compressed ones."""
+"""Input files -> units, that one task each works on: small files together, or pieces of large and compressed ones.
+
+Documents lie in units as they lie in the files, so what is decided by their order does not depend on the cut.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.inputs import Input, InputSource
@@ -18,45 +21,94 @@ from data_pipeline.reading.readers import packed, read_documents
 
 _PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**25
 _DOCUMENT_BYTES = 256  # that each counts besides its text, as it does in memory
+_UNPACKED = 4  # bytes that a byte of a packed file is taken for
+_MOST_FILES = 2**14  # of a unit
 RunTasks = Callable[[str, list[BuildTask]], list[Any]]
 """Does a stage's tasks: (its name, which is that of its folder too; the tasks) -> their results."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class InputChunk:
-    """A unit: documents that one task works on, all of one input file."""
+    """A unit: documents that one task works on, all of one source and either all held out by their files or none."""
 
     number: int
     source: str
-    file: Input
-    path: Path
-    """What the first pass reads: the file itself, or a piece of it."""
+    validation: bool
+    """Whether its files are held out."""
+    files: tuple[Input, ...]
+    """Those that its documents come from, which follow each other."""
+    first_file: int
+    """Number of the first of them among all input files."""
+    piece: str | None
+    """What the first pass reads: a piece, by its name; None: the files themselves."""
     bytes: int
     bad: dict[str, Any] | None
-    """Of the first piece of a file: what was malformed in all of it, as BadInput.to_dict."""
+    """Of the first piece of its files: what was malformed in all of them, as BadInput.to_dict."""
 
 
 def cut(config: BuildConfig, sources: list[InputSource], folder: Path, run: RunTasks) -> list[InputChunk]:
-    """The units of all sources, in their order: files, or pieces of large ones."""
-    files = [(source, file) for source in sources for file in source.inputs]
+    """The units of all sources, in their order: runs of small files, or pieces of large and of compressed ones."""
     limit = piece_bytes(config, sources)
-    large = [(number, file) for number, (_, file) in enumerate(files) if file.state[0] > limit or packed(file.path)]
+    runs = list(_runs(sources, limit))
+    reading = [number for number, run_ in enumerate(runs) if _is_to_be_cut(run_.files, limit)]
     tasks = [
         BuildTask(
-            f"{number:06d}", partial(_cut, config, file, limit, folder / "reading" / f"{number:06d}"), file.state[0]
+            f"{number:06d}",
+            partial(_cut, config, runs[number].files, limit, reading_folder(folder) / f"{number:06d}"),
+            sum(file.state[0] for file in runs[number].files),
         )
-        for number, file in large
+        for number in reading
     ]
-    pieces = dict(zip((number for number, _ in large), run("reading", tasks), strict=True)) if tasks else {}
+    pieces = dict(zip(reading, run("reading", tasks), strict=True)) if tasks else {}
     found: list[InputChunk] = []
-    for number, (source, file) in enumerate(files):
+
+    def add(of: _Run, piece: str | None, size: int, bad: dict[str, Any] | None) -> None:
+        source, validation, first, files = of
+        found.append(InputChunk(len(found), source, validation, files, first, piece, size, bad))
+
+    for number, of in enumerate(runs):
         if number not in pieces:
-            found.append(InputChunk(len(found), source.name, file, file.path, file.state[0], None))
+            add(of, None, sum(file.state[0] for file in of.files), None)
             continue
         for index, (name, size) in enumerate(pieces[number]["pieces"]):
-            bad = None if index else pieces[number]["bad"]
-            found.append(InputChunk(len(found), source.name, file, folder / "reading" / name, size, bad))
+            add(of, name, size, None if index else pieces[number]["bad"])
     return found
+
+
+def reading_folder(folder: Path) -> Path:
+    """Where pieces of the input lie."""
+    return folder / "reading"
+
+
+class _Run(NamedTuple):
+    """Files that follow each other, of one source, all held out or none."""
+
+    source: str
+    validation: bool
+    first: int
+    files: tuple[Input, ...]
+
+
+def _runs(sources: list[InputSource], limit: int) -> Iterator[_Run]:
+    """Files, small ones together until they have the bytes of a unit."""
+    first = 0
+    for source in sources:
+        held: list[Input] = []
+        size = 0
+        for file in source.inputs:
+            # What is packed may be this much larger.
+            own = file.state[0] * (_UNPACKED if packed(file.path) else 1)
+            if held and (size + own > limit or held[0].validation != file.validation or len(held) == _MOST_FILES):
+                yield _Run(source.name, held[0].validation, first, tuple(held))
+                first, held, size = first + len(held), [], 0
+            held.append(file)
+            size += own
+        yield _Run(source.name, held[0].validation, first, tuple(held))
+        first += len(held)
+
+
+def _is_to_be_cut(files: Sequence[Input], limit: int) -> bool:
+    return files[0].state[0] > limit or any(packed(file.path) for file in files)
 
 
 def piece_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
@@ -67,10 +119,16 @@ def piece_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
     return min(max(whole // _PIECES, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
 
 
-def _cut(config: BuildConfig, file: Input, limit: int, prefix: Path) -> dict[str, Any]:
-    """Writes a file's documents as pieces; returns (name, bytes of text) of each, and what was malformed."""
+def documents_of(files: Sequence[Input], config: BuildConfig, bad: BadInput) -> Iterator[Document]:
+    """The documents of files, one after the other."""
+    for file in files:
+        yield from read_documents(file.path, config, file.name, bad)
+
+
+def _cut(config: BuildConfig, files: Sequence[Input], limit: int, prefix: Path) -> dict[str, Any]:
+    """Writes the documents of files as pieces; returns (name, bytes of text) of each, and what was malformed."""
     bad = BadInput()
-    documents = read_documents(file.path, config, file.name, bad)
+    documents = documents_of(files, config, bad)
     pieces: list[tuple[str, int]] = []
     size = limit
     while size >= limit:
@@ -85,5 +143,6 @@ def _cut(config: BuildConfig, file: Input, limit: int, prefix: Path) -> dict[str
         path = prefix.with_name(f"{prefix.name}-{len(pieces):06d}{SUFFIX}")
         write_piece(path, piece())
         pieces.append((path.name, size))
-    file.check_unchanged()
+    for file in files:
+        file.check_unchanged()
     return {"pieces": pieces, "bad": bad.to_dict()}

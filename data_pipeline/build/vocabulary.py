@@ -14,9 +14,10 @@ import numpy as np
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.inputs import InputSource
-from data_pipeline.build.passes import KEY_BUCKETS, Survey
+from data_pipeline.build.passes import KEY_BUCKETS, GroupSurvey, Survey, bytes_by_key, cleaned
 from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
-from data_pipeline.build.units import RunTasks
+from data_pipeline.build.units import InputChunk, RunTasks
+from data_pipeline.common.arrays import arrays_in
 from data_pipeline.common.atomic import written
 from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
@@ -32,7 +33,7 @@ def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Surve
     found = {}
     for source in sources:
         mine = [survey for survey in surveys if survey.chunk.source == source.name]
-        training = [survey for survey in mine if not survey.chunk.file.validation]
+        training = [survey for survey in mine if not survey.chunk.validation]
         documents = sum(survey.documents for survey in training)
         whose = f"source {source.name}" if source.name else "input"
         after = " after its steps" if config.steps else ""
@@ -40,7 +41,7 @@ def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Surve
             raise DataError(f"The {whose} holds no text{after}; give files with text.")
         cutoff = 0
         if source.has_validation_files:
-            if not any(survey.documents for survey in mine if survey.chunk.file.validation):
+            if not any(survey.documents for survey in mine if survey.chunk.validation):
                 raise DataError(f"The validation_input of the {whose} holds no text{after}; give files with text.")
         else:
             least = min(survey.least_key for survey in training)
@@ -58,6 +59,7 @@ def make_tokenizer(
     config: BuildConfig,
     sources: list[InputSource],
     surveys: list[Survey],
+    groups: list[GroupSurvey],
     cutoff: dict[str, int],
     folder: Path,
     run: RunTasks,
@@ -69,13 +71,14 @@ def make_tokenizer(
         whole = sum(source.weight for source in sources)
         tasks = []
         for source in sources:
-            mine = [s for s in surveys if s.chunk.source == source.name and not s.chunk.file.validation]
+            mine = [s for s in surveys if s.chunk.source == source.name and not s.chunk.validation]
+            sums = [group.bytes_by_key for group in groups if group.source == source.name and not group.validation]
             wanted = max(1, int(settings.training_bytes * source.weight / whole))
-            limit = _limit(mine, cutoff[source.name], wanted)
+            limit = _limit(sums, cutoff[source.name], wanted)
             samples[source.name] = wanted, []
             for survey in mine:
                 path = folder / "sample" / f"{survey.chunk.number:06d}{SUFFIX}"
-                work = partial(_sample, survey, cutoff[source.name], limit, path)
+                work = partial(_sample, config, survey.chunk, folder, cutoff[source.name], limit, path)
                 tasks.append(BuildTask(path.name.removesuffix(SUFFIX), work, survey.bytes))
                 samples[source.name][1].append(path)
         run("sample", tasks)
@@ -83,11 +86,11 @@ def make_tokenizer(
     return folder / str(name)
 
 
-def _limit(surveys: list[Survey], cutoff: int, wanted_bytes: int) -> int:
+def _limit(sums: list[Path], cutoff: int, wanted_bytes: int) -> int:
     """A key below which lie at least the wanted bytes of training text, as far as there are any, and little more."""
     by_key = np.zeros(KEY_BUCKETS, np.int64)
-    for survey in surveys:
-        buckets, sizes = np.load(survey.bytes_by_key)
+    for path in sums:
+        buckets, sizes = next(arrays_in(path))
         by_key[buckets] += sizes
     first = cutoff * KEY_BUCKETS >> HASH_BITS
     by_key[: first + 1] = 0  # its bucket may be held out in part
@@ -97,8 +100,11 @@ def _limit(surveys: list[Survey], cutoff: int, wanted_bytes: int) -> int:
     return limit
 
 
-def _sample(survey: Survey, least_key: int, limit: int, path: Path) -> None:
-    documents = read_piece(survey.path, survey.chunk.file.name)
+def _sample(config: BuildConfig, chunk: InputChunk, folder: Path, least_key: int, limit: int, path: Path) -> None:
+    """Reads the unit only where it may hold a document of the sample, as few units of a crawl do."""
+    buckets, _ = next(arrays_in(bytes_by_key(chunk.number, folder)))
+    first, end = (np.searchsorted(buckets, key * KEY_BUCKETS >> HASH_BITS) for key in (least_key, limit))
+    documents = read_piece(cleaned(config, chunk, folder)) if first < end else ()
     write_piece(path, (document for document in documents if least_key <= document.key < limit))
 
 
@@ -116,7 +122,7 @@ def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folde
 
 def _chosen(paths: list[Path], wanted_bytes: int) -> Iterator[str]:
     """Texts of the documents of smallest key, up to `wanted_bytes` of them."""
-    documents = [document for path in paths for document in read_piece(path, "")]
+    documents = [document for path in paths for document in read_piece(path)]
     held_bytes = 0
     for document in sorted(documents, key=_by_key):
         held_bytes += len(document.utf8)

@@ -1,41 +1,90 @@
 """Arrays in a file, one after the other, read through a memory map: what large facts about documents are kept in.
 
-Each is written as numpy writes it (.npy), so a file of them is only read where it is looked at.
+Before each stand 32 bytes: its type as numpy writes it, how many axes it has (one or two), and their lengths. numpy's
+own header says as much, in a text that takes a hundred times as long to read, and files of a few records are many here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.common.atomic import written
+
 Positions = NDArray[np.int64]
 """Numbers of documents (or of other items) among all of them, from 0."""
+Item = TypeVar("Item")
+_HEADER = struct.Struct("<8sqqq")
 
 
 def append(file: IO[bytes], array: NDArray[Any]) -> None:
-    """Writes `array` at the end of an open file."""
-    np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    """Writes `array`, of one or two axes, at the end of an open file."""
+    array = np.ascontiguousarray(array)
+    first, second = (*array.shape, 1)[:2]
+    file.write(_HEADER.pack(array.dtype.str.encode(), array.ndim, first, second))
+    file.write(array.data)
+    file.write(bytes(-array.nbytes % 8))  # so that what follows is aligned
 
 
 def arrays_in(path: Path) -> Iterator[NDArray[Any]]:
     """The arrays of a file that `append` wrote, read-only. Each is mapped by itself, so that letting go of it frees the
     memory that its pages took."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        while file.tell() < size:
-            assert np.lib.format.read_magic(file) == (1, 0)
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-            assert not fortran
-            begin, count = file.tell(), int(np.prod(shape))
+    file = os.open(path, os.O_RDONLY)
+    try:
+        size, place = os.fstat(file).st_size, 0
+        while place < size:
+            name, axes, first, second = _HEADER.unpack(os.pread(file, _HEADER.size, place))
+            if first < 0 or second < 0:
+                raise ValueError(f"{path} holds no arrays")
+            dtype = np.dtype(name.rstrip(b"\0").decode())
+            shape, count = ((first,), first) if axes == 1 else ((first, second), first * second)
+            place += _HEADER.size
             if count:
-                yield np.memmap(path, dtype, "r", begin, shape).view(np.ndarray)
+                before = place % mmap.ALLOCATIONGRANULARITY
+                mapped = mmap.mmap(
+                    file, before + count * dtype.itemsize, offset=place - before, access=mmap.ACCESS_READ
+                )
+                yield np.frombuffer(mapped, dtype, count, before).reshape(shape)
+                del mapped
             else:  # which can't be mapped
                 yield np.zeros(shape, dtype)
-            file.seek(begin + count * dtype.itemsize)
+            place += count * dtype.itemsize
+            place += -place % 8
+    finally:
+        os.close(file)
+
+
+def save(path: Path, *arrays: NDArray[Any]) -> None:
+    """A file of these arrays, which appears once it is whole."""
+    with written(path) as scratch, scratch.open("wb") as file:
+        for array in arrays:
+            append(file, array)
+
+
+class TextTable:
+    """Texts in a file, each read by its number alone: names of files, say."""
+
+    def __init__(self, path: Path) -> None:
+        """Of what `write` wrote."""
+        self._borders, self._bytes = arrays_in(path)
+
+    @staticmethod
+    def write(path: Path, texts: Sequence[str]) -> None:
+        """The file appears once it is whole."""
+        encoded = [os.fsencode(text) for text in texts]
+        borders = np.concatenate([[0], np.cumsum([len(text) for text in encoded], dtype=np.int64)])
+        save(path, borders.astype(np.int64), np.frombuffer(b"".join(encoded), np.uint8))
+
+    def __getitem__(self, number: int) -> str:
+        begin, end = self._borders[number : number + 2].tolist()
+        return os.fsdecode(self._bytes[begin:end].tobytes())
 
 
 def unique_pairs(first: Positions, second: Positions) -> NDArray[np.int64]:
@@ -51,3 +100,9 @@ def pieces(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
     """Slices of at most `size` along the last axis."""
     for begin in range(0, array.shape[-1], size):
         yield array[..., begin : begin + size]
+
+
+def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    """Runs of at most `size`: itertools.batched, which Python has from 3.12 on."""
+    for begin in range(0, len(items), size):
+        yield items[begin : begin + size]

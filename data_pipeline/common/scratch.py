@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from data_pipeline.common.locks import FileLock, try_lock
 from data_pipeline.errors import DataError
 
 _LOCK, _IDENTITY = "lock", "identity"
+_HALF_EMPTIED = "half emptied"  # no ending
 _TRIES, _WAIT_S = 50, 0.1
 
 
@@ -24,20 +25,25 @@ def scratch_of(output: Path) -> Path:
 
 
 @contextmanager
-def at_work(output: Path, identity: str) -> Iterator[Path]:
+def at_work(output: Path, identity: str, ending: str = "", of_ending: Sequence[str] = ()) -> Iterator[Path]:
     """The folder with what earlier or other commands of the same `identity` have done; what others left is removed.
+    Where theirs was the same but for the `ending`, that is only what is called as `of_ending` says.
 
-    Raises DataError when a command of another identity is at work in it.
+    Raises DataError when a command of another identity or ending is at work in it.
     """
     folder = scratch_of(output)
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, shared=True) as lock:
             if lock is not None:
-                mine = _identity(folder) == identity
+                found, whole = _identity(folder), f"{identity}\n{ending}"
+                mine = found == whole
                 if not mine and lock.try_exclusive():  # where that fails, the shared lock is lost: once more
-                    _empty(folder)
-                    (folder / _IDENTITY).write_text(identity)
+                    same = found is not None and found.startswith(f"{identity}\n")
+                    if same:
+                        (folder / _IDENTITY).write_text(f"{identity}\n{_HALF_EMPTIED}")
+                    _empty(folder, of_ending if same else None)
+                    (folder / _IDENTITY).write_text(whole)
                     lock.make_shared()
                     mine = True
                 if mine:
@@ -81,10 +87,12 @@ def _identity(folder: Path) -> str | None:
         return None
 
 
-def _empty(folder: Path) -> None:
-    (folder / _IDENTITY).unlink(missing_ok=True)  # first: what is half emptied is nobody's
-    for path in folder.iterdir():
-        if path.name == _LOCK:
+def _empty(folder: Path, names: Sequence[str] | None = None) -> None:
+    """Removes all but the lock, or what has one of the `names`."""
+    if names is None:
+        (folder / _IDENTITY).unlink(missing_ok=True)  # first: what is half emptied is nobody's
+    for path in list(folder.iterdir()):
+        if path.name == _LOCK or (names is not None and path.name not in names):
             continue
         if path.is_dir():
             shutil.rmtree(path)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.manifest import (
     DatasetManifest,
     FileRecord,
-    Member,
-    Shard,
     SplitName,
     TokenizerRecord,
 )
 from data_pipeline.dataset.member_headers import read_records, read_starts
 from data_pipeline.dataset.remote import RemoteTokens, fetch_directory
+from data_pipeline.dataset.shard import Member, Shard
+from data_pipeline.dataset.shard_table import ShardTable
 from data_pipeline.dataset.shards import npy_vector
 from data_pipeline.dataset.storage import Storage, local_path
 from data_pipeline.dataset.token_stream import LocalTokens, TokenStream
@@ -73,9 +74,8 @@ class Dataset:
             self.manifest, self.directory = fetch_directory(self._storage, cache)
         else:
             self.manifest, self.directory = DatasetManifest.load(path), path
-            allow_open_files()  # each shard is mapped
-            for shard in self._all_shards():
-                _check_file(path / shard.file, shard.bytes)
+            allow_open_files()  # shards are mapped
+            states = _checked_shards(path, [ShardTable.of(split.shards) for split in self.manifest.splits.values()])
         _check_file(self.directory / self.manifest.unigram.file, self.manifest.unigram.bytes)
         self._streams: dict[SplitName, TokenStream] = {}
         for name, split in self.manifest.splits.items():
@@ -83,7 +83,7 @@ class Dataset:
                 assert cache is not None
                 self._streams[name] = RemoteTokens(self.manifest, split, self._storage, cache)
             else:
-                self._streams[name] = LocalTokens(self.manifest, split, self.directory)
+                self._streams[name] = LocalTokens(self.manifest, split, self.directory, states)
 
     @property
     def identity(self) -> str:
@@ -173,18 +173,20 @@ class Dataset:
                 f"tokens {start}..{start + tokens} lie outside the stream of {self.num_tokens(split)}, or are none."
             )
         found: list[DocumentSpan] = []
-        end, begin = start + tokens, 0
-        for n, shard in enumerate(self.manifest.splits[split].shards):
-            if begin < end and start < begin + shard.tokens:
-                firsts = begin + np.cumsum([0, *(member.tokens for member in shard.members)])
-                chosen = np.flatnonzero((firsts[:-1] < end) & (start < firsts[1:])).tolist()
-                for number, head in zip(chosen, self._streams[split].heads(n, chosen), strict=True):
-                    starts = firsts[number] + read_starts(head, shard.members[number], self._where(shard))
-                    records = self._records(head, shard, len(starts))
-                    ends = np.append(starts[1:], firsts[number + 1])
-                    for index in np.flatnonzero((starts < end) & (start < ends)).tolist():
-                        found.append(DocumentSpan(records[index], int(starts[index]), int(ends[index] - starts[index])))
-            begin += shard.tokens
+        end, shards = start + tokens, self.manifest.splits[split].shards
+        table = ShardTable.of(shards)
+        borders = np.concatenate([[0], np.cumsum(table.sizes[2])])
+        first, last = np.searchsorted(borders, [start, end - 1], side="right") - 1
+        for n in range(int(first), int(last) + 1):
+            shard, members = shards[n], slice(*table.firsts[n : n + 2].tolist())
+            firsts = borders[n] + np.concatenate([[0], np.cumsum(table.tokens[members])])
+            chosen = np.flatnonzero((firsts[:-1] < end) & (start < firsts[1:])).tolist()
+            for number, head in zip(chosen, self._streams[split].heads(n, chosen), strict=True):
+                starts = firsts[number] + read_starts(head, shard.members[number], self._where(shard))
+                records = self._records(head, shard, len(starts))
+                ends = np.append(starts[1:], firsts[number + 1])
+                for index in np.flatnonzero((starts < end) & (start < ends)).tolist():
+                    found.append(DocumentSpan(records[index], int(starts[index]), int(ends[index] - starts[index])))
         return found
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
@@ -242,6 +244,21 @@ class Dataset:
 
     def _all_shards(self) -> list[Shard]:
         return [shard for split in self.manifest.splits.values() for shard in split.shards]
+
+
+def _checked_shards(directory: Path, tables: Sequence[ShardTable]) -> dict[str, os.stat_result]:
+    """The state of each shard by name, from one listing. Raises DataError as `_check_file`."""
+    try:
+        with os.scandir(directory) as entries:
+            files = {entry.name: entry.stat() for entry in entries if entry.is_file() and not entry.is_symlink()}
+    except OSError as error:
+        raise DataError(f"{directory} can't be read ({error.strerror}); mend its permissions.") from error
+    for table in tables:
+        for name, size in zip(table.names, table.bytes.tolist(), strict=True):
+            if name not in files or files[name].st_size != size:
+                _check_file(directory / name, size)  # says what is wrong, if it is not just a link to here
+                files[name] = os.stat(directory / name)
+    return files
 
 
 def _check_file(path: Path, expected_bytes: int | None = None) -> None:

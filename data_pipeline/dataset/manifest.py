@@ -1,14 +1,19 @@
-"""manifest.json: what a dataset directory holds, where each span of tokens lies, and digests that prove it."""
+"""manifest.json: what a dataset directory holds, where each span of tokens lies, and digests that prove it.
+
+Of few members of shards (`LISTED_MEMBERS`) it lists each: format 1. Of more they are in `SHARDS`, as columns: format 2,
+which has no limit worth the name and opens in a second at 100,000 shards.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, ConfigDict, Field, ValidationError, model_validator
 
-from data_pipeline.common.hashing import digest_of
+from data_pipeline.common.hashing import digest_of, file_sha256
 from data_pipeline.dataset.records import (
     FORMAT,
     Name,
@@ -18,70 +23,32 @@ from data_pipeline.dataset.records import (
     record_bytes,
     save_record,
 )
+from data_pipeline.dataset.shard import Bytes, Count, Sha256, Shard
+from data_pipeline.dataset.shard_table import ShardTable, load_tables, save_tables
 from data_pipeline.errors import DataError
 
-MANIFEST = "manifest.json"
+MANIFEST, SHARDS = "manifest.json", "shards.table"
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
-_MOST_BYTES, _MOST_TOKENS = 2**50, 2**50  # sums of them stay far within 64 bits
-_BLOCK_BYTES = 512  # that a tar is made of
-
-Bytes = Annotated[int, Field(ge=0, le=_MOST_BYTES)]
-Count = Annotated[int, Field(ge=0, le=_MOST_TOKENS)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Member(StrictRecord):
-    """One span of the token stream inside a shard."""
-
-    offset: Bytes = Field(description="bytes from the start of the shard to the first token")
-    tokens: int = Field(gt=0, le=2**31, description="read and fetched as a whole where it is needed")
-    # Older manifests have neither: such datasets can be read only where they lie.
-    sha256: Sha256 | None = Field(default=None, description="of the tokens' bytes")
-    head_sha256: Sha256 | None = Field(
-        default=None, description="of the bytes since the tokens before: the documents' records and starts"
-    )
-
-
-class Shard(StrictRecord):
-    """One tar file."""
-
-    file: Name
-    sha256: Sha256
-    bytes: Bytes
-    documents: Count
-    tokens: Count
-    members: tuple[Member, ...] = Field(min_length=1)
-
-    def head(self, number: int, itemsize: int) -> tuple[int, int]:
-        """(first, last + 1) byte of what lies before the tokens of member `number`, after those of the one before."""
-        member = self.members[number]
-        if number == 0:
-            return 0, member.offset
-        before = self.members[number - 1]
-        end = before.offset + before.tokens * itemsize
-        return -(-end // _BLOCK_BYTES) * _BLOCK_BYTES, member.offset
-
-    @model_validator(mode="after")
-    def _sums_up(self) -> Self:
-        if self.tokens != sum(member.tokens for member in self.members):
-            raise ValueError(f"{self.file} has another number of tokens than its members together")
-        return self
+LISTED_MEMBERS = 2**15
+"""Members of shards that a manifest lists itself. Of more, it is of format 2: they are in a file beside it."""
 
 
 class Split(StrictRecord):
     """One split's stream of tokens, in the order of its shards; every document is followed by an end of text."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
     documents: Count
     tokens: Count = Field(description="tokens, ends of text included")
     text_bytes: Count = Field(description="bytes of the documents in UTF-8")
     words: Count = Field(description="words of the documents, split at white space")
-    shards: tuple[Shard, ...]
+    shards: ShardTable | tuple[Shard, ...]
 
     @model_validator(mode="after")
     def _sums_up(self) -> Self:
-        for name in ("documents", "tokens"):
-            if getattr(self, name) != sum(getattr(shard, name) for shard in self.shards):
+        _, documents, tokens = ShardTable.of(self.shards).sizes.sum(axis=1).tolist()
+        for name, found in (("documents", documents), ("tokens", tokens)):
+            if getattr(self, name) != found:
                 raise ValueError(f"it has another number of {name} than its shards together")
         return self
 
@@ -121,7 +88,7 @@ class BuildRecord(StrictRecord):
 class DatasetManifest(StrictRecord):
     """Everything about a dataset but its tokens."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1, 2] = FORMAT
     identity: str = Field(description="digest of tokenizer and tokens: equal exactly when the streams are equal")
     dtype: Literal["uint16", "uint32"]
     tokenizer: TokenizerRecord
@@ -131,49 +98,59 @@ class DatasetManifest(StrictRecord):
     report: FileRecord | None = Field(
         default=None, description="what the steps of the build saw, kept and dropped, as .json"
     )
+    shards: FileRecord | None = Field(default=None, description="format 2: where the shards of the splits are listed")
     pairs: bool = Field(default=False, description="each document is two texts, both followed by an end of text")
 
     @property
     def small_files(self) -> tuple[TokenizerRecord | FileRecord, ...]:
         """All but the shards."""
-        return (self.tokenizer, self.unigram, *((self.report,) if self.report is not None else ()))
+        return (self.tokenizer, self.unigram, *(one for one in (self.report, self.shards) if one is not None))
 
     @property
     def itemsize(self) -> int:
         """Bytes of a token."""
         return np.dtype(self.dtype).itemsize
 
+    def listed_apart(self, directory: Path) -> DatasetManifest:
+        """It, of format 2 if it has many shards: they are then in a file of `directory`, which this writes."""
+        tables = [ShardTable.of(self.splits[name].shards) for name in SPLITS]
+        if sum(len(table.offsets) for table in tables) <= LISTED_MEMBERS:
+            listed = {name: self.splits[name].model_copy(update={"shards": tuple(self.splits[name].shards)})
+                      for name in SPLITS}  # fmt: skip
+            return self.model_copy(update={"splits": listed})
+        save_tables(directory / SHARDS, tables)
+        record = FileRecord(
+            file=SHARDS, bytes=(directory / SHARDS).stat().st_size, sha256=file_sha256(directory / SHARDS)
+        )
+        splits = {name: self.splits[name].model_copy(update={"shards": table})
+                  for name, table in zip(SPLITS, tables, strict=True)}  # fmt: skip
+        return self.model_copy(update={"format": 2, "shards": record, "splits": splits})
+
     def save(self, directory: Path) -> None:
         """Write manifest.json, the same bytes for the same content."""
-        save_record(self, directory / MANIFEST)
+        apart = {"splits": {"__all__": {"shards"}}} if self.format == 2 else {"shards"}
+        save_record(self.model_dump(exclude=apart), directory / MANIFEST)
 
     @classmethod
     def load(cls, directory: Path) -> DatasetManifest:
         """Read and check manifest.json. Raises DataError when it is missing, damaged or of another format."""
         path = directory / MANIFEST
-        return cls.parse(record_bytes(path), str(path))
+        return cls.parse(record_bytes(path), str(path), lambda record: directory / record.file)
 
     @classmethod
-    def parse(cls, content: bytes, path: str) -> DatasetManifest:
-        """Check the bytes of a manifest.json, which errors call `path`. Raises DataError as `load` does."""
-        manifest, intact = parse_record(cls, content, path)
+    def parse(cls, content: bytes, path: str, fetched: Callable[[FileRecord], Path]) -> DatasetManifest:
+        """Check the bytes of a manifest.json, which errors call `path`; `fetched` says where a file beside it can be
+        read. Raises DataError as `load` does."""
+        manifest, intact = parse_record(cls, content, path, (1, 2), lambda values: _complete(values, path, fetched))
+        tables = {name: ShardTable.of(split.shards) for name, split in manifest.splits.items()}
         if manifest.identity != stream_identity(manifest.tokenizer.identity, manifest.dtype, manifest.splits):
             raise DataError(f"{path} was changed by hand: its identity isn't that of its shards; build it again.")
-        manifest._check_offsets(path)
+        for table in tables.values():
+            if (name := table.misplaced(manifest.itemsize)) is not None:
+                raise DataError(f"{path} places tokens outside {name}, or over others; build it again.")
         if not intact:
             raise DataError(f"{path} was changed by hand: its checksum isn't that of its content; build it again.")
         return manifest
-
-    def _check_offsets(self, path: str) -> None:
-        """Raises DataError unless every member's tokens lie in its shard, in order and apart."""
-        for split in self.splits.values():
-            for shard in split.shards:
-                heads = [shard.head(number, self.itemsize) for number in range(len(shard.members))]
-                ends = [member.offset + member.tokens * self.itemsize for member in shard.members]
-                if any(begin > end or end % self.itemsize for begin, end in heads) or any(
-                    end > shard.bytes for end in ends
-                ):
-                    raise DataError(f"{path} places tokens outside {shard.file}, or over others; build it again.")
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -189,5 +166,31 @@ class DatasetManifest(StrictRecord):
 
 def stream_identity(tokenizer: str, dtype: str, splits: dict[SplitName, Split]) -> str:
     """Digest of the tokenizer's identity and of the shards of every split, in order."""
-    shards = {name: [shard.sha256 for shard in splits[name].shards] for name in SPLITS if name in splits}
+    shards = {
+        name: [row.tobytes().hex() for row in ShardTable.of(splits[name].shards).sha256]
+        for name in SPLITS
+        if name in splits
+    }
     return digest_of({"tokenizer": tokenizer, "dtype": dtype, "shards": shards})
+
+
+def _complete(values: dict[str, Any], path: str, fetched: Callable[[FileRecord], Path]) -> None:
+    """Puts the shards of a manifest of format 2 into its `values`. Raises DataError when they are not what it says."""
+    if values.get("format") != 2:
+        return
+    splits = values.get("splits")
+    try:
+        record = FileRecord.model_validate(values.get("shards"))
+        plain_name(record.file)
+        if not isinstance(splits, dict) or set(splits) != set(SPLITS):
+            raise ValueError("it has other splits than a dataset")
+        where = fetched(record)
+        if where.stat().st_size != record.bytes or file_sha256(where) != record.sha256:
+            raise ValueError(f"{record.file} is not the file that it was written with")
+        for name, table in zip(SPLITS, load_tables(where, len(SPLITS)), strict=True):
+            splits[name]["shards"] = table
+    except (ValidationError, ValueError, TypeError, OSError) as error:
+        what = error.errors(include_input=False)[0]["msg"] if isinstance(error, ValidationError) else error
+        raise DataError(
+            f"{path} lists its shards in a file that can't be used ({what}); copy it again, or build it again."
+        ) from error

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.manifest import Member
+from data_pipeline.dataset.shard import Member
 from data_pipeline.dataset.shards import npy_vector
 from data_pipeline.errors import DataError
 

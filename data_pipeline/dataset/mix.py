@@ -30,7 +30,7 @@ class Mix(StrictRecord):
 
     def save(self, directory: Path) -> None:
         """Write mix.json, the same bytes for the same content."""
-        save_record(self, directory / MIX)
+        save_record(self.model_dump(), directory / MIX)
 
     @classmethod
     def load(cls, directory: Path) -> Mix:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -16,7 +17,8 @@ from data_pipeline.errors import DataError
 FORMAT: Literal[1] = 1
 _CHECKSUM = "checksum"
 LIMIT_BYTES = 2**28
-"""Of a manifest: a terabyte of tokens in members of two megabytes takes about half of it."""
+"""Of a manifest, which lists the members of shards itself only where they are few; what it has most of is input files,
+of 100 bytes or so each."""
 
 _NAME_ONE = "name a directory that `pretrain data build` wrote, or build it again."
 
@@ -41,13 +43,13 @@ class StrictRecord(BaseModel):
 Record = TypeVar("Record", bound=BaseModel)
 
 
-def save_record(record: BaseModel, path: Path) -> None:
-    """Write a record and its checksum, the same bytes for the same content."""
-    values = json.loads(json.dumps(record.model_dump()))  # as they will be read
+def save_record(values: dict[str, Any], path: Path) -> None:
+    """Write a record's values and their checksum, the same bytes for the same content."""
+    values = json.loads(json.dumps(values))  # as they will be read
     values[_CHECKSUM] = digest_of(values)
     content = json.dumps(values, indent=1, sort_keys=True) + "\n"
     if len(content) > LIMIT_BYTES:
-        raise DataError(f"{path} would have more than {LIMIT_BYTES:,} bytes; build with larger member_tokens.")
+        raise DataError(f"{path} would have more than {LIMIT_BYTES:,} bytes; build from fewer and larger input files.")
     path.write_text(content)
 
 
@@ -71,8 +73,15 @@ def record_bytes(path: Path) -> bytes:
         raise DataError(f"{path} can't be read ({error}); mend that, or {_NAME_ONE}") from error
 
 
-def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record, bool]:
-    """(the record, whether its checksum is right). Raises DataError for what is none, of this format."""
+def parse_record(
+    kind: type[Record],
+    content: bytes,
+    path: str,
+    formats: tuple[int, ...] = (FORMAT,),
+    complete: Callable[[dict[str, Any]], None] = lambda values: None,
+) -> tuple[Record, bool]:
+    """(the record, whether its checksum is right). `complete` adds to its values what is kept elsewhere. Raises
+    DataError for what is none, of these formats."""
     if len(content) > LIMIT_BYTES:
         raise _too_large(path)
     try:
@@ -85,9 +94,12 @@ def parse_record(kind: type[Record], content: bytes, path: str) -> tuple[Record,
     if not isinstance(values, dict):
         raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; {_NAME_ONE}")
     version = values.get("format")
-    if version != FORMAT:
+    if isinstance(version, bool) or version not in formats:
         known = str(version)[:20] if isinstance(version, int) else "unknown"
-        raise DataError(f"{path} is of format {known}, this program reads {FORMAT}; {_NAME_ONE}")
+        raise DataError(
+            f"{path} is of format {known}, this program reads {' and '.join(map(str, formats))}; {_NAME_ONE}"
+        )
+    complete(values)
     try:
         return kind.model_validate(values), checksum in (None, actual)
     except ValidationError as error:

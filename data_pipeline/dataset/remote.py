@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.dataset.cache import Cache
-from data_pipeline.dataset.manifest import MANIFEST, DatasetManifest, Member, Shard, Split
+from data_pipeline.dataset.manifest import MANIFEST, DatasetManifest, FileRecord, Split
 from data_pipeline.dataset.records import LIMIT_BYTES
+from data_pipeline.dataset.shard import Member, Shard
+from data_pipeline.dataset.shard_table import ShardTable
 from data_pipeline.dataset.storage import Storage
 from data_pipeline.dataset.token_stream import TokenStream, not_of_vocabulary
 from data_pipeline.errors import DataError
@@ -32,19 +34,25 @@ def fetch_directory(storage: Storage, cache: Cache) -> tuple[DatasetManifest, Pa
     Raises DataError when one can't be had or is not what the manifest says.
     """
     content = storage.read_all(MANIFEST, LIMIT_BYTES)
-    manifest = DatasetManifest.parse(content, storage.name(MANIFEST))
-    for shard in (shard for split in manifest.splits.values() for shard in split.shards):
-        if any(member.sha256 is None or member.head_sha256 is None for member in shard.members):
-            raise DataError(
-                f"{storage.name(MANIFEST)} has no checksums of members, as it was written before they were; copy the "
-                "dataset to a local directory, or build it again and upload it."
-            )
 
     def checked(file: str, sha256: str) -> bytes:
         data = storage.read_all(file, _SMALL_FILE_BYTES)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise _other_bytes(storage.name(file))
         return data
+
+    def fetched(table: FileRecord) -> Path:
+        folder = cache.folder_of(table.sha256, {table.file: partial(checked, table.file, table.sha256)})
+        return folder / table.file
+
+    manifest = DatasetManifest.parse(content, storage.name(MANIFEST), fetched)
+    for split in manifest.splits.values():
+        table = ShardTable.of(split.shards)
+        if len(table.digests) < len(table.offsets):
+            raise DataError(
+                f"{storage.name(MANIFEST)} has no checksums of members, as it was written before they were; copy the "
+                "dataset to a local directory, or build it again and upload it."
+            )
 
     folder = cache.folder_of(
         hashlib.sha256(content).hexdigest(),
@@ -62,7 +70,7 @@ class RemoteTokens(TokenStream):
     def __init__(self, manifest: DatasetManifest, split: Split, storage: Storage, cache: Cache) -> None:
         super().__init__(manifest, split)
         self._storage, self._cache = storage, cache
-        self._number = np.concatenate([np.arange(len(shard.members)) for shard in split.shards])
+        self._number = np.arange(len(self._ends)) - self._table.firsts[self._shard_of]
         """[members] index of each in its shard."""
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.manifest import Member, Shard
+from data_pipeline.dataset.shard import Member, Shard
 
 _TAR_BLOCK_BYTES = 512
 

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.common.limits import most_open_files
 from data_pipeline.dataset.manifest import DatasetManifest, Split
+from data_pipeline.dataset.shard_table import ShardTable
 from data_pipeline.errors import DataError
 
 _LOOK_EVERY_S = 1.0
@@ -29,10 +34,10 @@ class TokenStream(ABC):
         self._split, self._itemsize = split, manifest.itemsize
         self._vocabulary = manifest.tokenizer.vocabulary
         self._dtype = np.dtype(manifest.dtype).newbyteorder("<")
-        members = [(n, member) for n, shard in enumerate(split.shards) for member in shard.members]
-        self._ends = np.cumsum([member.tokens for _, member in members], dtype=np.int64)
-        self._begins = self._ends - np.array([member.tokens for _, member in members], np.int64)
-        self._shard_of = np.array([n for n, _ in members], np.int64)
+        self._table = ShardTable.of(split.shards)
+        self._ends = np.cumsum(self._table.tokens)
+        self._begins = self._ends - self._table.tokens
+        self._shard_of = self._table.shard_of
 
     @abstractmethod
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
@@ -54,7 +59,8 @@ class TokenStream(ABC):
 
 
 class LocalTokens(TokenStream):
-    """Of a directory on this machine: shards are mapped, and a window is one copy.
+    """Of a directory on this machine: shards are mapped when they are first read, and a window is one copy. A quarter
+    of the files that a process may have open are the most that stay so.
 
     A mapped file that gets shorter ends the process without a word (SIGBUS), and one that is written over gives other
     tokens. So the size of a shard is asked for before each read, and every second whether its name still leads to the
@@ -62,29 +68,21 @@ class LocalTokens(TokenStream):
     network file system what its attribute cache hides for some seconds.
     """
 
-    def __init__(self, manifest: DatasetManifest, split: Split, directory: Path) -> None:
-        """Raises DataError when a shard can't be opened."""
+    def __init__(
+        self, manifest: DatasetManifest, split: Split, directory: Path, states: Mapping[str, os.stat_result]
+    ) -> None:
+        """`states` are those of the shards, by name, when the dataset was opened."""
         super().__init__(manifest, split)
-        members = [member for shard in split.shards for member in shard.members]
-        first = np.array([member.offset // self._itemsize for member in members], np.int64)
-        self._shift = first - self._begins
+        self._shift = self._table.offsets // self._itemsize - self._begins
         """[members] position in its shard, in tokens, minus position in the stream."""
-        self._paths = [str(directory / shard.file) for shard in split.shards]
-        self._files: list[mmap.mmap] = []
-        self._maps: list[NDArray[Any]] = []
-        self._states: list[tuple[int, int, int, int]] = []
-        self._sizes = [shard.bytes for shard in split.shards]
-        self._next_look = [0.0] * len(split.shards)
-        for path, shard in zip(self._paths, split.shards, strict=True):
-            try:
-                with open(path, "rb") as file:
-                    self._states.append(_state(os.fstat(file.fileno())))
-                    self._files.append(mmap.mmap(file.fileno(), shard.bytes, access=mmap.ACCESS_READ))
-                self._maps.append(np.frombuffer(self._files[-1], self._dtype, shard.bytes // self._itemsize))
-            except (OSError, ValueError) as error:
-                raise DataError(
-                    f"{path} can't be read ({error}); copy it again, or build the dataset again."
-                ) from error
+        self._directory, self._names = f"{directory}{os.sep}", self._table.names
+        self._sizes = self._table.bytes.tolist()
+        self._states = np.array([_state(states[name]) for name in self._names], np.int64).reshape(-1, 4)
+        self._open: list[_OpenShard | None] = [None] * len(self._names)
+        self._opened: deque[int] = deque()
+        """Numbers of shards that are open, the one first that was opened first."""
+        self._most = most_open_files() // 4
+        self._lock = threading.Lock()
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """One gather and one cast where most windows are of one shard; row by row where they are of many."""
@@ -104,37 +102,36 @@ class LocalTokens(TokenStream):
             left = np.flatnonzero(~mine)
         else:
             out, left = np.empty((len(starts), length), np.int64), np.arange(len(starts))
-        for n in set(shard[left].tolist()):
-            self._check(n)
         rows = zip(left.tolist(), *(values[left].tolist() for values in (inside, shard, offsets)), strict=True)
         for row, whole, n, offset in rows:
-            out[row] = self._maps[n][offset : offset + length] if whole else self._across(int(starts[row]), length)
+            tokens = self._shard(n).tokens if whole else ()
+            out[row] = tokens[offset : offset + length] if whole else self._across(int(starts[row]), length)
         return out
 
     def check_vocabulary(self, number: int) -> None:
         """Raises DataError when a token of a shard is none of the vocabulary. Reads all of them."""
-        self._check(number)
-        for member in self._split.shards[number].members:
-            first = member.offset // self._itemsize
-            if self._maps[number][first : first + member.tokens].max() >= self._vocabulary:
-                raise not_of_vocabulary(self._paths[number], self._vocabulary)
+        tokens, members = self._shard(number).tokens, range(*self._table.firsts[number : number + 2].tolist())
+        for member in members:
+            first = int(self._table.offsets[member]) // self._itemsize
+            if tokens[first : first + int(self._table.tokens[member])].max() >= self._vocabulary:
+                raise not_of_vocabulary(self._path(number), self._vocabulary)
 
     def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
         """Read from the file."""
-        self._check(shard)
+        self._shard(shard)
+        record = self._split.shards[shard]
         try:
-            with open(self._paths[shard], "rb") as file:
+            with open(self._path(shard), "rb") as file:
                 for member in members:
-                    begin, end = self._split.shards[shard].head(member, self._itemsize)
+                    begin, end = record.head(member, self._itemsize)
                     file.seek(begin)
                     yield file.read(end - begin)
         except OSError as error:
-            raise DataError(f"{self._paths[shard]} can't be read ({error.strerror}); put it back.") from error
+            raise DataError(f"{self._path(shard)} can't be read ({error.strerror}); put it back.") from error
 
     def _gathered(self, shard: int, offsets: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """[rows, length] tokens of one shard from `offsets` [rows] on."""
-        self._check(shard)
-        tokens = self._maps[shard]
+        tokens = self._shard(shard).tokens
         # Every window of the shard, as a view. sliding_window_view makes the same, in the time that ten rows take.
         windows: NDArray[Any] = np.ndarray(
             (len(tokens) - length + 1, length), self._dtype, tokens, 0, (self._itemsize, self._itemsize)
@@ -148,25 +145,65 @@ class LocalTokens(TokenStream):
             taken = min(count, int(self._ends[member]) - start)
             offset = start + int(self._shift[member])
             shard = int(self._shard_of[member])
-            self._check(shard)
-            pieces.append(self._maps[shard][offset : offset + taken])
+            pieces.append(self._shard(shard).tokens[offset : offset + taken])
             start, count, member = start + taken, count - taken, member + 1
         return np.concatenate(pieces)
 
-    def _check(self, shard: int) -> None:
-        """Raises DataError unless the shard is the file that was opened."""
-        same, now = self._files[shard].size() == self._sizes[shard], time.monotonic()
-        if same and now >= self._next_look[shard]:
-            self._next_look[shard] = now + _LOOK_EVERY_S
+    def _shard(self, number: int) -> _OpenShard:
+        """The shard, opened unless it is. Raises DataError unless it is the file that was there when the dataset was
+        opened."""
+        shard = self._open[number] or self._opened_now(number)
+        same, now = shard.file.size() == self._sizes[number], time.monotonic()
+        if same and now >= shard.next_look:
+            shard.next_look = now + _LOOK_EVERY_S
             try:
-                same = _state(os.stat(self._paths[shard])) == self._states[shard]
+                same = self._is_as_it_was(number, os.stat(self._path(number)))
             except OSError:
                 same = False
         if not same:
-            raise DataError(
-                f"{self._paths[shard]} was changed, replaced or removed while it was in use; put it back as it was "
-                "and start again."
-            )
+            raise self._changed(number)
+        return shard
+
+    def _opened_now(self, number: int) -> _OpenShard:
+        """Opens it, and lets go of the one that was opened first where too many are. (Who reads it still holds it.)"""
+        path, size = self._path(number), self._sizes[number]
+        try:
+            with open(path, "rb") as file:
+                if not self._is_as_it_was(number, os.fstat(file.fileno())):
+                    raise self._changed(number)
+                mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            raise self._changed(number) from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} can't be read ({error}); copy it again, or build the dataset again.") from error
+        shard = _OpenShard(mapped, np.frombuffer(mapped, self._dtype, size // self._itemsize))
+        with self._lock:
+            self._open[number] = shard
+            self._opened.append(number)
+            while len(self._opened) > self._most:
+                self._open[self._opened.popleft()] = None
+        return shard
+
+    def _is_as_it_was(self, number: int, status: os.stat_result) -> bool:
+        return bool((self._states[number] == _state(status)).all())
+
+    def _changed(self, number: int) -> DataError:
+        return DataError(
+            f"{self._path(number)} was changed, replaced or removed while it was in use; put it back as it was "
+            "and start again."
+        )
+
+    def _path(self, number: int) -> str:
+        return self._directory + self._names[number]
+
+
+@dataclass
+class _OpenShard:
+    file: mmap.mmap
+    tokens: NDArray[Any]
+    """All of the file's bytes, as tokens."""
+    next_look: float = 0.0
+    """When to ask again whether the name still leads to it."""
 
 
 def not_of_vocabulary(shard: str, vocabulary: int) -> DataError:

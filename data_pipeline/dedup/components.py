@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +23,15 @@ from numpy.typing import NDArray
 
 from data_pipeline.common.arrays import Positions, pieces, unique_pairs
 
-Edges = Callable[[], NDArray[np.int64]]
+Edges = Callable[[int], Iterable[NDArray[np.int64]]]
+"""Of a block, by its number: those that end there, [2, some] at a time."""
 
 
-def components(nodes: int, edges: Sequence[Edges], labels: Path, block: int = 2**22) -> None:
+def components(nodes: int, edges: Edges, labels: Path, block: int = 2**22) -> None:
     """Writes to `labels` [nodes] int64: the lowest node that each is connected with, or its own number.
 
-    Each of `edges` opens [2, edges], lower node first, sorted by the higher one: a memory map, as a rule, of which no
-    more is held than what is worked on. Memory: some 40 bytes for each node of a `block`, and for as many edges.
+    `edges` gives those of a block, lower node first: memory maps, as a rule, of which no more is held than what is
+    worked on. Memory: some 40 bytes for each node of a `block`, and for as many edges.
     """
     if not nodes:
         labels.write_bytes(b"")
@@ -50,7 +51,7 @@ def components(nodes: int, edges: Sequence[Edges], labels: Path, block: int = 2*
 class _Edges:
     """Those given, and those left behind: one file for each block that they end in."""
 
-    def __init__(self, given: Sequence[Edges], folder: Path, block: int) -> None:
+    def __init__(self, given: Edges, folder: Path, block: int) -> None:
         self.given, self.folder, self.block = given, folder, block
 
     def ending_in(self, start: int) -> Iterator[tuple[Positions, Positions]]:
@@ -77,10 +78,8 @@ class _Edges:
                 np.ascontiguousarray(pairs[:, begin:end].T).tofile(file)
 
     def _slices(self, start: int) -> Iterator[NDArray[np.int64]]:
-        for opened in self.given:
-            edges = opened()
-            begin, end = np.searchsorted(edges[1], [start, start + self.block])
-            yield from pieces(edges[:, begin:end], self.block)
+        for edges in self.given(start // self.block):
+            yield from pieces(edges, self.block)
         path = self._file(start // self.block)
         if path.exists():
             yield from pieces(np.memmap(path, np.int64, "r").view(np.ndarray).reshape(-1, 2).T, self.block)

@@ -1,7 +1,6 @@
 """Which items of all units are equal or alike: links between them, found in tasks of bounded memory.
 
-All items have a position: units of held-out documents come first, then those of preferred sources, then the others in
-order. Of items that are alike the one with the lowest position stays. A task takes the keys of all units within a
+Of items that are alike the one with the lowest position stays. A task takes the keys of all units within a
 range, an equal part of all keys as these are hashes, and links each item to the first with the same key: as many links
 as items, and the same components as if all had been linked with all.
 
@@ -15,83 +14,31 @@ Sources that aren't compared with each other otherwise can have rules: items ali
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from data_pipeline.common.arrays import Positions, append, pieces, unique_pairs
-from data_pipeline.common.atomic import written
-from data_pipeline.dedup.minhash import similarity
-from data_pipeline.dedup.sorted_runs import changes, first_of_each, runs_in
+from data_pipeline.common.arrays import Positions, pieces, save, unique_pairs
+from data_pipeline.dedup.gathering import keys_of_range, pairs_file, sketches_file
+from data_pipeline.dedup.minhash import SKETCH_HASHES, similarity
+from data_pipeline.dedup.plan import Parts, Plan, load_plan
+from data_pipeline.dedup.sorted_runs import changes, first_of_each
 
 _PAIRS_AT_A_TIME = 2**15
-
-
-class Part(BaseModel):
-    """A unit, among those compared."""
-
-    model_config = ConfigDict(frozen=True)
-    unit: int
-    facts: Path
-    first: int
-    """Position of its first item."""
-    source: int
-    held_out: bool
-
-
-class RemovalRule(BaseModel):
-    """Items of one kind go if they are alike to one of another: a kind is a source, held out or not."""
-
-    model_config = ConfigDict(frozen=True)
-    kind: tuple[int, bool]
-    near: tuple[int, bool]
-    code: int
-    """Names it in marks."""
-
-
-class Plan(BaseModel):
-    """What all tasks need to know."""
-
-    model_config = ConfigDict(frozen=True)
-    parts: list[Part]
-    """In order of position."""
-    items: int
-    held_out: int
-    """Items of lower position are held out."""
-    ranges: int
-    """Tasks."""
-    block: int
-    """Items that a task may hold at a time."""
-    together: bool
-    """Whether items of different sources are compared."""
-    rules: list[RemovalRule]
-    reasons: list[str]
-    """By code: 0 stays."""
-    weak: list[int]
-    """Codes that don't apply to held-out items."""
-    least_similarity: float | None
-    """Of those with a key in common; None: the key is enough."""
+_OPEN_FILES = 256  # of sketches, that a task holds
 
 
 class _Items:
     """The keys of a range, of all units, in order of position where equal."""
 
-    def __init__(self, plan: Plan, number: int) -> None:
-        slices, positions, sources, held_out = [], [], [], []
-        self.links = []
-        """[2, links] those that were found in units, the share of this task."""
-        for part in plan.parts:
-            for run in runs_in(part.facts):  # one at a time is mapped: hence the copies
-                begin, end = (_border(run.keys[0], border, plan.ranges) for border in (number, number + 1))
-                slices.append(np.array(run.keys[:-1, begin:end]))
-                positions.append(run.keys[-1, begin:end].astype(np.int64) + part.first)
-                sources.append(np.full(end - begin, part.source))
-                held_out.append(np.full(end - begin, part.held_out))
-                self.links.append(_share(run.links, number, plan.ranges) + part.first)
-        keys, position = np.concatenate(slices, axis=1), np.concatenate(positions)
-        source, held = np.concatenate(sources), np.concatenate(held_out)
+    def __init__(self, folder: Path, plan: Plan, number: int) -> None:
+        parts = Parts(folder)
+        found = list(keys_of_range(folder, plan, parts, number))
+        keys, position = np.concatenate([k for k, _ in found], axis=1), np.concatenate([p for _, p in found])
+        part = parts.of(position)
+        source, held = parts.sources[part], parts.held_out[part] > 0
         group = np.zeros_like(source) if plan.together else source
         order = np.lexsort((*keys[:0:-1], group, keys[0]))
         self.keys, self.positions = keys[:, order], position[order]
@@ -106,41 +53,29 @@ def link(folder: Path, number: int) -> int:
     """Task: writes links [2, links] (position of the lower, of the higher item; sorted by the latter) and marks [2,
     marks] (code, position; sorted by position) of range `number` to `links_file`; returns how many links."""
     plan = load_plan(folder)
-    items = _Items(plan, number)
-    known = items.links
+    items = _Items(folder, plan, number)
     new = changes(items.groups, *items.keys)
-    known.append(np.stack([first_of_each(items.positions, new)[~new], items.positions[~new]]))
+    known = [np.stack([first_of_each(items.positions, new)[~new], items.positions[~new]])]
     if plan.least_similarity is None:
         marks = _marks(plan, items)
     else:
-        alike = _Alike(plan, plan.least_similarity)
+        alike = _Alike(folder, plan, plan.least_similarity)
         known.append(_confirmed(items, new, alike))
         marks = _confirmed_marks(plan, items, alike)
     links = unique_pairs(*np.concatenate(known, axis=1))
-    with written(links_file(folder, number)) as path, path.open("wb") as file:
-        append(file, links)
-        append(file, marks)
+    save(pairs_file(folder, "links", number), links)
+    save(pairs_file(folder, "marks", number), marks)
     return int(links.shape[1])
-
-
-def links_file(folder: Path, number: int) -> Path:
-    """Where `link` writes."""
-    return folder / f"links-{number:05}"
-
-
-def load_plan(folder: Path) -> Plan:
-    """The plan of the tasks that work in `folder`."""
-    return Plan.model_validate_json((folder / "plan.json").read_bytes())
 
 
 class _Alike:
     """Compares items by their sketches, which are read where they lie."""
 
-    def __init__(self, plan: Plan, least: float) -> None:
-        runs = [(part, run) for part in plan.parts for run in runs_in(part.facts)]
-        self._sketches = [run.sketches for _, run in runs]
-        self._width = max(sketches.shape[1] for sketches in self._sketches)  # a run without items has none
-        self._firsts = np.array([part.first + int(run.covers[0]) for part, run in runs])
+    def __init__(self, folder: Path, plan: Plan, least: float) -> None:
+        firsts = Parts(folder).firsts
+        groups = range(plan.keys.row_groups)
+        self._firsts = np.array([firsts[plan.keys.rows_of(group).start] for group in groups])
+        self._open = functools.lru_cache(_OPEN_FILES)(lambda group: _open_sketches(sketches_file(folder, group)))
         self._least = least
 
     def __call__(self, first: Positions, second: Positions) -> NDArray[np.bool_]:
@@ -152,12 +87,16 @@ class _Alike:
         return np.concatenate([np.zeros(0, bool), *found])
 
     def _at(self, positions: Positions) -> NDArray[np.uint8]:
-        run = np.searchsorted(self._firsts, positions, side="right") - 1
-        result = np.empty((len(positions), self._width), np.uint8)
-        for number in np.unique(run):
-            here = run == number
-            result[here] = self._sketches[number][positions[here] - self._firsts[number]]
+        group = np.searchsorted(self._firsts, positions, side="right") - 1
+        result = np.empty((len(positions), SKETCH_HASHES), np.uint8)
+        for number in np.unique(group).tolist():
+            here = group == number
+            result[here] = self._open(number)[positions[here] - self._firsts[number]]
         return result
+
+
+def _open_sketches(path: Path) -> NDArray[np.uint8]:
+    return np.memmap(path, np.uint8, "r").view(np.ndarray).reshape(-1, SKETCH_HASHES)
 
 
 def _confirmed(items: _Items, new: NDArray[np.bool_], alike: _Alike) -> NDArray[np.int64]:
@@ -207,13 +146,3 @@ def _buckets(*columns: NDArray[np.uint64]) -> NDArray[np.int64]:
     result = np.empty(len(order), np.int64)
     result[order] = np.cumsum(changes(*(column[order] for column in columns))) - 1
     return result
-
-
-def _border(keys: NDArray[np.uint64], number: int, ranges: int) -> int:
-    """Where range `number` of `ranges` begins among sorted keys."""
-    return len(keys) if number == ranges else int(np.searchsorted(keys, np.uint64((number << 64) // ranges)))
-
-
-def _share(array: NDArray[np.int64], number: int, shares: int) -> NDArray[np.int64]:
-    size = array.shape[1]
-    return array[:, size * number // shares : size * (number + 1) // shares]

@@ -49,8 +49,9 @@ class Step(StrictSettings):
         """Files besides the input that its work depends on, such as texts to train a model on."""
         return []
 
-    def prepare(self, folder: Path) -> Iterable[BuildTask]:
-        """What has to be done once before any document is seen, such as training a model into `folder`."""
+    def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
+        """What has to be done once before any document is seen, such as training a model into `folder`: tasks, of which
+        a list begins when the one before is done."""
         return ()
 
     def findings(self, folder: Path) -> dict[str, Any]:

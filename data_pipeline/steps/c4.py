@@ -77,7 +77,7 @@ class C4(LocalStep):
         """The list of bad words."""
         return [] if self.bad_words is None else [self.bad_words]
 
-    def prepare(self, folder: Path) -> Iterable[BuildTask]:
+    def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
         """Has nothing to do but see that the list can be read; raises DataError if it can't."""
         self._bad_words()
         return ()

@@ -67,9 +67,9 @@ class Decontaminate(GlobalStep):
         """The evaluation sets'."""
         return [path for one in self.against for path in find_inputs(one.files)]
 
-    def prepare(self, folder: Path) -> Iterable[BuildTask]:
+    def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
         """Reads the evaluation sets into an index of their grams."""
-        return [BuildTask("grams", functools.partial(self._index, folder))]
+        return [[BuildTask("grams", functools.partial(self._index, folder))]]
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Writes which grams of the index occur, each with the number of documents that hold it."""

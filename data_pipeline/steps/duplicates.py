@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import graphlib
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.arrays import batched
 from data_pipeline.common.work import BuildTask
-from data_pipeline.dedup.duplicate_links import Part, Plan, RemovalRule, link
-from data_pipeline.dedup.sorted_runs import runs_in
+from data_pipeline.dedup.duplicate_links import link
+from data_pipeline.dedup.gathering import counts, gather_keys, gather_pairs, gather_units
+from data_pipeline.dedup.plan import Parts, Plan, RemovalRule
 from data_pipeline.errors import DataError
 from data_pipeline.steps.base import GlobalStep, Unit
-from data_pipeline.steps.verdicts import join, judge, move_marks
+from data_pipeline.steps.verdicts import LINKS, MARKS, MOVED, join, judge, move_marks
 
+_UNITS_PER_TASK = 512
 _HELD_OUT, _REMOVED = 2, 3  # codes, after those of verdicts; two for each removal:
 _STRONG, _WEAK = 0, 1
 
@@ -95,20 +97,39 @@ class Duplicates(GlobalStep):
 
         Raises DataError for a source that no unit belongs to.
         """
-        plan = self._plan(units)
-        with written(folder / "plan.json") as path:
-            path.write_text(plan.model_dump_json())
-        ranges, blocks = range(plan.ranges), range(-(-plan.items // plan.block))
+        ordered, sources = self._ordered(units)
+        found = yield [
+            BuildTask(f"counts-{number:05}", partial(counts, [unit.facts for unit in some]), len(some))
+            for number, some in enumerate(batched(ordered, _UNITS_PER_TASK))
+        ]
+        items, work = zip(*(each for some in found for each in some), strict=True)
+        plan = self._plan(ordered, sources, items, sum(work))
+        Parts.save(folder, [(unit.number, count, sources.index(unit.source), unit.validation, unit.facts)
+                            for unit, count in zip(ordered, items, strict=True)])  # fmt: skip
+        plan.save(folder)
+        groups, ranges = range(plan.keys.row_groups), range(plan.ranges)
+        yield [
+            *(BuildTask(f"units-{group:05}", partial(gather_units, folder, group)) for group in groups),
+            *(
+                BuildTask(f"keys-{rows:05}-{columns:05}", partial(gather_keys, folder, rows, columns), plan.block)
+                for rows, columns in plan.keys.cells()
+            ),
+        ]
         yield [BuildTask(f"link-{number:05}", partial(link, folder, number), plan.block) for number in ranges]
+        if tasks := _gathering(plan, folder, LINKS):
+            yield tasks
         if self._chained:
             yield [BuildTask("components", partial(join, folder), plan.items)]
             yield [
                 BuildTask(f"marks-{number:05}", partial(move_marks, folder, number), plan.block) for number in ranges
             ]
+        if tasks := _gathering(plan, folder, MOVED if self._chained else MARKS):
+            yield tasks
         yield [BuildTask(f"verdicts-{block:05}", partial(judge, folder, block, self._chained), plan.block)
-               for block in blocks]  # fmt: skip
+               for block in range(plan.blocks)]  # fmt: skip
 
-    def _plan(self, units: list[Unit]) -> Plan:
+    def _ordered(self, units: list[Unit]) -> tuple[list[Unit], list[str]]:
+        """(units in the order of their items' positions, names of their sources)."""
         sources = list(dict.fromkeys(unit.source for unit in sorted(units, key=lambda unit: unit.number)))
         for name in [*self.prefer, *(name for pair in self.remove for name in (pair.like, pair.from_))]:
             if name not in sources:
@@ -116,20 +137,16 @@ class Duplicates(GlobalStep):
                 raise DataError(f"step {self.name} names a source {name!r}, but it works on {known}: correct the name")
         better = {name: rank for rank, name in enumerate(self.prefer)}
         ordered = sorted(units, key=lambda u: (not u.validation, better.get(u.source, len(better)), u.number))
-        parts, items, held_out, work = [], 0, 0, 0
-        for unit in ordered:
-            runs = list(runs_in(unit.facts))
-            source = sources.index(unit.source)
-            parts.append(Part(unit=unit.number, facts=unit.facts, first=items, source=source, held_out=unit.validation))
-            items += int(runs[-1].covers[1])
-            held_out = items if unit.validation else held_out
-            work += sum(run.keys.shape[1] + run.links.shape[1] for run in runs)
-        rules = self._rules(sources, {(part.source, part.held_out) for part in parts})
+        return ordered, sources
+
+    def _plan(self, ordered: list[Unit], sources: list[str], items: Sequence[int], work: int) -> Plan:
+        kinds = {(unit.source, unit.validation) for unit in ordered}
+        rules = self._rules(sources, {(sources.index(source), held_out) for source, held_out in kinds})
         like = [f"duplicate of {pair.like}" for pair in self.remove for _ in (_STRONG, _WEAK)]
         return Plan(
-            parts=parts,
-            items=items,
-            held_out=held_out,
+            parts=len(ordered),
+            items=sum(items),
+            held_out=sum(count for unit, count in zip(ordered, items, strict=True) if unit.validation),
             ranges=max(1, -(-work // self.items_per_task)),
             block=self.items_per_task,
             together=self.compare == "all",
@@ -159,3 +176,11 @@ class Duplicates(GlobalStep):
                 for near in (False, True)
             ]
         return [rule for rule in rules if rule.kind in kinds and rule.near in kinds]
+
+
+def _gathering(plan: Plan, folder: Path, kind: str) -> list[BuildTask]:
+    """Tasks that bring pairs of a `kind` together; none where there are few files of them."""
+    return [
+        BuildTask(f"{kind}-{rows:05}-{columns:05}", partial(gather_pairs, folder, kind, rows, columns), plan.block)
+        for rows, columns in plan.pairs.cells()
+    ]

@@ -39,7 +39,7 @@ class Language(LocalStep):
         "hardly change the verdict",
     )
 
-    def prepare(self, folder: Path) -> Iterable[BuildTask]:
+    def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
         """Has nothing to do but see that the languages are known; raises DataError for one that is not."""
         self._check()
         return ()

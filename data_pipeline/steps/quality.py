@@ -7,6 +7,7 @@ others, so that the data stays varied. That is a chance of (2 - score) ** -9 to 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -21,9 +22,11 @@ from data_pipeline.config import FilePath, PathText, Reading
 from data_pipeline.reading.documents import Document, Tally, batched
 from data_pipeline.reading.readers import find_inputs, read_documents
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.quality import FEATURES, QualityModel, chance, train
+from data_pipeline.text.quality import FEATURES, QualityModel, train
+from data_pipeline.text.sampling import bound, chance, falls_short, quota, sample, sampled
 
 _MODEL = "quality.npz"
+_TASK_BYTES, _TASK_FILES = 2**28, 2**12
 
 
 class Quality(LocalStep):
@@ -60,9 +63,20 @@ class Quality(LocalStep):
             return [self.path]
         return [path for patterns in (self.good, self.raw) if patterns is not None for path in find_inputs(patterns)]
 
-    def prepare(self, folder: Path) -> Iterable[BuildTask]:
-        """Trains the model, or takes the given one; the result says how well it judges."""
-        return [BuildTask("model", functools.partial(self._model, folder))]
+    def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
+        """Chooses the documents to learn from, in tasks of some files each, and trains the model; or takes the given
+        one. The last result says how well it judges."""
+        groups = self._groups()
+        for function in (self._sample, self._bound, self._sample_again) if self.path is None else ():
+            sizes = {
+                kind: [sum(file.stat().st_size for file in some) for some in files] for kind, files in groups.items()
+            }
+            yield [
+                BuildTask(f"{kind}-{number:05d}", functools.partial(function, folder, kind, number), size)
+                for kind, its in sizes.items()
+                for number, size in enumerate(its if function != self._bound else [sum(its)])
+            ]
+        yield [BuildTask("model", functools.partial(self._model, folder))]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """How well the model judges texts that it did not learn from."""
@@ -80,13 +94,49 @@ class Quality(LocalStep):
                 else:
                     tally.drop(document, "quality")
 
+    def _groups(self) -> dict[str, list[list[Path]]]:
+        """Files of each kind, as many as a task reads."""
+        kinds = {"good": self.good, "raw": self.raw} if self.path is None else {}
+        found: dict[str, list[list[Path]]] = {}
+        for kind, patterns in kinds.items():
+            assert patterns is not None
+            size, groups = 0, found.setdefault(kind, [[]])
+            for path in find_inputs(patterns):
+                own = path.stat().st_size
+                if groups[-1] and (size + own > _TASK_BYTES or len(groups[-1]) == _TASK_FILES):
+                    groups.append([])
+                    size = 0
+                groups[-1].append(path)
+                size += own
+        return found
+
+    def _sample(self, folder: Path, kind: str, number: int, again: bool = False) -> None:
+        groups, most = self._groups()[kind], self.training_documents
+        sizes = [sum(path.stat().st_size for path in some) for some in groups]
+        if not again and len(groups) > 1:
+            most = quota(most, sizes[number], sum(sizes))
+        documents = itertools.chain.from_iterable(read_documents(path, self.reading) for path in groups[number])
+        sample(documents, most, self.seed, _file(folder, kind, number))
+
+    def _bound(self, folder: Path, kind: str, number: int) -> None:
+        samples = [_file(folder, kind, group) for group in range(len(self._groups()[kind]))]
+        bound(samples, self.training_documents, folder / f"bound-{kind}")
+
+    def _sample_again(self, folder: Path, kind: str, number: int) -> bool:
+        short = falls_short(_file(folder, kind, number), folder / f"bound-{kind}")
+        if short:
+            self._sample(folder, kind, number, again=True)
+        return short
+
     def _model(self, folder: Path) -> dict[str, Any]:
         if self.path is not None:
             model = QualityModel.load(self.path)
         else:
-            assert self.good is not None
-            assert self.raw is not None
-            good, raw = _documents(self.good, self.reading), _documents(self.raw, self.reading)
+            samples = {
+                kind: [_file(folder, kind, number) for number in range(len(files))]
+                for kind, files in self._groups().items()
+            }
+            good, raw = (itertools.chain.from_iterable(map(sampled, samples[kind])) for kind in ("good", "raw"))
             model = train(good, raw, self.training_documents, self.features, self.seed)
         with written(folder / _MODEL) as path:
             model.save(path)
@@ -99,6 +149,6 @@ def lomax(keys: list[int], alpha: float, seed: int) -> NDArray[np.float64]:
     return np.asarray((1 - uniform) ** (-1 / alpha) - 1, np.float64)
 
 
-def _documents(patterns: str | list[str], reading: Reading) -> Iterator[Document]:
-    for path in find_inputs(patterns):
-        yield from read_documents(path, reading)
+def _file(folder: Path, kind: str, number: int) -> Path:
+    """Of a sample."""
+    return folder / f"sample-{kind}-{number:05d}"

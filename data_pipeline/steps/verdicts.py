@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import append, arrays_in, unique_pairs
+from data_pipeline.common.arrays import arrays_in, save, unique_pairs
 from data_pipeline.common.atomic import written
 from data_pipeline.dedup.components import components
-from data_pipeline.dedup.duplicate_links import Plan, links_file, load_plan
+from data_pipeline.dedup.gathering import pairs_file, pairs_of_block
+from data_pipeline.dedup.plan import Parts, Plan, load_plan
 
+LINKS, MARKS, MOVED = "links", "marks", "moved"
+"""Kinds of pairs: links between items, marks of items, and marks moved to the first of each component."""
 STAYS, DUPLICATE = 0, 1
 """Codes. Higher ones say that an item goes for one of elsewhere."""
 _NONE = np.uint8(255)  # as yet
@@ -24,18 +27,16 @@ _NONE = np.uint8(255)  # as yet
 def join(folder: Path) -> None:
     """Task: names the component of each item, in the file `labels`."""
     plan = load_plan(folder)
-    links = [partial(_links, folder, number) for number in range(plan.ranges)]
     with written(_labels(folder)) as path:
-        components(plan.items, links, path, plan.block)
+        components(plan.items, partial(pairs_of_block, folder, plan, LINKS), path, plan.block)
 
 
 def move_marks(folder: Path, number: int) -> None:
     """Task: has the marks of range `number` say the first item of the component instead of the one that was marked."""
     plan = load_plan(folder)
-    _, (codes, positions) = arrays_in(links_file(folder, number))
+    codes, positions = next(arrays_in(pairs_file(folder, MARKS, number)))
     firsts = _open_labels(folder, plan)[positions]
-    with written(_moved(folder, number)) as path, path.open("wb") as file:
-        append(file, unique_pairs(codes, firsts))
+    save(pairs_file(folder, MOVED, number), unique_pairs(codes, firsts))
 
 
 def judge(folder: Path, number: int, chained: bool) -> None:
@@ -48,14 +49,11 @@ def judge(folder: Path, number: int, chained: bool) -> None:
     begin = number * plan.block
     end = min(begin + plan.block, plan.items)
     codes = np.full(end - begin, _NONE)
-    for task in range(plan.ranges):
-        links, own_marks = arrays_in(links_file(folder, task))
-        marks = next(arrays_in(_moved(folder, task))) if chained else own_marks
-        code, position = _within(marks, begin, end)
+    for code, position in pairs_of_block(folder, plan, MOVED if chained else MARKS, number):
         holds = (position >= plan.held_out) | ~np.isin(code, plan.weak)
         np.minimum.at(codes, position[holds] - begin, code[holds].astype(np.uint8))
-        if not chained:
-            codes[_within(links, begin, end)[1] - begin] = DUPLICATE
+    for _, later in pairs_of_block(folder, plan, LINKS, number) if not chained else ():
+        codes[later - begin] = DUPLICATE
     if chained:
         codes[_open_labels(folder, plan)[begin:end] != np.arange(begin, end)] = DUPLICATE
     codes[codes == _NONE] = STAYS
@@ -66,9 +64,7 @@ def judge(folder: Path, number: int, chained: bool) -> None:
 def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
     """(code of each item of a unit, what codes mean)."""
     plan = load_plan(folder)
-    (index,) = (index for index, part in enumerate(plan.parts) if part.unit == unit)
-    firsts = [*(part.first for part in plan.parts), plan.items]
-    begin, end = firsts[index], firsts[index + 1]
+    begin, end = Parts(folder).span(unit)
     codes = [np.zeros(0, np.uint8)]
     while begin < end:
         block, offset = divmod(begin, plan.block)
@@ -77,27 +73,12 @@ def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
     return np.concatenate(codes), plan.reasons
 
 
-def _links(folder: Path, number: int) -> NDArray[np.int64]:
-    links: NDArray[np.int64] = next(arrays_in(links_file(folder, number)))
-    return links
-
-
-def _within(pairs: NDArray[np.int64], begin: int, end: int) -> NDArray[np.int64]:
-    """Those whose second lies in begin..end-1."""
-    first, last = np.searchsorted(pairs[1], [begin, end])
-    return pairs[:, first:last]
-
-
 def _labels(folder: Path) -> Path:
     return folder / "labels"
 
 
 def _open_labels(folder: Path, plan: Plan) -> NDArray[np.int64]:
     return np.memmap(_labels(folder), np.int64, "r", shape=(plan.items,)).view(np.ndarray)
-
-
-def _moved(folder: Path, number: int) -> Path:
-    return folder / f"moved-{number:05}"
 
 
 def _verdicts(folder: Path, number: int) -> Path:

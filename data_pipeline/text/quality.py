@@ -7,7 +7,6 @@ builds can share; the step `quality` makes its own from files.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -18,10 +17,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.hashing import mix
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.text.features import HashedCounts
+from data_pipeline.text.sampling import choose
 
 FEATURES = 2**18
 """Buckets of the word counts; as many as Spark's HashingTF has by itself."""
@@ -80,7 +79,7 @@ def train(
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
 
-    chosen_good, chosen_raw = (_choose(kind, documents, seed) for kind in (good, raw))
+    chosen_good, chosen_raw = (choose(kind, documents, seed) for kind in (good, raw))
     kinds = [{key: text for key, text in chosen_raw.items() if key not in chosen_good}, chosen_good]
     for name, kind in zip(("raw", "good"), kinds, strict=True):
         if len(kind) < _LEAST_DOCUMENTS:
@@ -104,31 +103,6 @@ def train(
     identity = [_FORMAT, features, seed, _INVERSE_PENALTY, sklearn.__version__, *(sorted(kind) for kind in kinds)]
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
     return QualityModel(judge.coef_[0].astype(np.float64), float(judge.intercept_[0]), facts, digest)
-
-
-def chance(keys: Sequence[int], purpose: str) -> NDArray[np.uint64]:
-    """[keys] 64 bits for each document key, of their own for every `purpose`."""
-    salt = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "big")
-    return mix(np.array(keys, np.uint64) ^ np.uint64(salt))
-
-
-def _choose(documents: Iterable[Document], most: int, seed: int) -> dict[int, str]:
-    """Key and text of the `most` different documents that chance puts first, in its order."""
-    worst_first: list[tuple[int, int]] = []
-    texts: dict[int, str] = {}
-    for document in documents:
-        key = document.key
-        if key in texts:
-            continue
-        rank = (-int(chance([key], f"train/{seed}")[0]), key)
-        if len(texts) < most:
-            heapq.heappush(worst_first, rank)
-        elif rank > worst_first[0]:
-            del texts[heapq.heappushpop(worst_first, rank)[1]]
-        else:
-            continue
-        texts[key] = document.text
-    return {key: texts[key] for _, key in sorted(worst_first, reverse=True)}
 
 
 def _matrix(texts: Sequence[str], features: int) -> Any:

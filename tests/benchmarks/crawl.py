@@ -2,13 +2,13 @@
 
     python -m tests.benchmarks.crawl units --counts 1000 10000 100000 --folder /dev/shm/crawl
     python -m tests.benchmarks.crawl files --counts 10 1000 20000
-    python -m tests.benchmarks.crawl opening --shards 100000
+    python -m tests.benchmarks.crawl opening --counts 100000
 
 `units` builds stand-ins for units: each holds one document of a few words, and so costs nothing but its own
 coordination. Limits are set so low that there are as many shards and ranges of deduplication to a unit as in a crawl (a
 shard to 16 units, a range to 48). One process does it all; seconds are that process's, user and system. On a RAM disk
-the disk's own time is not in them. `files` builds the same 20,000 documents from fewer and more files. `opening` writes
-small shards and opens the dataset.
+the disk's own time is not in them. `files` builds the same 20,000 documents from fewer and more files. `opening` makes
+a dataset of many small shards and opens it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import os
 import random
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +29,8 @@ from typing import Any
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.dataset.manifest import DatasetManifest, stream_identity
+from data_pipeline.dataset.shard_table import ShardTable
 
 _WORDS = [f"{a}{b}{c}" for a in "bdfklmn" for b in "aeiou" for c in "prst"]
 _DOCUMENT_WORDS = 12
@@ -128,14 +132,57 @@ def _write(path: Path, texts: list[str]) -> None:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"units": units, "files": files}
+def opening(options: argparse.Namespace, folder: Path) -> None:
+    """Seconds and memory of a process that opens a dataset of many shards, and reads a window of each of a thousand."""
+    texts = folder / "in.jsonl"
+    _write(texts, _texts(200))
+    _built({"input": str(texts), "output": folder / "one", "tokenizer": {"vocabulary": 300}})
+    for count in options.counts:
+        many = folder / str(count)
+        many.mkdir()
+        manifest = DatasetManifest.load(folder / "one")
+        for small in manifest.small_files:
+            shutil.copy(folder / "one" / small.file, many / small.file)
+        splits = {}
+        for name, split in manifest.splits.items():
+            (shard,) = split.shards
+            names = [f"{name}-{number:06d}.tar" for number in range(count if name == "train" else 1)]
+            for copy in names:
+                os.link(folder / "one" / shard.file, many / copy)
+            table = ShardTable.of([shard.model_copy(update={"file": copy}) for copy in names])
+            sums = {key: getattr(split, key) * len(names) for key in ("documents", "tokens", "text_bytes", "words")}
+            splits[name] = split.model_copy(update={"shards": table, **sums})
+        identity = stream_identity(manifest.tokenizer.identity, manifest.dtype, splits)
+        whole = manifest.model_copy(update={"splits": splits, "identity": identity})
+        whole.listed_apart(many).save(many)
+        print(f"{count:,} shards: " + subprocess.run(
+            [sys.executable, "-c", _OPENS, str(many)], check=True, capture_output=True, text=True
+        ).stdout.strip(), flush=True)  # fmt: skip
+
+
+_OPENS = """
+import os, re, sys, time
+import numpy as np
+from data_pipeline.dataset.dataset import Dataset
+def peak(): return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) * 1024 / 1e6
+before, begin, cpu = peak(), time.perf_counter(), time.process_time()
+dataset = Dataset(sys.argv[1])
+print(f"opened in {time.perf_counter() - begin:.2f} s ({time.process_time() - cpu:.2f} of the processor),",
+      f"{peak():.0f} MB at most, {before:.0f} of them before;", end=" ")
+starts = np.linspace(0, dataset.num_tokens("train") - 9, 3000).astype(int)
+dataset.read("train", starts, 8)
+print(f"3,000 shards read: {len(os.listdir('/proc/self/fd')):,} files open")
+"""
+COMMANDS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"units": units, "files": files, "opening": opening}
 
 
 def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=COMMANDS)
-    parser.add_argument("--counts", type=int, nargs="+", default=[1000, 10_000], help="of units, or of files")
+    parser.add_argument(
+        "--counts", type=int, nargs="+", default=[1000, 10_000], help="of units, of files, or of shards"
+    )
     parser.add_argument("--folder", type=Path, help="where to work: a new folder; absent: the system's for such")
     options = parser.parse_args()
     if options.folder is not None:

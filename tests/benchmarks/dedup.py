@@ -33,7 +33,8 @@ import numpy as np
 
 from data_pipeline.common.arrays import arrays_in
 from data_pipeline.common.hashing import mix
-from data_pipeline.dedup.duplicate_links import link, load_plan
+from data_pipeline.dedup.duplicate_links import link
+from data_pipeline.dedup.plan import load_plan
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.reading.documents import Document
 from data_pipeline.steps.base import Unit
@@ -126,7 +127,7 @@ def _compare(name: str, texts: list[str], words: Callable[[str], list[str]] | No
         run_global(DedupFuzzy(), _units(texts), Path(folder))
         ours_s = time.process_time() - start
         ours = np.fromfile(Path(folder) / "labels", np.int64).tolist()
-        our_links = sum(next(arrays_in(path)).shape[1] for path in Path(folder).glob("links-*"))
+        our_links = sum(next(arrays_in(path)).shape[1] for path in Path(folder).glob("links-?????"))
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         theirs, their_pairs = _datatrove(texts, Path(folder), words)
@@ -204,7 +205,9 @@ def memory(sizes: list[int], items_per_task: int) -> None:
             facts = [folder / f"facts-{number}" for number in range(UNITS)]
             units = [Unit(n, "", False, documents // UNITS, path) for n, path in enumerate(facts)]
             stages = step.decide(units, folder)
-            next(stages)
+            counted = next(stages)
+            for task in stages.send([task.run() for task in counted]):
+                task.run()
             used.append(alone(link, folder, 0))
             for number in range(1, load_plan(folder).ranges):
                 link(folder, number)

@@ -53,4 +53,5 @@ def run_global(
 
 def _prepare(step: Step, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    run_tasks(list(step.prepare(folder)), folder / "prepare", workers=1)
+    for number, tasks in enumerate(step.prepare(folder)):
+        run_tasks(tasks, folder / f"prepare-{number}", workers=1)

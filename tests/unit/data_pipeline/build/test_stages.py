@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from data_pipeline.build import build as module
-from data_pipeline.build import passes
+from data_pipeline.build import digests, passes
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.scratch import scratch_of
@@ -70,6 +72,62 @@ def test_the_dataset_is_the_same_for_any_units_and_processes(
         made.append(contents(config.output))
     assert len(made[0]) >= 6
     assert made[0] == made[1] == made[2] == made[3]
+
+
+def test_the_dataset_is_the_same_when_many_units_are_brought_together_in_groups(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    steps = [*ALL_KINDS, {"name": "dedup_fuzzy", "preset": "gpt3", "items_per_task": 900}]
+    for few in (2**20, 1):
+        monkeypatch.setattr("data_pipeline.common.grid._FEW_ROWS", few)
+        config = settings(
+            input=str(corpus), output=tmp_path / str(few), steps=steps, workers=1, piece_bytes=3000, shard_tokens=2000
+        )
+        stages: list[str] = []
+
+        class Noted(Silent):
+            def __init__(self, label: str) -> None:
+                stages.append(label)  # noqa: B023
+
+        assert build(config, Noted)
+        assert ("gathering" in stages) == (few == 1)
+        made.append(contents(config.output))
+    assert made[0] == made[1]
+
+
+def test_small_files_share_a_unit_and_make_the_same_dataset(tmp_path: Path) -> None:
+    texts = make_documents(0, 90)
+    names = [f"{number:03}.jsonl{'.gz' if number % 40 > 30 else ''}" for number in range(90)]
+    for name, text in zip(names, texts, strict=True):
+        data = (json.dumps({"text": text}) + "\n").encode()
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith("gz") else data)
+    made = []
+    for piece_bytes in (1, 5000, 2**25):
+        config = settings(
+            input=str(tmp_path / "in"), output=tmp_path / str(piece_bytes), steps=ALL_KINDS, workers=1,
+            piece_bytes=piece_bytes,
+        )  # fmt: skip
+        tasks: list[int] = []
+
+        class Counted(Silent):
+            def __init__(self, label: str) -> None:
+                self.label = label
+
+            def add(self, tasks_: int, size: int, new: bool = True) -> None:
+                if self.label == "encoding":
+                    tasks.append(tasks_)  # noqa: B023
+
+        build(config, Counted)
+        made.append((sum(tasks), contents(config.output)))
+    assert made[0][1] == made[1][1] == made[2][1]
+    units = [count for count, _ in made]
+    assert units[0] >= 90
+    assert units[1] < 30
+    assert units[2] == 1
+    records = [record for split in SPLITS for record, _ in Dataset(tmp_path / "1").documents(split)]
+    assert {record["source"] for record in records} <= set(names)
 
 
 def test_documents_lie_in_the_order_of_their_keys_over_all_files(corpus: Path, tmp_path: Path) -> None:
@@ -209,6 +267,80 @@ def test_what_a_build_with_other_settings_left_is_not_used(
     build(settings(input=str(corpus), output=tmp_path / "out"), Silent)
     build(settings(input=str(corpus), output=tmp_path / "clean"), Silent)
     assert contents(tmp_path / "out") == contents(tmp_path / "clean")
+
+
+def test_other_sizes_of_shards_keep_the_work_before_them(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first sizes were found to be impossible."""
+    monkeypatch.setattr("data_pipeline.build.projection.MOST_MEMBERS", 60)
+    with pytest.raises(DataError, match="members of shards, more than 60; start again with a larger member_tokens"):
+        build(settings(input=str(corpus), output=tmp_path / "out", steps=STEPS, member_tokens=100), Silent)
+    stages: dict[str, list[bool]] = {}
+
+    class Noted(Silent):
+        def __init__(self, label: str) -> None:
+            self.news = stages.setdefault(label, [])
+
+        def add(self, tasks: int, size: int, new: bool = True) -> None:
+            self.news.append(new)
+
+    changed = settings(input=str(corpus), output=tmp_path / "out", steps=STEPS, shard_tokens=7000)
+    with monkeypatch.context() as stops:
+        stops.setattr(module, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(changed, Noted)
+    assert {label for label, news in stages.items() if any(news)} == {"writing", "finishing"}
+    last = settings(input=str(corpus), output=tmp_path / "out", steps=STEPS)
+    build(last, Silent)
+    build(settings(input=str(corpus), output=tmp_path / "clean", steps=STEPS), Silent)
+    assert contents(last.output) == contents(tmp_path / "clean")
+
+
+def test_what_the_build_would_not_come_to_is_said_before(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(input=str(corpus), output=tmp_path / "out")
+    with monkeypatch.context() as few:
+        few.setattr("data_pipeline.build.projection.LIMIT_BYTES", 300)
+        with pytest.raises(DataError, match="The input has 3 files, and a manifest can name about 2; put them into"):
+            build(config, Silent)
+        assert not scratch_of(config.output).exists()
+    with monkeypatch.context() as few:
+        few.setattr("data_pipeline.build.projection.MOST_SHARDS", 2)
+        with pytest.raises(DataError, match="shards, more than 2; start again with a larger shard_tokens"):
+            build(config, Silent)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as full:
+        full.setattr("data_pipeline.build.projection.shutil.disk_usage", lambda _: usage)
+        with pytest.raises(DataError, match=r"The shards will take .* bytes, and the disk of .* has 1,000 left"):
+            build(config, Silent)
+    assert not list(scratch_of(config.output).glob("writing/*"))
+
+
+def test_files_are_digested_once_and_a_finished_build_asks_only_for_their_states(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    config = settings(input=str(corpus), output=tmp_path / "out")
+    read: list[Path] = []
+    real = digests.file_sha256
+    monkeypatch.setattr(digests, "file_sha256", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
+    with monkeypatch.context() as stops:
+        stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build(config, Silent)
+    assert sorted(read) == sorted(corpus.iterdir())
+    assert build(config, Silent)
+    assert not build(config, Silent)
+    assert len(read) == 3
+    (corpus / "a.jsonl").touch()
+    assert not build(config, Silent)
+    assert len(read) == 6
+    assert not scratch_of(config.output).exists()
+    (corpus / "a.jsonl").write_text((corpus / "b.jsonl").read_text())
+    with pytest.raises(DataError, match="other input or with other settings"):
+        build(config, Silent)
 
 
 @pytest.fixture

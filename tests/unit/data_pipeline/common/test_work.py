@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def test_what_others_have_done_is_learned_from_one_listing(tmp_path: Path, monke
     (tmp_path / "stage" / work._ALL).unlink()
     (tmp_path / "stage" / "000007.done.json").unlink()
     listings, locks = [], []
-    listed, locked = work._listed, work.try_lock
+    listed, locked = work._listed, try_lock
     monkeypatch.setattr(work, "_listed", lambda *a: listings.append(1) or listed(*a))  # type: ignore[func-returns-value]
     monkeypatch.setattr(work, "try_lock", lambda path: locks.append(path) or locked(path))  # type: ignore[func-returns-value]
     run_tasks(tasks_in(tmp_path), tmp_path / "stage", 1)
@@ -92,7 +93,7 @@ def test_a_claimed_task_is_waited_for(tmp_path: Path, monkeypatch: pytest.Monkey
         slept.append(seconds)
         claim.release()
 
-    monkeypatch.setattr(work.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert run_tasks(tasks_in(tmp_path, 5), stage, 1) == [0, 1, 4, 9, 16]
     assert len(slept) == 1
     assert order(tmp_path)[-1] == 3

@@ -165,7 +165,7 @@ def test_a_missing_or_damaged_manifest_is_refused(copy: Path) -> None:
     outside["splits"]["train"]["shards"][0]["members"][-1]["offset"] = 2 * 10**9
     for text, complaint in [
         (whole[:100], "is no dataset's manifest"),
-        (json.dumps({**values, "format": 2}), "is of format 2, this program reads 1"),
+        (json.dumps({**values, "format": 3}), "is of format 3, this program reads 1 and 2"),
         (json.dumps(without), "damaged at splits"),
         (json.dumps({**values, "more": 1}), "damaged at more"),
         (json.dumps(swapped), "changed by hand"),

@@ -179,7 +179,8 @@ def test_pieces_of_pieces_are_numbered_on(tmp_path: Path) -> None:
 def test_validation_files_are_cleaned_but_not_counted(tmp_path: Path) -> None:
     step = Decontaminate(against=[examples_file(tmp_path, [PLANTED])], most_documents=0)
     documents = documents_of([f"{'v' * 400} {PLANTED}"])
-    run_tasks(list(step.prepare(tmp_path)), tmp_path / "prepare", workers=1)
+    (tasks,) = step.prepare(tmp_path)
+    run_tasks(tasks, tmp_path / "prepare", workers=1)
     list(step.gather(documents, tmp_path / "facts", tmp_path))
     (tasks,) = step.decide([Unit(0, "", True, 1, tmp_path / "facts")], tmp_path)
     run_tasks(tasks, tmp_path / "decide", workers=1)

@@ -16,8 +16,10 @@ from pydantic import ValidationError
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
 from data_pipeline.steps.quality import Quality, lomax
+from data_pipeline.text import sampling
 from data_pipeline.text.features import HashedCounts
 from data_pipeline.text.quality import QualityModel, train
+from data_pipeline.text.sampling import chance
 from data_pipeline.text.words import Words
 from tests.helpers.steps import documents_of, run_local
 
@@ -96,8 +98,7 @@ def test_a_build_learns_which_texts_are_good_and_keeps_those(tmp_path: Path) -> 
     good = write(tmp_path / "good.jsonl", make_texts(1, 300, "klm"))
     raw = write(tmp_path / "raw.jsonl", make_texts(2, 300, "stu"))
     step = Quality(good=good, raw=raw, features=2**12)
-    (task,) = step.prepare(tmp_path)
-    facts = task.run()
+    facts = [[task.run() for task in tasks] for tasks in step.prepare(tmp_path)][-1][0]
     assert (facts["good"], facts["raw"], facts["held_out"]) == (300, 300, 60)
     assert facts["accuracy"] > 0.95
     assert facts["roc_auc"] > 0.99
@@ -128,6 +129,34 @@ def test_the_model_is_the_same_file_for_any_order_and_cut_of_its_texts(tmp_path:
     assert (one.facts["good"], one.facts["raw"]) == (100, 100)
 
 
+def test_the_model_is_the_same_for_texts_in_one_file_and_in_many_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, raw = make_texts(1, 300, "klm"), make_texts(2, 800, "stu")
+    raw.sort(
+        key=lambda text: int(chance([Document((text,), "", 0).key], "train/0")[0])
+    )  # all of the choice in one file
+    monkeypatch.setattr(sampling, "_LEAST", 5)
+    models, again = [], []
+    for files in (1, 8):
+        folder = tmp_path / str(files)
+        for kind, texts in (("good", good), ("raw", raw)):
+            (folder / kind).mkdir(parents=True)
+            each = -(-len(texts) // files)
+            for number in range(files):
+                write(folder / kind / f"{number}.jsonl", texts[number * each : (number + 1) * each])
+        monkeypatch.setattr("data_pipeline.steps.quality._TASK_FILES", 1)
+        step = Quality(good=str(folder / "good"), raw=str(folder / "raw"), features=2**10, training_documents=100)
+        results = [[task.run() for task in tasks] for tasks in step.prepare(folder)]
+        models.append((folder / "quality.npz").read_bytes())
+        again.append(results[2])
+    assert models[0] == models[1]
+    assert again[0] == [False, False]
+    assert len(again[1]) == 16
+    assert again[1][8], "the task that has the whole choice kept too few, and read once more"
+    assert not any(again[1][10:])
+
+
 def test_what_is_in_both_kinds_is_good() -> None:
     good, raw = make_texts(1, 60, "klm"), make_texts(2, 60, "stu")
     both = train(documents_of(good), documents_of([*raw, *good[:50]]), documents=1000, features=2**10)
@@ -138,7 +167,7 @@ def test_a_model_of_another_build_is_taken_by_its_path(tmp_path: Path) -> None:
     model = train(documents_of(make_texts(1, 60, "klm")), documents_of(make_texts(2, 60, "stu")), 100, 2**10)
     model.save(tmp_path / "shared.npz")
     step = Quality(path=tmp_path / "shared.npz")
-    (task,) = step.prepare(tmp_path)
+    ((task,),) = step.prepare(tmp_path)
     assert task.run() == {**model.facts, "digest": model.digest}
     texts = make_texts(3, 50, "kls")
     expected = [

@@ -1,0 +1,112 @@
+"""What the tasks of a deduplication know of it: a few numbers, and the units that are compared, as arrays.
+
+All items have a position: units of held-out documents come first, then those of preferred sources, then the others in
+order. A task reads of the units' arrays what it looks at, so its cost does not grow with the number of units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from data_pipeline.common.arrays import Positions, TextTable, arrays_in, save
+from data_pipeline.common.atomic import written
+from data_pipeline.common.grid import Grid
+
+_PLAN, _PARTS, _FACTS = "plan.json", "parts", "facts-of-parts"
+
+
+class RemovalRule(BaseModel):
+    """Items of one kind go if they are alike to one of another: a kind is a source, held out or not."""
+
+    model_config = ConfigDict(frozen=True)
+    kind: tuple[int, bool]
+    near: tuple[int, bool]
+    code: int
+    """Names it in marks."""
+
+
+class Plan(BaseModel):
+    """What all tasks need to know, but for the parts (`Parts`)."""
+
+    model_config = ConfigDict(frozen=True)
+    parts: int
+    """How many there are."""
+    items: int
+    held_out: int
+    """Items of lower position are held out."""
+    ranges: int
+    """Tasks."""
+    block: int
+    """Items that a task may hold at a time."""
+    together: bool
+    """Whether items of different sources are compared."""
+    rules: list[RemovalRule]
+    reasons: list[str]
+    """By code: 0 stays."""
+    weak: list[int]
+    """Codes that don't apply to held-out items."""
+    least_similarity: float | None
+    """Of those with a key in common; None: the key is enough."""
+
+    def save(self, folder: Path) -> None:
+        """For `load_plan`."""
+        with written(folder / _PLAN) as path:
+            path.write_text(self.model_dump_json())
+
+    @property
+    def blocks(self) -> int:
+        """Of items: tasks that decide."""
+        return -(-self.items // self.block)
+
+    @property
+    def keys(self) -> Grid:
+        """Parts to ranges of keys."""
+        return Grid(self.parts, self.ranges)
+
+    @property
+    def pairs(self) -> Grid:
+        """Files of links and marks to blocks of items: those of ranges, then those of groups of parts."""
+        return Grid(self.ranges + self.keys.row_groups, self.blocks)
+
+
+class Parts:
+    """The units that are compared, in order of position: arrays in a file, read where they are looked at."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.firsts, self.sources, self.held_out, self._units, self._numbers = arrays_in(folder / _PARTS)
+        self._facts: TextTable | None = None
+
+    @staticmethod
+    def save(folder: Path, units: Sequence[tuple[int, int, int, bool, Path]]) -> None:
+        """`units` in order of position: (number, items, source, whether it is held out, its facts)."""
+        numbers, items, sources, held_out, facts = zip(*units, strict=True)
+        firsts = np.concatenate([[0], np.cumsum(items, dtype=np.int64)]).astype(np.int64)
+        order = np.argsort(numbers)
+        save(folder / _PARTS, firsts, np.array(sources, np.int64), np.array(held_out, np.uint8),
+             np.array(numbers, np.int64)[order], order.astype(np.int64))  # fmt: skip
+        TextTable.write(folder / _FACTS, [str(path) for path in facts])
+
+    def facts(self, part: int) -> Path:
+        """Where its unit's facts are."""
+        self._facts = self._facts or TextTable(self._folder / _FACTS)
+        return Path(self._facts[part])
+
+    def span(self, unit: int) -> tuple[int, int]:
+        """Positions of a unit's items: the first, and the one after the last."""
+        part = self._numbers[np.searchsorted(self._units, unit)]
+        first, end = self.firsts[part : part + 2].tolist()
+        return first, end
+
+    def of(self, positions: Positions) -> Positions:
+        """[items] the part that each is in."""
+        return np.searchsorted(self.firsts, positions, side="right") - 1
+
+
+def load_plan(folder: Path) -> Plan:
+    """The plan of the tasks that work in `folder`."""
+    return Plan.model_validate_json((folder / _PLAN).read_bytes())
