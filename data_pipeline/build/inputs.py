@@ -84,7 +84,7 @@ def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
     settings = {name: value for name, value in _settings(config).items() if name not in SIZES}
     files = [[s.name, s.weight, [[f.name, f.validation, *f.state[:2]] for f in s.inputs]] for s in sources]
     given = [[[path.name, *state_of(path)[:2]] for path in step.files()] for step in config.steps]
-    steps = [step.model_dump(mode="json", exclude=step.paths) for step in config.steps]
+    steps = [step.model_dump(mode="json", exclude=set(step.paths)) for step in config.steps]
     readers = reader_versions(path for source in sources for path in (file.path for file in source.inputs))
     return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, readers])
 

@@ -122,7 +122,7 @@ def _remove_spent(chunk: InputChunk, number: int, folder: Path) -> None:
 def groups_of(chunks: list[InputChunk]) -> Iterator[list[InputChunk]]:
     """Units that follow each other, of one source, all held out by their files or none."""
     for _, alike in itertools.groupby(chunks, lambda chunk: (chunk.source, chunk.validation)):
-        yield from batched(list(alike), _GROUP)
+        yield from map(list, batched(list(alike), _GROUP))
 
 
 def _count(units: list[int], last: int, number: int, folder: Path) -> dict[str, Any]:

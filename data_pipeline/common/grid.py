@@ -7,7 +7,7 @@ too: one task for each pair of groups writes what those rows hold for those colu
 again; and a column's task looks into the cells of its group of columns.
 
 With the square root of `rows` as the number of groups of rows, and as many groups of columns as keep the records of a
-cell to those of a column or so, a row and a column's task open about 2 * columns / sqrt(rows) files for each row: 5 at
+cell to those of a column or so, a row and a column's task open about 2 * columns / sqrt(rows) files for each row: 4 at
 1,000 units with 63 shards, 40 at 100,000 with 6,250, 150 at 1.56 million with 93,000, where rows x columns are 1.5e11.
 """
 

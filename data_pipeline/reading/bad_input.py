@@ -74,6 +74,11 @@ class Records:
         if len(self._first) < _EXAMPLES:
             self._first.append(f"{where}: {reason}")
 
+    def empty(self) -> None:
+        """Counts a file without a byte, which is left out whatever `max_fraction` is: nothing is lost with it."""
+        self._bad.seen += 1
+        self._bad.note(self._name, 0, "the whole file", "it is empty")
+
     def end(self) -> None:
         """To be called once all are read. Raises DataError when too many of them were malformed."""
         self._bad.seen += self.seen

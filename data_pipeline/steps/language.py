@@ -8,6 +8,7 @@ share-alike licence.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,9 @@ from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
+
+_PADDING = re.compile(r"(\s\s)\s{2,}")
+_MOST_PADDED = 16  # times the characters that are looked at
 
 
 class Language(LocalStep):
@@ -49,7 +53,7 @@ class Language(LocalStep):
         self._check()
         keep, classify = frozenset(self.keep), _identifier().classify
         for document in documents:
-            language, probability = classify(document.text.lstrip()[: self.characters])
+            language, probability = classify(_beginning(document.text, self.characters))
             if probability < self.least:
                 tally.drop(document, "language:unsure")
             elif language not in keep:
@@ -64,6 +68,14 @@ class Language(LocalStep):
                 raise DataError(
                     f"Step language can't keep {code!r}, which it doesn't know; it knows {' '.join(known)}."
                 )
+
+
+def _beginning(text: str, characters: int) -> str:
+    """The first characters, where a run of blanks, as headers are padded with, counts as one or two."""
+    beginning = text.lstrip()[:characters]
+    if _PADDING.search(beginning):
+        beginning = _PADDING.sub(r"\1", text[: _MOST_PADDED * characters].lstrip())[:characters]
+    return beginning
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import LocalStep
+from data_pipeline.text.wrapping import unwrapped
 
 _LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -49,6 +50,12 @@ class Repair(LocalStep):
     )
     indentation: bool = Field(
         default=False, description="keep the blanks that a line begins with, as code and verse need it"
+    )
+    unwrap: bool = Field(
+        default=False,
+        exclude_if=lambda value: not value,  # so that builds without it are what they were
+        description="join the lines of text that was wrapped at a width, as mail, news wires and plain books are; "
+        "without it, steps that judge lines (c4, boilerplate) take most of such text",
     )
     blank_lines: int = Field(default=1, ge=0, description="blank lines in a row that stay; further ones go")
 
@@ -86,6 +93,8 @@ class Repair(LocalStep):
             step("normal form", unicodedata.normalize("NFC", text))
         elif self.normal_form == "nfkc":
             step("normal form", unicodedata.normalize("NFKC", text))
+        if self.unwrap:
+            step("wrapped lines", unwrapped(text))
         step("white space", self._spaced(text))
         return text
 

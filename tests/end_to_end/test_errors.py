@@ -47,7 +47,7 @@ def test_config_mistake_is_one_sentence_before_anything_starts(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", ["is empty"]),
+        (b"", ["holds no text"]),
         (b"good\xff\xfe", ["UTF-8"]),
     ],
 )

@@ -24,7 +24,7 @@ class BadText(Exception):
 def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(line from 0, texts under `text_field` or `pair_fields`). Malformed lines are told to `records` and left out.
 
-    Raises DataError for an empty file, and for one that can't be read.
+    Raises DataError for a file that can't be read.
     """
     fields = config.pair_fields or (config.text_field,)
     for index, line in lines(path, config.max_document_bytes, records):
@@ -39,12 +39,15 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
 
 def values(path: Path) -> Iterator[tuple[int, Any]]:
     """(line from 1, what it holds) of each line that is not blank. Raises DataError for one that can't be read."""
-    for index, line in lines(path, Reading().max_document_bytes, Records(path, str(path), 0, BadInput())):
+    records = Records(path, str(path), 0, BadInput())
+    for index, line in lines(path, Reading().max_document_bytes, records):
         if line.strip():
             try:
                 yield index + 1, _parsed(line)
             except BadText as error:
                 raise DataError(f"{path}, line {index + 1}: {error.reason}; {error.advice}.") from error
+    if not records.seen:
+        raise DataError(f"{path} is empty; fetch it again.")
 
 
 def _texts(line: str, fields: tuple[str, ...]) -> tuple[str, ...]:

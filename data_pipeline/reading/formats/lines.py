@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_pipeline.config import Reading
-from data_pipeline.errors import DataError
 from data_pipeline.reading.bad_input import Records
 from data_pipeline.reading.formats.streams import blocks
 
+_SKIPPED_BYTES = 2**17
 TOO_LONG = "raise max_document_bytes, or cut it"
 
 
@@ -33,11 +33,11 @@ def lines(path: Path, limit: int, records: Records) -> Iterator[tuple[int, str]]
     """(number from 0, line with its end as it is); malformed ones are told to `records` and left out.
 
     A line is malformed when it is not UTF-8, or longer than `limit` bytes. A byte order mark at the start is dropped.
-    Raises DataError for an empty file, and for one that can't be read.
+    Of hundreds of thousands of empty lines in a row most are counted and not given. Raises DataError for a file that
+    can't be read.
     """
-    index = -1
-    for index, (offset, line) in enumerate(_raw_lines(blocks(path), limit)):
-        records.seen += 1
+    for index, offset, line in _raw_lines(blocks(path), limit):
+        records.seen = index + 1
         if line is None:
             records.malformed(index, f"line {index + 1} (byte {offset})", f"longer than {limit} bytes", TOO_LONG)
             continue
@@ -48,32 +48,35 @@ def lines(path: Path, limit: int, records: Records) -> Iterator[tuple[int, str]]
             records.malformed(index, where, f"not UTF-8 ({error.reason})", "convert the file to UTF-8")
             continue
         yield index, text
-    if index < 0:
-        raise DataError(f"{path} is empty; remove it from the input or fetch it again.")
+    if not records.seen:
+        records.empty()
 
 
-def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, bytes | None]]:
-    """(byte offset, line with its end) for each line; None, as soon as that is known, for one of more bytes than
-    `limit`."""
-    offset, size, parts, told = 0, 0, [b""], False  # of the line that is being read
+def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """(number, byte offset, line with its end) for each line; None, as soon as that is known, for one of more bytes
+    than `limit`. Pieces of nothing but line ends are skipped: a megabyte of gzip may hold a thousand of them."""
+    number, offset, size, parts, told = 0, 0, 0, [b""], False  # of the line that is being read
     for piece in pieces:
+        if not size and len(piece) >= _SKIPPED_BYTES and piece.count(b"\n") == len(piece):
+            number, offset = number + len(piece), offset + len(piece)
+            continue
         *ended, last = piece.split(b"\n")
         for part in ended:
             size += len(part) + 1
             if size <= limit:
-                yield offset, b"".join([*parts, part, b"\n"])
+                yield number, offset, b"".join([*parts, part, b"\n"])
             elif not told:
-                yield offset, None
-            offset, size, parts, told = offset + size, 0, [], False
+                yield number, offset, None
+            number, offset, size, parts, told = number + 1, offset + size, 0, [], False
         parts.append(last)
         size += len(last)
         if size > limit:
             parts = []
             if not told:
-                yield offset, None
+                yield number, offset, None
             told = True
     if size and not told:
-        yield offset, b"".join(parts)
+        yield number, offset, b"".join(parts)
 
 
 def _runs(lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: Records) -> Iterator[tuple[int, str]]:

@@ -55,7 +55,7 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
                     yield index, (text,)
         index += 1
     if index == 0:
-        raise DataError(f"{path} is empty; remove it from the input or fetch it again.")
+        records.empty()
 
 
 def _header(stream: _Stream) -> dict[str, str]:

@@ -172,7 +172,6 @@ def test_malformed_records_of_warc_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"", "empty"),
         (b"<html>", "was cut off"),
         (b"x: y\r\n\r\n", "no WARC record begins here"),
         (record("conversion", b"a", length=0), "does not end where its Content-Length says"),

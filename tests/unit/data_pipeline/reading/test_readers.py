@@ -6,13 +6,18 @@ import bz2
 import gzip
 import json
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 
+from data_pipeline.config import Reading
 from data_pipeline.errors import DataError
+from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.reading.formats import lines
 from data_pipeline.reading.readers import find_inputs, read_documents
 from tests.helpers.datasets import settings
 
@@ -125,10 +130,46 @@ def test_bad_json_lines_are_named(tmp_path: Path, line: str, complaint: str) -> 
     refuses(write(tmp_path / "a.jsonl", '{"text": "a"}\n\n' + line + "\n"), "line 3:", complaint)
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.xml", "a.txt.gz"])
-def test_an_empty_file_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.wet", "a.txt.gz"])
+def test_an_empty_file_has_no_documents_and_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    refuses(tmp_path / name, "empty")
+    bad = BadInput()
+    assert list(read_documents(tmp_path / name, Reading(), "name", bad)) == []
+    assert (bad.seen, bad.count) == (1, 1)
+    assert bad.examples == [{"file": "name", "index": 0, "place": "the whole file", "reason": "it is empty"}]
+
+
+def test_an_empty_dump_is_refused(tmp_path: Path) -> None:
+    """As any that ends before its last page does."""
+    (tmp_path / "a.xml").write_bytes(b"")
+    refuses(tmp_path / "a.xml", "empty")
+
+
+@pytest.mark.parametrize("documents", ["passages", "paragraph", "file", "line"])
+def test_hundreds_of_millions_of_line_ends_take_no_time(
+    tmp_path: Path, documents: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at by the block: none of these lines is made."""
+    packer = zlib.compressobj(wbits=31)
+    with (tmp_path / "a.txt.gz").open("wb") as file:
+        file.write(packer.compress(b"one\n"))
+        for _ in range(200):
+            file.write(packer.compress(b"\n" * 2**20))
+        file.write(packer.compress(b"two\n"))
+        file.write(packer.flush())
+    made: list[int] = []
+    raw = lines._raw_lines
+
+    def counted(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, bytes | None]]:
+        for one in raw(pieces, limit):
+            made.append(1)
+            yield one
+
+    monkeypatch.setattr(lines, "_raw_lines", counted)
+    config = Reading(txt_documents=documents, max_document_bytes=2**24)
+    found = [document.text.strip() for document in read_documents(tmp_path / "a.txt.gz", config)]
+    assert " ".join(found).split() == ["one", "two"]
+    assert len(made) < 2**20
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zst"])

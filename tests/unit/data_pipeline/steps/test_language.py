@@ -52,3 +52,10 @@ def test_a_language_that_is_not_known_is_said_before_any_work(tmp_path: Path) ->
 def test_the_model_is_loaded_by_builds_that_use_it_only() -> None:
     code = "import sys, data_pipeline.steps.language; sys.exit('py3langid' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_header_padded_with_blanks_does_not_hide_the_text(tmp_path: Path) -> None:
+    header = "".join(word + " " * 300 for word in ("Impressum", "Datenschutz", "Startseite"))
+    text = header + "\n" * 200 + _ENGLISH * 3
+    assert run_local(Language(keep=["en"]), [text], tmp_path)[0] == [text]
+    assert run_local(Language(keep=["en"]), [text[:1000]], tmp_path)[0] == []

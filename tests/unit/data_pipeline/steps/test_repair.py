@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import textwrap
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -14,6 +16,7 @@ from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
 
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.repair import _MOJIBAKE_NEEDS, Repair, _readable
+from data_pipeline.text.wrapping import unwrapped
 from tests.helpers.steps import run_local
 
 
@@ -109,3 +112,44 @@ def test_repaired_text_stays_as_it_is(tmp_path: Path) -> None:
         assert run_local(step, once, tmp_path)[0] == once
         if form == "nfc":
             assert all(unicodedata.is_normalized("NFC", text) for text in once)
+
+
+PROSE = (
+    "The harbour had been quiet for a week when the first of the grain ships came in from the north, and "
+    "nobody on the quay could say who had sent it. By noon there were three of them, riding high in the water, "
+    "with their crews leaning over the rails and calling to the children. A customs officer went out in a small "
+    "boat and came back shaking his head."
+)
+
+
+@pytest.mark.parametrize("width", [44, 65, 72, 80, 96])
+def test_wrapped_text_comes_back_as_paragraphs(width: int) -> None:
+    paragraphs = [PROSE, PROSE[60:], PROSE[:250]]
+    for text in (
+        "\n\n".join(textwrap.fill(one, width) for one in paragraphs),
+        "\n".join(textwrap.fill(one, width, initial_indent="    ") for one in paragraphs),
+    ):
+        repaired = Repair(unwrap=True).repair(text, Counter())
+        assert re.split(r"\n+", repaired) == [" ".join(one.split()) for one in paragraphs]
+        assert Repair().repair(text, Counter()).count("\n") > 7
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PROSE,
+        "\n\n".join([PROSE, PROSE[40:]]),
+        "\n".join(f"- item number {n} of a list that is as long as others are, all of them" for n in range(9)),
+        "\n".join(f"Line {n} of a poem that begins each of its many lines with a capital" for n in range(12)),
+        "\n".join(f"    value_{n} = compute(first_{n}, second_{n})\n    return value_{n}" for n in range(9)),
+        "Yours\nsincerely\nthe\nboard",
+        "",
+    ],
+)
+def test_text_that_was_not_wrapped_keeps_its_lines(text: str) -> None:
+    assert unwrapped(text) == text
+
+
+def test_unwrapping_is_off_and_then_no_part_of_a_build_s_settings() -> None:
+    assert "unwrap" not in Repair().model_dump()
+    assert Repair(unwrap=True).model_dump()["unwrap"]
