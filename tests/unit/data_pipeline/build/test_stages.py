@@ -18,6 +18,7 @@ from data_pipeline.build import build as module
 from data_pipeline.build import digests, passes
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.hashing import file_sha256
 from data_pipeline.common.scratch import scratch_of
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
@@ -324,7 +325,7 @@ def test_files_are_digested_once_and_a_finished_build_asks_only_for_their_states
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = settings(input=str(corpus), output=tmp_path / "out")
     read: list[Path] = []
-    real = digests.file_sha256
+    real = file_sha256
     monkeypatch.setattr(digests, "file_sha256", lambda path: read.append(path) or real(path))  # type: ignore[func-returns-value]
     with monkeypatch.context() as stops:
         stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
