@@ -74,7 +74,9 @@ def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Pa
     steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     readers = reader_versions(sha256)  # sha256 has each file that is read
-    versions = [readers] if readers else []  # so that other builds are what they were
+    versions = [
+        found for found in (readers, _step_versions(config)) if found
+    ]  # so that other builds are what they were
     return digest_of([FORMAT, _BUILD_VERSION, _settings(config), contents, held_out, steps, given, *versions])
 
 
@@ -86,7 +88,12 @@ def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
     given = [[[path.name, *state_of(path)[:2]] for path in step.files()] for step in config.steps]
     steps = [step.model_dump(mode="json", exclude=set(step.paths)) for step in config.steps]
     readers = reader_versions(path for source in sources for path in (file.path for file in source.inputs))
-    return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, readers])
+    return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, readers, _step_versions(config)])
+
+
+def _step_versions(config: BuildConfig) -> list[list[str | int]]:
+    """Of steps that have done otherwise before."""
+    return [[step.title, step.version] for step in config.steps if step.version > 1]
 
 
 def _settings(config: BuildConfig) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Step(StrictSettings):
     """Settings that name what is in `files`, wherever it lies."""
     takes_pairs: ClassVar[bool] = False
     """Whether documents of two texts can go through."""
+    version: ClassVar[int] = 1
+    """Raise it when equal settings would do otherwise: what was built before is not taken for the same then."""
 
     only: list[str] | None = Field(
         default=None, min_length=1, description="names of the sources whose documents it works on; absent: all"

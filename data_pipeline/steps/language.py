@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ _MOST_PADDED = 16  # times the characters that are looked at
 
 class Language(LocalStep):
     """Drops what is in another language, or in none that can be told."""
+
+    version: ClassVar[int] = 2
 
     name: Literal["language"] = "language"
     keep: list[str] = Field(min_length=1, description="ISO 639 codes of the languages to keep, such as [en]")

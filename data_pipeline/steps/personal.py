@@ -75,6 +75,7 @@ class Personal(LocalStep):
     """Replaces each address and number by a mask."""
 
     takes_pairs: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     name: Literal["personal"] = "personal"
     email: str | None = Field(default="<EMAIL>", description="what stands for an e-mail address; null: they stay")

@@ -52,4 +52,5 @@ class ShawAttention(nn.Module):
             # Flat, as the gradient is else that of a transposed table, which gloo would sum in the wrong order.
             whole: Tensor = copy_to_tensor_model_parallel_region(table.flatten(), group=self.groups.tp)
             return whole.view_as(table)
-        return table.chunk(self.groups.cp.size())[self.groups.cp.rank()]
+        own: Tensor = table.chunk(self.groups.cp.size())[self.groups.cp.rank()]
+        return own

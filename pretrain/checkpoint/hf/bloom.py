@@ -36,7 +36,7 @@ def hf_config(model: Model, specials: Specials) -> BloomConfig:
         pretraining_tp=1, tie_word_embeddings=True, bos_token_id=specials.end, eos_token_id=specials.end,
         pad_token_id=None, architectures=[CLASS.__name__],
     )  # fmt: skip
-    described.seq_length = model.sequence_length  # type: ignore[attr-defined]  # which its class no longer knows
+    described.seq_length = model.sequence_length  # which its class no longer knows
     return described
 
 

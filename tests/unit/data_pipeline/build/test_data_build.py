@@ -26,6 +26,7 @@ from data_pipeline.dataset.shards import _HashedFile
 from data_pipeline.errors import DataError
 from data_pipeline.reading import readers
 from data_pipeline.reading.documents import Document
+from data_pipeline.steps.personal import Personal
 from tests.helpers.datasets import Silent, build_dataset, make_documents, settings
 
 ROOT = Path(__file__).parents[4]
@@ -122,6 +123,20 @@ def test_another_dataset_in_the_place_is_kept_and_named(text: Path, tmp_path: Pa
     refuses("mine exists and is not a dataset", input=str(text), output=tmp_path / "mine")
     refuses("text.txt exists and is not a dataset", input=str(text), output=text)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_a_step_that_does_otherwise_now_is_another_build_of_what_it_sees_alone(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = settings(input=str(text), output=tmp_path / "plain")
+    masked = settings(input=str(text), output=tmp_path / "masked", steps=[{"name": "personal"}])
+    assert build(plain, Silent)
+    assert build(masked, Silent)
+    assert not build(masked, Silent)
+    monkeypatch.setattr(Personal, "version", 99)
+    assert not build(plain, Silent)
+    with pytest.raises(DataError, match="was built from other input or with other settings"):
+        build(masked, Silent)
 
 
 def test_a_reader_s_new_version_is_another_build_of_what_it_reads_alone(
