@@ -81,9 +81,10 @@ def _layouts(options: Namespace, config: RunConfig) -> list[Layout]:
         return [parse(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")]
     check_room(options.nproc or 1)
     every = every_kind(int(os.environ.get("WORLD_SIZE", "0")) or options.nproc or _AUTO_RANKS)
-    found = [layout for layout in every if not options.full or fits(config, layout)]
+    found = [layout for layout in every if fits(config, layout, options.full)]
     if not found:
-        raise ConfigError(f"this config runs on no layout of {every[0].world} ranks as it is: leave out --full")
+        hint = " as it is: leave out --full" if options.full else ": name one with --layouts to see why"
+        raise ConfigError(f"this config runs on no layout of {every[0].world} ranks{hint}")
     # Said once: by rank 0, if ranks are there already, or need not be started.
     if len(found) < len(every) and global_rank() == 0 and (under_launcher() or every[0].world == 1):
         left_out = ", ".join(short(layout) for layout in every if layout not in found)

@@ -53,10 +53,10 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
     return jobs
 
 
-def fits(config: RunConfig, layout: Layout) -> bool:
-    """Whether `config` can run on `layout` as it is."""
+def fits(config: RunConfig, layout: Layout, full: bool) -> bool:
+    """Whether `config` can run on `layout`, made small or, if `full`, as it is."""
     try:
-        plan_layout(_on_layout(config, layout, config.precision, config.batch.micro_sequences), layout.world)
+        plan(config, [layout], full)
     except ConfigError:
         return False
     return True

@@ -28,7 +28,7 @@ class Cutter:
                 part = values if column.whole else values[tuple(own[axis] for axis in column.axes)]
                 tensors[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
             documents_BS = tensors.get("documents_BS")
-            if documents_BS is not None:
+            if documents_BS is not None and "positions_BS" not in tensors:
                 tensors["positions_BS"] = positions_within(documents_BS)[:, inputs]
             found.append(
                 MicroBatch(

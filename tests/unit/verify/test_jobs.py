@@ -30,6 +30,8 @@ ONE_OF_EACH = list({path.parent: path for path in CONFIGS}.values())
 @pytest.mark.parametrize("path", only(ONE_OF_EACH, CONFIGS), ids=str)
 def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Path, world: int) -> None:
     config, layouts = _load(path), every_kind(world)
+    if config.model.shared_layers:  # which are in one chunk of each stage
+        layouts = [layout for layout in layouts if layout.virtual == 1]
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
     models = {job.config.model.model_dump_json(): job.config.model for job in jobs}
@@ -102,8 +104,9 @@ def test_jobs_run_in_fp32_and_in_the_configs_precision() -> None:
 
 def test_full_size_leaves_out_layouts_that_do_not_fit_and_refuses_them_when_named() -> None:
     config = _load("configs/debug/gpt.yaml", "model.vocabulary=2048")
-    assert fits(config, parse("tp4", 1))
-    assert not fits(config, parse("tp8", 1)), "4 heads"
+    assert fits(config, parse("tp4", 1), full=True)
+    assert not fits(config, parse("tp8", 1), full=True), "4 heads"
+    assert fits(config, parse("tp8", 1), full=False), "it is made with more"
     with pytest.raises(ConfigError, match=r"does not divide model\.heads"):
         plan(config, [parse("tp8", 1)], full=True)
     assert plan(config, [parse("tp4", 1)], full=True)[0].config.model == config.model
@@ -115,3 +118,9 @@ def test_a_stage_of_zero_that_there_is_not_is_named() -> None:
         plan(config, [Layout(4, 1, 1, 1, False, 4)])
     with pytest.raises(ConfigError, match=r"parallel\.zero=3 is not among what megatron-core"):
         plan(config, [Layout(4, 1, 1, 1, False, 3, "megatron")])
+
+
+def test_layers_that_are_one_leave_out_chunks() -> None:
+    config = _load("configs/debug/albert.yaml", "model.vocabulary=2048")
+    assert fits(config, parse("tp2pp2", 1), full=False)
+    assert not fits(config, parse("pp2+vp2", 1), full=False)
