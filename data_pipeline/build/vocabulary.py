@@ -24,6 +24,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 
+_NAMED = 3  # files, at most, of a source without text
+
 
 def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Survey]) -> dict[str, int]:
     """Of each source: a document is held out when its key is below, or when its file is. At least one document is.
@@ -38,7 +40,8 @@ def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Surve
         whose = f"source {source.name}" if source.name else "input"
         after = " after its steps" if config.steps else ""
         if not documents:
-            raise DataError(f"The {whose} holds no text{after}; give files with text.")
+            named = ", ".join(file.name for file in source.inputs[:_NAMED]) + ", ..." * (len(source.inputs) > _NAMED)
+            raise DataError(f"The {whose} holds no text{after} ({named}); give files with text.")
         cutoff = 0
         if source.has_validation_files:
             if not any(survey.documents for survey in mine if survey.chunk.validation):

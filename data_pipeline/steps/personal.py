@@ -37,7 +37,7 @@ _BEFORE_NUMBERS = re.compile(
 _BEFORE_ADDRESS = re.compile(
     r"(?:\bIP(?:v4)?(?:[- ]?(?:address(?:es)?|numbers?))?|\baddress(?:es)?|\b(?:name)?servers?|\bhosts?|\bhostname"
     r"|\bgateway|\bDNS|\bping|\btelnet|\bssh|\btraceroute|\bpeer|\brouter|\bclient|://|@|inet|addr)"
-    r"(?:\s(?:is|was|of|at))?[\s:=\[(\"']{0,3}$",
+    r"(?:\s(?:is|was|has|been|of|at|on)){0,3}[\s:=\[(\"']{0,3}$",
     re.IGNORECASE,
 )
 _AFTER_ADDRESS = re.compile(r":[0-9]{2,5}\b|/(?:[89]|[12][0-9]|3[0-2])\b(?![./])")

@@ -85,7 +85,8 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
                 if failed < 0:  # it could not say anything itself
                     name = signal.Signals(-failed).name
                     why = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
-                    print(f"pretrain: rank {rank} was ended by {name}{why}", file=sys.stderr)
+                    # In one piece: other ranks print there too.
+                    print(f"pretrain: rank {rank} was ended by {name}{why}\n", end="", file=sys.stderr)
                 deadline = time.monotonic() + _GRACE_S
         if not running:
             break

@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import sentencepiece
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.encode import encode
 from data_pipeline.build.inputs import find_sources
-from data_pipeline.build.passes import Survey, clean
+from data_pipeline.build.passes import Survey, clean, cleaned, counted
 from data_pipeline.build.pieces import read_piece
 from data_pipeline.build.units import cut
 from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
@@ -39,12 +38,13 @@ def tokenizing(options: argparse.Namespace, folder: Path) -> None:
     cores = len(os.sched_getaffinity(0))
     for kind in ("unigram", "bpe"):
         place = folder / kind
-        surveys, cutoff, path = _prepared(options.text, place, kind, cores)
-        texts = [document.text for survey in surveys for document in read_piece(survey.path, "")]
+        config, surveys, cutoff, path = _prepared(options.text, place, kind, cores)
+        pieces = [cleaned(config, survey.chunk, place) for survey in surveys]
+        texts = [document.text for piece in pieces for document in read_piece(piece)]
         megabytes = sum(len(text.encode()) for text in texts) / 1e6
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         contestants = {
-            "the stage": partial(_staged, surveys, cutoff, path, place, cores),
+            "the stage": partial(_staged, config, surveys, cutoff, path, place, cores),
             "encode_as_numpy": partial(_timed, partial(processor.encode_as_numpy, texts, num_threads=cores)),
             "encode": partial(_timed, partial(processor.encode, texts, num_threads=cores)),
         }
@@ -72,7 +72,9 @@ def runner(folder: Path, workers: int) -> Callable[[str, list[BuildTask]], list[
     return lambda stage, tasks: run_tasks(tasks, folder / stage, workers)
 
 
-def _prepared(text: Path, folder: Path, kind: Any, workers: int) -> tuple[list[Survey], dict[str, int], Path]:
+def _prepared(
+    text: Path, folder: Path, kind: Any, workers: int
+) -> tuple[BuildConfig, list[Survey], dict[str, int], Path]:
     config = BuildConfig(
         input=str(text),
         output=folder / "dataset",
@@ -81,20 +83,22 @@ def _prepared(text: Path, folder: Path, kind: Any, workers: int) -> tuple[list[S
     )
     run = runner(folder, workers)
     sources = find_sources(config)
-    surveys = clean(config, cut(config, sources, folder, run), folder, run)
+    chunks = cut(config, sources, folder, run)
+    surveys, groups = clean(config, chunks, folder, run), counted(config, chunks, folder, run)
     cutoff = cutoffs(config, sources, surveys)
-    return surveys, cutoff, make_tokenizer(config, sources, surveys, cutoff, folder, run)
+    return config, surveys, cutoff, make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
 
 
-def _staged(surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, workers: int) -> float:
+def _staged(
+    config: BuildConfig, surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, workers: int
+) -> float:
     place = folder / "round"
     shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    linked = []
-    for survey in surveys:  # which the stage removes
-        os.link(survey.path, place / survey.path.name)
-        linked.append(replace(survey, path=place / survey.path.name))
-    return _timed(lambda: encode(linked, cutoff, tokenizer, place, runner(place, workers), 1))
+    for survey in surveys:  # whose documents the stage removes
+        there = cleaned(config, survey.chunk, place)
+        there.parent.mkdir(parents=True, exist_ok=True)
+        os.link(cleaned(config, survey.chunk, folder), there)
+    return _timed(lambda: encode(config, surveys, cutoff, tokenizer, place, runner(place, workers), 1))
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -22,12 +22,11 @@ from data_pipeline.dataset.manifest import (
     BuildRecord,
     DatasetManifest,
     FileRecord,
-    Member,
-    Shard,
     Split,
     TokenizerRecord,
     stream_identity,
 )
+from data_pipeline.dataset.shard import Member, Shard
 from data_pipeline.loader import SampleStream, load
 from tests.benchmarks.data_readers import LENGTH
 from tests.benchmarks.data_rounds import show, take_turns

@@ -18,7 +18,6 @@ def test_training_killed_at_random_moments_is_the_uninterrupted_run(
 ) -> None:
     done = crash_train.train_campaign(tmp_path, kills, seed=1)
     record_property("summary", f"kills of training:\n{table(done, crash_train.PHASES)}")
-    assert "training" in {kill.phase for kill in done}
     if kills >= 300:
         assert {kill.phase for kill in done} == set(crash_train.PHASES)
         assert {kill.layout for kill in done} == set(crash_train.LAYOUTS)

@@ -37,6 +37,11 @@ IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
     "watch": ("", {"watch._TIMES": 2}),
 }
 STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "crawl": ("units --counts 20 40", {}),
+    "plan_cpu": (
+        "--hardware h100 --only 1",
+        {"plan_cpu.MODELS": {"tiny": (1, 32, 2, 16, 64, 2, 1)}, "plan_cpu._STEPS": 1},
+    ),
     "reshard": ("--sizes 0M --repeats 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }

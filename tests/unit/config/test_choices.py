@@ -94,7 +94,7 @@ def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("optimizer.name=lamp", "'optimizer.name' = 'lamp': input should be one of adamw, adam, lamb, adafactor: did"),
+        ("optimizer.name=lamp", "'lamp': input should be one of adamw, adam, lamb, adafactor, adagrad: did you mean"),
         ("model.positions=relativ", "'model.positions.name' = 'relativ': input should be one of learned"),
         ("schedule.name=5", "'schedule.name' = '5': input should be one of cosine"),
         ("optimizer=adamw", "'optimizer.learning_rate' is required"),

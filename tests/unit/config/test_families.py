@@ -85,7 +85,7 @@ def test_rotary_positions_turn_pairs() -> None:
 def test_packed_rows_are_for_the_gpt_family() -> None:
     alone = ["model.encoder_layers=0", "model.target_length=null", "objective={name: causal, packing: best_fit}"]
     with pytest.raises(
-        ConfigError, match=r"objective\.packing=best_fit is for the gpt or llama family: leave it out for t5"
+        ConfigError, match=r"objective\.packing=best_fit is for the gpt or llama or ctrl family: leave it out for t5"
     ):
         _load("t5", *alone)
 

@@ -57,7 +57,7 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("gpt3/125", "did you mean gpt3/125m"),
         ("gtp3/13b.yaml", "did you mean gpt3/13b or"),
         ("configs/bert/basee.yaml", "did you mean bert/base"),
-        ("zzz", "name a file, or one of albert/..., bart/..., bert/..., cluster/..., "),
+        ("zzz", "name a file, or one of albert/..., bart/..., bert/..., bloom/..., "),
         ("gpt3/common", "did you mean"),
         ("../configs/gpt3/125m", "did you mean gpt3/125m?"),
         ("a\0b", "name a file"),

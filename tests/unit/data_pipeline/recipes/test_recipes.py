@@ -285,7 +285,8 @@ def test_the_spans_of_a_row_are_its_text(stream: SampleStream) -> None:
 
 
 def objective_of(stream: SampleStream) -> str:
-    return "causal" if stream.recipe.settings is None else stream.recipe.settings["objective"].get("name", "causal")
+    settings = stream.recipe.settings or {}
+    return str(settings.get("objective", settings).get("name", "causal"))
 
 
 def shown_text(stream: SampleStream, row: Rows) -> list[int]:
@@ -297,6 +298,8 @@ def shown_text(stream: SampleStream, row: Rows) -> list[int]:
     if row.documents is not None:
         mine = [row.documents == number for number in range(row.documents.max() + 1)]
         return [token for own in mine for token in [*row.tokens[own].tolist(), int(row.labels[own][-1])]]
+    if name == "control":
+        return labels.tolist()
     if name == "causal":
         return [*row.tokens[0].tolist(), int(row.labels[0, -1])]
     if name in ("masked", "tlm") and row.segments is not None:
