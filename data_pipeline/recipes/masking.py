@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.recipes.base import Ids
+from data_pipeline.batch import Rows
+from data_pipeline.recipes.base import Ids, padded
 from data_pipeline.tokenizers.specials import Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are
@@ -34,6 +35,17 @@ class Masking:
         tokens[chosen] = np.where(draw < _MASKED, specials.mask, replaced)
         counted[chosen] = 1
         return tokens, counted
+
+    def padded(self, rows: list[Ids], randoms: list[np.random.Generator], length: int, segments: list[Ids]) -> Rows:
+        """Each row with some masked by its own generator, and which segment each of its tokens belongs to, padded to
+        `length`."""
+        pad = self.known.specials.pad
+        tokens, counted = zip(*map(self.masked, rows, randoms), strict=True)
+        whole, visible = padded(list(tokens), length, pad)
+        mask = np.zeros(whole.shape, np.float32)
+        mask[visible] = np.concatenate(counted)
+        labels, _ = padded(rows, length, pad)
+        return Rows(whole, labels, mask, attention_mask=visible, segments=padded(segments, length, 0)[0])
 
     def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
         """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""

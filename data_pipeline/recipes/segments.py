@@ -4,13 +4,15 @@ before it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, generator, padded
+from data_pipeline.recipes.base import Ids, generator
 from data_pipeline.recipes.masking import Masking
 
 _Segment = tuple[int, Ids]  # where its tokens begin in the stream, and they
@@ -49,29 +51,17 @@ class Segments:
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """[CLS] A [SEP] B [SEP] and padding."""
-        specials, length = self._known.specials, self._length
-        tokens, labels, counted, segments, follows = [], [], [], [], []
+        specials = self._known.specials
+        rows, randoms, segments, follows = [], [], [], []
         for sample in ids:
             random = generator(seed, sample)
             (_, first), (_, second), is_next = self._two(int(sample[2]), random)
-            row = np.concatenate([[specials.cls], first, [specials.sep], second, [specials.sep]])
-            masked, chosen = self._masking.masked(row, random)
-            tokens.append(masked)
-            labels.append(row)
-            counted.append(chosen)
+            rows.append(np.concatenate([[specials.cls], first, [specials.sep], second, [specials.sep]]))
+            randoms.append(random)
             segments.append(np.repeat([0, 1], [len(first) + 2, len(second) + 1]))
             follows.append(is_next)
-        whole, visible = padded(tokens, length, specials.pad)
-        mask = np.zeros(whole.shape, np.float32)
-        mask[visible] = np.concatenate(counted)
-        return Rows(
-            whole,
-            padded(labels, length, specials.pad)[0],
-            mask,
-            attention_mask=visible,
-            segments=padded(segments, length, 0)[0],
-            next_sentence=np.array(follows, np.int64),
-        )
+        found = self._masking.padded(rows, randoms, self._length, segments)
+        return replace(found, next_sentence=np.array(follows, np.int64))
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Both segments of each sample, which `rows` draws in the same way."""

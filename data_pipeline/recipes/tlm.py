@@ -6,7 +6,7 @@ A sample is [CLS] source [SEP] [CLS] target [SEP]. Positions begin anew with the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -118,27 +118,15 @@ class TranslationSamples(PairSamples):
         """[CLS] source [SEP] [CLS] target [SEP] and padding."""
         recipe, specials = self._recipe, self._recipe.known.specials
         objective = recipe.objective
-        masking = Masking(recipe.known, objective.noise_density, whole_words=False)
-        tokens, labels, counted, languages, positions = [], [], [], [], []
+        languages = [objective.source_language, objective.target_language]
+        rows, segments, positions = [], [], []
         for sample in ids:
             parts = [np.array([specials.cls, *text[:-1], specials.sep]) for text in self._pair(int(sample[2]))]
-            row = np.concatenate(parts)
-            masked, chosen = masking.masked(row, generator(seed, sample))
-            tokens.append(masked)
-            labels.append(row)
-            counted.append(chosen)
             sizes = [len(part) for part in parts]
-            languages.append(np.repeat([objective.source_language, objective.target_language], sizes))
+            rows.append(np.concatenate(parts))
+            segments.append(np.repeat(languages, sizes))
             positions.append(np.concatenate([np.arange(size) for size in sizes]))
-        length = recipe.sequence_length
-        whole, visible = padded(tokens, length, specials.pad)
-        mask = np.zeros(whole.shape, np.float32)
-        mask[visible] = np.concatenate(counted)
-        return Rows(
-            whole,
-            padded(labels, length, specials.pad)[0],
-            mask,
-            attention_mask=visible,
-            segments=padded(languages, length, 0)[0],
-            positions=padded(positions, length, 0)[0],
-        )
+        masking = Masking(recipe.known, objective.noise_density, whole_words=False)
+        randoms = [generator(seed, sample) for sample in ids]
+        found = masking.padded(rows, randoms, recipe.sequence_length, segments)
+        return replace(found, positions=padded(positions, recipe.sequence_length, 0)[0])

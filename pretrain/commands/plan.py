@@ -78,6 +78,8 @@ def main(argv: list[str]) -> int:
         if options.config is not None or options.hardware is not None:
             parser.error("--calibrate without a run measures this machine: leave CONFIG and --hardware out")
         return _measure(options, argv)
+    if options.nproc is not None or options.threads is not None:
+        parser.error("--nproc and --threads are for --calibrate without a run")
     if options.calibrate is not None:
         if options.config is not None or options.hardware is None:
             parser.error("--calibrate RUN needs --hardware, and no CONFIG: the run has one")

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pretrain.commands.arguments import Parser, amount, count
+from pretrain.commands.arguments import Parser, amount, check_writable, count
 from pretrain.commands.printing import show
 from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices, figures
-from pretrain.plan.planned import make_plan, with_vocabulary
+from pretrain.plan.planned import make_plan
 from pretrain.scaling.asked_run import asked_run
 from pretrain.scaling.ladder import compact
 from pretrain.scaling.law import Law, read
@@ -43,19 +43,26 @@ def main(argv: list[str]) -> int:
         "--tokens", type=amount, help="to train on; without --parameters, with the size that suits best"
     )
     parser.add_argument("--config", type=Path, metavar="BASE", help="what the ladder was made from: also plan that run")
-    parser.add_argument("--rule", choices=RULES, default="olmo", help="of its batch and warm-up, as the ladder's")
+    parser.add_overrides("what the ladder's base was told, such as model.vocabulary=1024")
+    parser.add_argument("--rule", choices=RULES, help="of its batch and warm-up, as the ladder's (default olmo)")
     parser.add_argument("--gpus", type=count, help="devices of that run")
     parser.add_argument("--hardware", metavar="NAME", help="such as h100, or a YAML file, as for `pretrain plan`")
     parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
-    parser.add_argument("--stack", default="unknown", metavar="NAME", help="software, as for `pretrain plan`")
+    parser.add_argument("--stack", metavar="NAME", help="software, as for `pretrain plan`")
     parser.add_argument("--price", type=amount, help="of a GPU-hour")
     parser.add_argument("--out", type=Path, metavar="YAML", help="where to write the config of that run")
     options = parser.parse(argv)
     asked = (options.config, options.gpus, options.hardware)
     if any(value is not None for value in asked) and None in asked:
         raise ConfigError("--config, --gpus and --hardware go together: they say what is planned, and on what")
-    if options.config is None and (options.out or options.price):
-        raise ConfigError("--out and --price are about a run that is planned: say --config, --gpus and --hardware too")
+    about = ("out", "price", "rule", "stack", "gpus_per_node", "overrides")
+    if options.config is None and any(getattr(options, name) for name in about):
+        raise ConfigError(
+            "--out, --price, --rule, --stack, --gpus-per-node and keys are about a run that is planned: say --config, "
+            "--gpus and --hardware too"
+        )
+    if options.out is not None:
+        check_writable(options.out)
     law = read(options.law)
     found = predict(law, options.flops, options.parameters, options.tokens)
     config = _config(found, options) if options.config is not None else None
@@ -84,17 +91,22 @@ def written(directory: Path) -> list[dict[str, object]]:
 
 
 def _config(found: Prediction, options: argparse.Namespace) -> RunConfig:
-    base = with_vocabulary(load(RunConfig, options.config))
-    return asked_run(base, found.parameters, found.tokens, found.learning_rate, options.rule, options.gpus)
+    base = load(RunConfig, options.config, options.overrides)
+    if base.model.vocabulary is None:
+        raise ConfigError(
+            "a size has another shape with each vocabulary, and the config has none: set model.vocabulary"
+        )
+    rule = options.rule or "olmo"
+    return asked_run(base, found.parameters, found.tokens, found.learning_rate, rule, options.gpus)
 
 
 def _planned(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
     """Figures of the fastest layout."""
     plan = make_plan(
-        config, options.hardware, options.gpus, options.gpus_per_node, options.stack, "throughput", 1,
+        config, options.hardware, options.gpus, options.gpus_per_node, options.stack or "unknown", "throughput", 1,
         Prices(options.price, None), Failures(),
     )  # fmt: skip
-    return figures(plan, plan.found.options[0]) | {"hardware": options.hardware, "stack": options.stack}
+    return figures(plan, plan.found.options[0]) | {"hardware": options.hardware, "stack": options.stack or "unknown"}
 
 
 def _plan_lines(plan: dict[str, Any], options: argparse.Namespace) -> list[str]:

@@ -18,7 +18,7 @@ def make_plan(
 ) -> Plan:  # fmt: skip
     """`per_node` devices of a machine, or as many as the hardware's file says. Raises ConfigError for names that are
     not known, numbers that no layout suits, and models that are too large."""
-    config = with_vocabulary(config)
+    config = _with_vocabulary(config)
     device, stack = find_device(hardware), find_stack(stack_name)
     per_node = min(per_node or device.devices, gpus)
     if gpus % per_node:
@@ -41,7 +41,7 @@ def make_plan(
     return Plan(config, device, hardware, gpus, per_node, stack_name, stack, found, goodput, better, prices)
 
 
-def with_vocabulary(config: RunConfig) -> RunConfig:
+def _with_vocabulary(config: RunConfig) -> RunConfig:
     """A config that says none has that of its data, which may not be there yet: GPT-2's is assumed."""
     if config.model.vocabulary is not None:
         return config

@@ -21,7 +21,7 @@ from megatron.core.optimizer.optimizer import FP32Optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from pretrain.config.optimizer import AdafactorOptimizer, AdagradOptimizer
+from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
@@ -57,9 +57,7 @@ class MegatronSharding:
             megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
         settings = config.optimizer
         moments = {}
-        if not isinstance(
-            settings, AdafactorOptimizer | AdagradOptimizer
-        ):  # a rule, as LAMB: megatron-core's Adam never makes a step
+        if isinstance(settings, AdamOptimizer | AdamWOptimizer):  # under a rule megatron-core's Adam never makes a step
             moments = {"adam_beta1": settings.beta1, "adam_beta2": settings.beta2, "adam_eps": settings.eps}
         optimizer_config = OptimizerConfig(
             optimizer="adam",

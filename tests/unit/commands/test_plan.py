@@ -37,3 +37,9 @@ def test_attention_is_printed_and_drawn_without_a_cluster(tmp_path: Path, capsys
 def test_a_cluster_is_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"--gpus and --hardware are needed \(or --show-attention\)"):
         main([*SMALL, "--gpus", "8"])
+
+
+@pytest.mark.parametrize("told", [["--nproc", "2"], ["--threads", "1"]])
+def test_how_this_machine_is_measured_is_told_to_calibrate_alone(told: list[str]) -> None:
+    with pytest.raises(ConfigError, match="are for --calibrate without a run"):
+        main([*SMALL, "--gpus", "8", "--hardware", "h100", *told])

@@ -90,7 +90,12 @@ def test_the_rate_of_a_predicted_run_is_the_laws(law: Path, tmp_path: Path) -> N
     ("options", "said"),
     [
         (["--gpus", "8"], "--config, --gpus and --hardware go together"),
-        (["--out", "run.yaml"], "--out and --price are about a run that is planned"),
+        (["--out", "run.yaml"], "are about a run that is planned"),
+        (["--stack", "nanotron"], "are about a run that is planned"),
+        (
+            ["--config", "debug/ladder", "--gpus", "8", "--hardware", "h100"],
+            "the config has none: set model.vocabulary",
+        ),
         (["--config", "gpt3/125m", "--gpus", "8", "--hardware", "Abacus"], "no hardware is called 'Abacus'"),
     ],
 )
