@@ -1,5 +1,8 @@
 """Process groups. The only file that touches megatron-core's parallel_state."""
 
+from datetime import timedelta
+
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -37,6 +40,9 @@ class Groups:
         self.data_world = layout.data
         self.tensor_world = layout.tensor
         self.context_world = layout.context
+        self._hosts: dist.ProcessGroup | None = None
+        if torch.cuda.is_available():  # else the default group is one of hosts
+            self._hosts = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
     @property
     def axes(self) -> dict[str, tuple[int, int]]:
@@ -85,11 +91,6 @@ class Groups:
         group: dist.ProcessGroup = parallel_state.get_pipeline_model_parallel_group()
         return group
 
-    def sum_over_data(self, value: Tensor) -> Tensor:
-        """Over the ranks that have rows of their own."""
-        dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
-        return value
-
     def sum_over_replicas(self, value: Tensor) -> Tensor:
         """Over data and context ranks: those that have tokens of their own."""
         dist.all_reduce(value, group=self.replica_group)
@@ -124,10 +125,21 @@ class Groups:
             dist.broadcast(value, src=dist.get_process_group_ranks(group)[-self.tensor_world], group=group)
         return value
 
-    def largest(self, value: Tensor) -> Tensor:
-        """Over all ranks, each element for itself."""
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return value
+    def largest(self, values: np.ndarray) -> np.ndarray:
+        """Over all ranks, each element for itself; written over. What hosts know they tell each other, past the GPUs,
+        which may be behind."""
+        dist.all_reduce(torch.from_numpy(values), op=dist.ReduceOp.MAX, group=self._hosts)
+        return values
+
+    def sum_over_data(self, values: np.ndarray) -> np.ndarray:
+        """Over the ranks that have rows of their own; likewise."""
+        if self._hosts is None:
+            dist.all_reduce(torch.from_numpy(values), group=parallel_state.get_data_parallel_group())
+            return values
+        if self.tensor_rank or self.context_rank or self.pipeline_rank:  # their rows are those of the replica's first
+            values = np.zeros_like(values)
+        dist.all_reduce(torch.from_numpy(values), group=self._hosts)
+        return values
 
 
 def is_first(chunk: int | None) -> bool:

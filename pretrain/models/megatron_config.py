@@ -69,6 +69,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         # Interleaving over two stages sends twice between the same two ranks: batched sends would cross.
         overlap_p2p_comm=parallel.virtual > 1,
         batch_p2p_comm=parallel.virtual == 1,
+        batch_p2p_sync=False,  # the whole device would wait after each transfer, for a fault of old versions of torch
         # Frees activations once sent. gloo may still be sending when it does, from memory by then reused.
         deallocate_pipeline_outputs=kernels.on_gpu,
         recompute_granularity=None if parallel.recompute == "none" else parallel.recompute,

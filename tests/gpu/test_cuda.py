@@ -1,5 +1,6 @@
 """One GPU: the engine, the attention patterns, checkpoints and generation on CUDA. `make test-gpu` runs these."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,23 @@ def test_loss_starts_at_chance_and_falls(precision: str) -> None:
 def test_bf16_follows_fp32() -> None:
     half, full = (np.array(run_ranks(1, _curve, precision)[0])[:, 0] for precision in ("bf16", "fp32"))
     assert np.abs(half - full).max() < 0.05
+
+
+def _waits() -> list[str]:
+    engine = build_engine(tiny_config(precision="bf16"))
+    train(engine, range(2))
+    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        train(engine, range(2, 3))
+    torch.cuda.set_sync_debug_mode("default")
+    return [f"{warning.filename}:{warning.lineno} {warning.message}" for warning in found]
+
+
+def test_a_step_waits_once() -> None:
+    found = run_ranks(1, _waits)[0]
+    assert len(found) == 1, "\n".join(found)
+    assert "engine/megatron/engine.py" in found[0]
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])

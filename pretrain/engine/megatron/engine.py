@@ -84,21 +84,25 @@ class MegatronEngine:
 
     def train_step(self, batch: Batch, learning_rate: float, step: int) -> StepResult:
         """See `base.TrainEngine`. Gradients are summed over micro-batches, data and context ranks and divided once by
-        the main term's count in the global batch."""
+        the main term's count in the global batch. The host waits once for what the device has found."""
         assert self.sharding is not None, "built for evaluation"
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         micro_batches = self._cutter.cut(batch, self.config.batch.micro_sequences, first_row)
-        loss = partial(self._train_loss, self._factors(batch))
+        counts = self.sum_over_data(np.array(self.objective.counts(batch))).tolist()
+        token_count = int(counts[0])
+        loss = partial(self._train_loss, scales(self.objective.weights, counts))
         results = self._runner.train(micro_batches, self.objective.forward, loss, self.sharding.forwarded)
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
         sums = sum_pairs(results, 1 + len(names), self.device)
-        (loss_sum, token_count), *pairs = self.groups.from_last_stage(self.groups.sum_over_replicas(sums)).tolist()
-        terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
-        self.sharding.reduce(int(token_count))
+        sums = self.groups.from_last_stage(self.groups.sum_over_replicas(sums))
+        self.sharding.reduce(token_count)
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
-        grad_norm = self.sharding.norm() / scale
+        norm, loss_sum, counted, *pairs = torch.cat([self.sharding.norm(), sums.view(-1)]).tolist()
+        assert counted == token_count, "the device has judged what the batch asks for"
+        terms = {name: (pairs[2 * i], int(pairs[2 * i + 1])) for i, name in enumerate(names)}
+        grad_norm = norm / scale
         lowered = False
         finite = np.isfinite(grad_norm) and np.isfinite(loss_sum)
         if finite:
@@ -113,7 +117,7 @@ class MegatronEngine:
             self.sharding.discard()
             if self.loss_scale is not None and np.isfinite(loss_sum):
                 lowered = self.loss_scale.overflowed()
-        return StepResult(loss_sum, int(token_count), grad_norm, not finite, lowered, loss_scale, terms)
+        return StepResult(loss_sum, token_count, grad_norm, not finite, lowered, loss_scale, terms)
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
@@ -208,13 +212,11 @@ class MegatronEngine:
 
     def largest(self, values: np.ndarray) -> np.ndarray:
         """See `base.Ranks`."""
-        found: np.ndarray = self.groups.largest(torch.from_numpy(values).to(self.device)).cpu().numpy()
-        return found
+        return self.groups.largest(values)
 
     def sum_over_data(self, values: np.ndarray) -> np.ndarray:
         """See `base.Ranks`."""
-        summed: np.ndarray = self.groups.sum_over_data(torch.from_numpy(values).to(self.device)).cpu().numpy()
-        return summed
+        return self.groups.sum_over_data(values)
 
     def _build_chunk(self, index: int) -> Network:
         chunk = index if self.layout.virtual > 1 else None
@@ -230,13 +232,6 @@ class MegatronEngine:
         mark_split(placed)
         mark_shared(placed)
         return placed
-
-    def _factors(self, batch: Batch) -> dict[str, float]:
-        """What the terms besides the main one are multiplied by: `objectives.base.scales`."""
-        weights = self.objective.weights
-        if len(weights) == 1:
-            return {}
-        return scales(weights, self.sum_over_data(np.array(self.objective.counts(batch))).tolist())
 
     def _train_loss(
         self, factors: dict[str, float], batch: MicroBatch, outputs: Any

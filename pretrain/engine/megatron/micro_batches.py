@@ -21,15 +21,16 @@ class Cutter:
         """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""
         inputs, labels = (self._own_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
         own = {"rows": slice(None), "inputs": inputs, "labels": labels}
+        whole = {}
+        for name, column, values in batch.columns():
+            part = values if column.whole else values[tuple(own[axis] for axis in column.axes)]
+            whole[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
+        documents_BS = whole.get("documents_BS")
+        if documents_BS is not None and "positions_BS" not in whole:
+            whole["positions_BS"] = positions_within(documents_BS)[:, inputs]
         found = []
         for start in range(0, len(batch.tokens), micro):
-            tensors = {}
-            for name, column, values in batch[slice(start, start + micro)].columns():
-                part = values if column.whole else values[tuple(own[axis] for axis in column.axes)]
-                tensors[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
-            documents_BS = tensors.get("documents_BS")
-            if documents_BS is not None and "positions_BS" not in tensors:
-                tensors["positions_BS"] = positions_within(documents_BS)[:, inputs]
+            tensors = {name: values[start : start + micro] for name, values in whole.items()}
             found.append(
                 MicroBatch(
                     **{"positions_BS": self._positions(inputs, micro), **tensors},
@@ -50,4 +51,7 @@ class Cutter:
     def _move(self, values: np.ndarray) -> Tensor:
         if not values.flags.writeable:  # several batches share it, and torch knows nothing of arrays to read only
             values = values.copy()
-        return torch.as_tensor(values, device=self._device)
+        tensor = torch.as_tensor(values)
+        if self._device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self._device, non_blocking=True)  # or the host would wait for the copy

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -47,8 +48,8 @@ class Sharding(Protocol):
         """After the last micro-batch: the gradient of the owned ranges becomes the sum over all ranks divided by
         `token_count`. (A loss scale is still in it.)"""
 
-    def norm(self) -> float:
-        """Of the whole gradient: every value of the model once, on all ranks the same."""
+    def norm(self) -> Tensor:
+        """[1] float64: of the whole gradient, every value of the model once, on all ranks the same."""
 
     def scale(self, factor: float) -> None:
         """Multiplies the gradient by `factor`."""
@@ -98,7 +99,7 @@ def clip_factor(grad_norm: float, limit: float) -> float:
     """What shortens a gradient of `grad_norm` to `limit`, as torch's clipping does (0: no limit)."""
     if not 0 < limit < grad_norm:
         return 1.0
-    return float(limit / (torch.tensor(grad_norm) + 1e-6))
+    return float(np.float32(limit) / (np.float32(grad_norm) + np.float32(1e-6)))
 
 
 def scale(gradients: list[Tensor], factor: float) -> None:
@@ -112,18 +113,35 @@ def norm(
     group: dist.ProcessGroup | None,
     device: torch.device,
     copies: Sequence[Tensor] = (),
-) -> float:
-    """Norm of all ranks' `gradients` together; not finite either if one of `copies` isn't, which count elsewhere and
-    are applied here as well. torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of a GPT-2's
-    gradients), and by how much depends on how ranks share it: so blocks in fp32, and their sum in fp64. A value whose
-    square, a second moment, is beyond fp32 makes its block's norm infinite."""
+) -> Tensor:
+    """[1] float64, rounded to fp32: the norm of all ranks' `gradients` together; not finite either if one of `copies`
+    isn't, which count elsewhere and are applied here as well, nor if its square, as a second moment may be, is beyond
+    fp32."""
+    squares = squares_of(gradients, device)
+    if copies:
+        squares += 0 * squares_of(copies, device)  # 0, but of what is not finite NaN
+    dist.all_reduce(squares, group=group)
+    squares.masked_fill_(squares > torch.finfo(torch.float32).max, torch.inf)
+    return squares.sqrt().float().double()
+
+
+def squares_of(gradients: Sequence[Tensor], device: torch.device) -> Tensor:
+    """[1] float64 on `device`: the sum of all squares."""
     squares = torch.zeros(1, dtype=torch.float64, device=device)
+    if gradients and gradients[0].is_cuda:
+        squares += torch.stack(norms_in_few_kernels(gradients)).square().sum()
+        return squares
+    # torch's norm of a large fp32 tensor is off on a CPU (by 7e-4 of that of a GPT-2's gradients), and by how much
+    # depends on how ranks share it: so blocks in fp32, and their sum in fp64.
     for gradient in gradients:
         flat = gradient.reshape(-1)
         whole = flat.numel() // _BLOCK * _BLOCK
         for blocks in (flat[:whole].view(-1, _BLOCK), flat[whole:].view(1, -1)):
             squares += torch.linalg.vector_norm(blocks, dim=1).double().square().sum().to(device)
-    for copy in copies:
-        squares += 0 * torch.linalg.vector_norm(copy).double().to(device)  # 0, but of what is not finite NaN
-    dist.all_reduce(squares, group=group)
-    return float(squares.sqrt().float())
+    return squares
+
+
+def norms_in_few_kernels(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """float64 norm of each, summed up in float64. On a GPU a kernel takes many of them at once."""
+    found: list[Tensor] = list(torch._foreach_norm(list(gradients), 2, dtype=torch.float64))
+    return found

@@ -108,7 +108,7 @@ class DeepSpeedSharding(ABC):
             self._sum(self._gradient(flat), self.groups.holders(flat.parameter.stages))
         self.scale(self._summed / max(1, token_count))  # without tokens it is zero
 
-    def norm(self) -> float:
+    def norm(self) -> Tensor:
         once = [self._gradient(flat) for flat in self.flats if flat.parameter.primary]
         copies = [self._gradient(flat) for flat in self.flats if not flat.parameter.primary]
         return norm(once, None, self.device, copies)

@@ -1,6 +1,6 @@
 """megatron-core's own ways: plain data parallelism (stage 0), and its distributed optimizer (stage 1).
 
-Its schedule calls `finalize_model_grads`, which sums gradients over ranks and divides them by the global token count.
+Its schedule calls `finalize_model_grads`, which sums gradients over ranks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ class MegatronSharding:
             bucket_size=bucket_parameters(config),  # heeded where the exchange overlaps with the backward pass
         )
         self.chunks: Sequence[Any] = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
-        megatron.finalize_model_grads_func = finalize_model_grads
+        megatron.finalize_model_grads_func = _sum_gradients
         if ddp.overlap_grad_reduce:  # but for the last micro-batch
             waits = [chunk.no_sync for chunk in self.chunks]
             megatron.no_sync_func = waits if len(waits) > 1 else waits[0]
@@ -93,12 +93,14 @@ class MegatronSharding:
         pass
 
     def reduce(self, token_count: int) -> None:
-        # The schedule has summed a tied embedding's, and divided all.
+        # The schedule has summed all, and a tied embedding's on both its stages.
+        for chunk in self.chunks if token_count else ():
+            chunk.scale_gradients(1.0 / token_count)
         for parameter in (p for p in self._parameters if p.stages == "all"):
             dist.all_reduce(parameter.value.main_grad, group=self._groups.holders("all"))  # type: ignore[attr-defined]
         self.optimizer.prepare_grads()
 
-    def norm(self) -> float:
+    def norm(self) -> Tensor:
         group = self.optimizer.get_grad_stats_parallel_group()
         counted = self.optimizer.get_main_grads_for_grad_norm()
         known = {gradient.data_ptr() for gradient in counted}
@@ -181,6 +183,11 @@ class MegatronSharding:
             ):
                 for parameter, main in _pairs(models, mains):
                     yield parameter, main, 0
+
+
+def _sum_gradients(chunks: list[Any], num_tokens: Tensor, **more: Any) -> None:
+    """megatron-core would divide by the count that is on the device, and wait for it."""
+    finalize_model_grads(chunks, None, **more)
 
 
 def _gradient(main: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """The norm that gradients are clipped by, of tensors as large as embeddings are."""
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from pretrain.engine.zero.base import norm
+from pretrain.engine.zero.base import norm, norms_in_few_kernels, squares_of
 from tests.helpers.ranks import run_ranks
 
 
@@ -14,7 +15,7 @@ def _norm(sizes: list[int], parts: int) -> tuple[float, float]:
     gradients = [torch.randn(size) for size in sizes]
     pieces = [piece for gradient in gradients for piece in gradient.chunk(parts)]
     exact = sum(gradient.double().square().sum() for gradient in gradients) ** 0.5
-    return norm(pieces, dist.group.WORLD, torch.device("cpu")), float(exact)
+    return norm(pieces, dist.group.WORLD, torch.device("cpu")).item(), float(exact)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -25,9 +26,26 @@ def test_norm_is_exact_to_fp32_however_large_and_however_cut(sizes: list[int], p
 
 
 def _not_finite(value: float) -> float:
-    return norm([torch.tensor([1.0, value])], dist.group.WORLD, torch.device("cpu"))
+    return norm([torch.tensor([1.0, value])], dist.group.WORLD, torch.device("cpu")).item()
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
-def test_what_is_not_finite_stays_so(value: float) -> None:
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 2e19])
+def test_what_is_not_finite_stays_so_and_what_has_no_square_becomes_so(value: float) -> None:
     assert not torch.isfinite(torch.tensor(run_ranks(1, _not_finite, value)[0]))
+
+
+def test_the_norm_of_a_copy_counts_only_where_it_is_not_finite() -> None:
+    assert run_ranks(1, _with_copy, 3.0)[0] == 1.0
+    assert not np.isfinite(run_ranks(1, _with_copy, float("inf"))[0])
+
+
+def _with_copy(value: float) -> float:
+    copies = [torch.tensor([value])]
+    return norm([torch.ones(1)], dist.group.WORLD, torch.device("cpu"), copies).item()
+
+
+@pytest.mark.parametrize("size", [1, 1025, 3_000_000])
+def test_a_gpus_kernels_would_find_the_same(size: int) -> None:
+    gradients = [torch.randn(size), 1e-3 * torch.randn(7, 5)]
+    found = torch.stack(norms_in_few_kernels(gradients)).square().sum().item()
+    assert found == pytest.approx(squares_of(gradients, torch.device("cpu")).item(), rel=2e-7)
