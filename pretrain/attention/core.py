@@ -126,6 +126,8 @@ class CoreAttention(MegatronModule):
         if alone and self.causal and biases is not None and inputs.runs is not None and dropout is None:
             return by_runs(partial(self._attend_biased, biases=biases), q, k, v, inputs.runs)
         bias = None if biases is None else by_distance(biases, q.shape[2], k.shape[2], q.device)
+        if not self.causal and bias is None and inputs.runs is None:
+            bias = self.heads.weights(k.shape[2], q.device)
         return masked(q, k, v, self._seen(q, k, inputs), bias, self.scale, self.kernel, dropout, self.cap)
 
     def _attend_biased(self, q: Tensor, k: Tensor, v: Tensor, biases: Biases) -> Tensor:

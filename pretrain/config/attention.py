@@ -74,6 +74,10 @@ class Heads(PatternSettings):
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         return self.of[head % len(self.of)].head(layer, head, length)
 
+    @property
+    def weighs(self) -> bool:
+        return any(one.weighs for one in self.of)
+
     def mean_keys(self, length: int, causal: bool) -> float:
         return sum(one.mean_keys(length, causal) for one in self.of) / len(self.of)
 
@@ -131,6 +135,11 @@ class Attention(Section):
     def kinds(self) -> tuple[PatternSettings, ...]:
         """Each pattern once."""
         return tuple(dict.fromkeys(self._whole(pattern) for pattern in self.pattern))
+
+    @property
+    def weighs(self) -> bool:
+        """Whether a pattern counts some keys more than once."""
+        return any(pattern.weighs for pattern in self.pattern)
 
     def check(self, heads: int, length: int, encoder: bool, decoder: bool) -> None:
         """Raises ValueError where a pattern does not suit a model of so many `heads` that reads `length` tokens."""

@@ -160,6 +160,13 @@ class Model(Section):
     @model_validator(mode="after")
     def _patterns_suit_it(self) -> "Model":
         self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
+        if self.attention.weighs and (
+            self.attention_dropout or self.writes_scores or self.positions.name in ("relative", "alibi")
+        ):
+            raise ValueError(
+                "model.attention.pattern: first_again counts keys where torch's kernel computes all scores: leave it "
+                "out, or model.attention_dropout, model.score_cap and positions that change scores"
+            )
         return self
 
     @property

@@ -59,6 +59,21 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "model": _BERT | {"family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2},
         "objective": {"name": "masked"},
     },
+    "bigbird": {
+        "model": _BERT | {"attention": {"pattern": [
+            {"name": "bigbird", "block": 4, "last": 1, "random": 0, "first_again": 1},
+        ]}},
+        "objective": {"name": "masked", "next_sentence": True},
+    },
+    "longformer": {
+        "model": _BERT | {
+            "family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2,
+            "attention": {"pattern": [
+                {"name": "local_global", "window": window, "tokens": 2} for window in (3, 5)
+            ]},
+        },
+        "objective": {"name": "masked"},
+    },
     "tlm": {"model": _BERT | {"pooled_head": False, "segments": 3}, "objective": {"name": "tlm"}},
     "t5": {"model": _T5, "objective": {"name": "span_corruption"}},
     "t5v1.1": {

@@ -50,7 +50,7 @@ def tokenizer_for(family: str, directory: Path) -> Path:
         theirs = Qwen2Tokenizer().train_new_from_iterator(texts, 270)
         theirs.backend_tokenizer.save(str(directory / "tokenizer.json"))
         return directory / "tokenizer.json"
-    kind, size = ("byte_bpe", 270) if family == "roberta" else ("bpe", 280)
+    kind, size = ("byte_bpe", 270) if family in ("roberta", "longformer") else ("bpe", 280)
     tokenizer = ByteTokenizer() if family == "byt5" else train_tokenizer(texts, kind, size)
     path = directory / tokenizer.file_name
     tokenizer.save(path)

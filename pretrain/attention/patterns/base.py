@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pretrain.config.patterns.base import Sees
+from pretrain.config.patterns.blocks import BigBirdHead
 from pretrain.config.patterns.function import Function
 
 Kernel = Callable[..., Tensor]
@@ -40,6 +41,16 @@ def shown(settings: Sees, query: Tensor, key: Tensor) -> Tensor | bool:
         return torch.as_tensor(found, dtype=torch.bool, device=query.device)
     seen: Tensor | bool = settings.sees(query, key)
     return seen
+
+
+def weights(settings: Sees, length: int, device: torch.device) -> Tensor | None:
+    """[S, S]: what is added to scores of an encoder's `length` positions: the logarithm of how often a key counts.
+    None: each counts once."""
+    if not isinstance(settings, BigBirdHead) or not settings.settings.weighs:
+        return None
+    positions = torch.arange(length, device=device)
+    found: Tensor = settings.times(positions[:, None], positions).log()
+    return found
 
 
 def masked(

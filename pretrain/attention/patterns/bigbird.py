@@ -24,6 +24,7 @@ def bigbird(head: BigBirdHead, length: int, before: bool) -> Iterator[Part]:
     everywhere, others = of([block for block in range(count) if is_global[block]]), of(local)
     yield from causal(everywhere[None]) if before else everything(everywhere, np.arange(length))
     yield from everything(others, everywhere)
+    yield from everything(others, np.tile(of([0]), head.settings.first_again))  # a key counts as often as it is there
     seen = {query: [key for key in head.key_blocks(query, length) if not is_global[key]] for query in local}
     neighbours = [(query, [key for key in seen[query] if abs(query - key) <= near]) for query in local]
     drawn = [(query, [key for key in seen[query] if abs(query - key) > near]) for query in local]

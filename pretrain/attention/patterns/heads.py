@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pretrain.attention.patterns.banded import banded_written_out
-from pretrain.attention.patterns.base import Drop, Kernel, mask, masked, shown
+from pretrain.attention.patterns.base import Drop, Kernel, mask, masked, shown, weights
 from pretrain.attention.patterns.merged import attend
 from pretrain.attention.patterns.registry import parts_of
 from pretrain.config.attention import Banded, Dense
@@ -64,6 +64,18 @@ class HeadPatterns:
         if len(alike) == 1:
             return next(iter(by_kind.values()))[None]
         return torch.stack([by_kind[self._of(head, keys)] for head in self.heads])
+
+    def weights(self, length: int, device: torch.device) -> Tensor | None:
+        """[H or 1, S, S], added to scores; None: nothing is. Of an encoder's heads."""
+        if not self.pattern.weighs:
+            return None
+        by_kind = {seen: weights(seen, length, device) for seen in self._alike(length)}
+        if len(by_kind) == 1:
+            found = next(iter(by_kind.values()))
+            return None if found is None else found[None]
+        nothing = torch.zeros(length, length, device=device)
+        of_heads = [by_kind[self._of(head, length)] for head in self.heads]
+        return torch.stack([nothing if one is None else one for one in of_heads])
 
     def _alone(self, q: Tensor, k: Tensor, v: Tensor, seen: Sees, scale: float, kernel: Kernel) -> Tensor:
         """Of heads that all see as `seen` says."""

@@ -1,8 +1,9 @@
 """What a pattern is made of: parts, each of which is attention of some queries to some keys.
 
-Parts are disjoint: of each pair that the pattern shows, one part has it, and no part has another. A query may be in
-several parts; its softmax is over the keys of all (`merged.py`). A part is a number of groups of equal size, so that
-one call of a kernel computes it.
+Parts are disjoint: of each pair that the pattern shows, one part has it, and no part has another. Only where a pattern
+counts a pair several times, as BigBird may, do parts have it as often. A query may be in several parts; its softmax is
+over the keys of all (`merged.py`). A part is a number of groups of equal size, so that one call of a kernel computes
+it.
 
 Shapes: G groups, Q queries and K keys of each; R residue classes, N positions of each.
 """

@@ -51,6 +51,8 @@ def parts_of(seen: Sees, length: int, before: bool) -> tuple[Part, ...]:
     if make is None:
         return (whole(seen, length, before),)
     parts = tuple(make(seen, length, before))
+    if isinstance(seen, BigBirdHead) and seen.settings.weighs:
+        return parts  # which a mask cannot say
     if len(parts) > 1 and (length <= _SHORT or total(parts) >= length**2):
         return (whole(seen, length, before),)
     return parts

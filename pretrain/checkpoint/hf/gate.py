@@ -8,11 +8,13 @@ far transformers' own logits move when its weights do by a unit in the last plac
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
 from pretrain.config.attention import Banded
+from pretrain.config.patterns.blocks import BigBird
 from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
@@ -24,6 +26,7 @@ _ROWS = 2
 _DRAWS = 4
 _UNIT = 2.0**-23  # of fp32, relative
 _BEYOND = 64
+_COUNTING = ("roberta", "xlm-roberta", "longformer")
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,17 @@ def _rounding(theirs: Any, batch: Rows, position_offset: int, expected: tuple[Te
 def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
     one document each, whose positions are counted through, which is what Hugging Face's models are for. Positions
-    without a table cannot be wrong at its end: rows are then no longer than what shows every window's border."""
+    without a table cannot be wrong at its end: rows are then no longer than what shows every window's border.
+    BigBird's are without padding, as transformers' last block is the row's and not the text's."""
     model = config.model
     if isinstance(model.positions, RotaryPositions | AlibiPositions):
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
-    return replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None, positions=None)
+    rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None, positions=None)
+    if any(isinstance(pattern, BigBird) for pattern in model.attention.kinds) and rows.attention_mask is not None:
+        rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
+    return rows
 
 
 def hf_logits(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tensor, ...]:
@@ -98,11 +105,11 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
         "decoder_input_ids": batch.decoder_tokens,
     }
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}
-    if theirs.config.model_type in (
-        "roberta",
-        "xlm-roberta",
-    ):  # or they would follow from which ids are those of padding
+    if theirs.config.model_type in _COUNTING:  # or they would follow from which ids are those of padding
         tensors["position_ids"] = (torch.arange(batch.tokens.shape[1]) + position_offset).expand(len(batch.tokens), -1)
+    if count := getattr(theirs.config, "global_tokens", 0):
+        tensors["global_attention_mask"] = torch.zeros(batch.tokens.shape, dtype=torch.int64)
+        tensors["global_attention_mask"][:, :count] = 1
     outputs = theirs(**tensors)
     if hasattr(outputs, "prediction_logits"):
         answers = outputs.sop_logits if hasattr(outputs, "sop_logits") else outputs.seq_relationship_logits

@@ -1,10 +1,11 @@
 """`pretrain import hf DIR`: a Hugging Face model as a checkpoint that any layout reads, after a gate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf import folder as folders
@@ -55,6 +56,7 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     tokenizer = vocabulary.read(directory, config)
     theirs = _model(folder, config, warn)
     values, state = theirs.state_dict(), engine.state()
+    _say_what_is_left_out(folder, config, values, warn)
     for link in folder.module.links(config.model):
         for name in link.theirs:
             if not values[name].isfinite().all():
@@ -73,6 +75,17 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     with Saver(run / "checkpoints", keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer)
     return agreement
+
+
+def _say_what_is_left_out(
+    folder: Folder, config: RunConfig, values: Mapping[str, Tensor], warn: Callable[[str], None]
+) -> None:  # fmt: skip
+    try:
+        left_out = getattr(folder.module, "left_out", lambda model, values: [])(config.model, values)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.path}: {error}") from None
+    if left_out:
+        warn(f"not taken over from {folder.path}: {', '.join(left_out)}")
 
 
 def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> Any:

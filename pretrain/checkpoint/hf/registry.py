@@ -12,6 +12,7 @@ from pretrain.checkpoint.hf import (
     albert,
     bart,
     bert,
+    bigbird,
     bloom,
     ctrl,
     gemma2,
@@ -19,6 +20,7 @@ from pretrain.checkpoint.hf import (
     gpt2,
     gpt_neo,
     llama,
+    longformer,
     marian,
     mistral,
     openai_gpt,
@@ -33,8 +35,8 @@ from pretrain.config.model import Model
 
 FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "gpt": (openai_gpt, gpt_neo, gpt2),
-    "bert": (bert,),
-    "roberta": (xlm_roberta, roberta),
+    "bert": (bigbird, bert),
+    "roberta": (xlm_roberta, longformer, roberta),
     "t5": (t5,),
     "transformer": (marian,),
     "bart": (bart,),
@@ -46,7 +48,8 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that
 a folder may lack, and then are drawn anew, or have without use), hf_config, model_of, links; and if need be `refuse`,
-which raises ConfigError for a config.json that transformers would read as something else."""
+which raises ConfigError for a config.json that transformers would read as something else, and `left_out`, which says
+what of the tensors that links lead to is not taken over."""
 
 _CONSTANTS = (
     ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",

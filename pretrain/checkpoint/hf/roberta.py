@@ -21,13 +21,18 @@ HEADS = ("lm_head.", "roberta.pooler.", "pooler.")
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
     check_encoder(model, "RoBERTa", segments=0, pooled_head=False)
+    check_padding(model, specials, "RoBERTa")
+    return RobertaConfig(**encoder_fields(model, specials), architectures=[CLASS.__name__])
+
+
+def check_padding(model: Model, specials: Specials, name: str) -> None:
+    """Raises ConfigError for positions that `name` would count otherwise."""
     if specials.pad + 1 != model.position_offset:
         raise ConfigError(
-            f"Hugging Face's RoBERTa counts positions from the id of padding, {specials.pad}, plus 1, and "
+            f"Hugging Face's {name} counts positions from the id of padding, {specials.pad}, plus 1, and "
             f"model.position_offset is {model.position_offset}: use a tokenizer whose <pad> is "
             f"{model.position_offset - 1} (tokenizer.type=byte_bpe makes one)"
         )
-    return RobertaConfig(**encoder_fields(model, specials), architectures=[CLASS.__name__])
 
 
 def refuse(tree: dict[str, Any], most_layers: int) -> None:
@@ -50,16 +55,18 @@ def model_of(config: RobertaConfig) -> dict[str, Any]:
     }
 
 
-def links(model: Model) -> Iterator[Link]:
-    yield rows("embedding.word_embeddings.weight", "roberta.embeddings.word_embeddings.weight", model)
+def links(model: Model, prefix: str = "roberta") -> Iterator[Link]:
+    """Of a body that is called `prefix` there."""
+    theirs = f"{prefix}.embeddings"
+    yield rows("embedding.word_embeddings.weight", f"{theirs}.word_embeddings.weight", model)
     yield one(
         "embedding.encoder.position_embeddings.weight",
-        ("roberta.embeddings.position_embeddings.weight", "roberta.embeddings.token_type_embeddings.weight"),
+        (f"{theirs}.position_embeddings.weight", f"{theirs}.token_type_embeddings.weight"),
         _without_segment,
         lambda positions, segment: positions + segment,
     )
-    yield from norm("embedding.encoder.norm", "roberta.embeddings.LayerNorm", model)
-    yield from layers(model, "roberta.encoder.layer")
+    yield from norm("embedding.encoder.norm", f"{theirs}.LayerNorm", model)
+    yield from layers(model, f"{prefix}.encoder.layer")
     yield from linear("head.transform", "lm_head.dense", model)
     yield from norm("head.norm", "lm_head.layer_norm", model)
     yield rows("output_layer.bias", "lm_head.bias", model)

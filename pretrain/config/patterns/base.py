@@ -23,6 +23,11 @@ class PatternSettings(Section):
     causal_only: ClassVar[bool] = False
     """it says nothing of keys that come later, so that it is no pattern for an encoder"""
 
+    @property
+    def weighs(self) -> bool:
+        """It counts some keys more than once."""
+        return False
+
     @abstractmethod
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         """Of head `head` of the whole model's layer `layer`, in sequences of `length` positions; None: in a decoder,

@@ -45,6 +45,12 @@ class BigBird(PatternSettings):
     last: int = Field(0, ge=0, description="global blocks at the end; of encoders")
     random: int = Field(3, ge=0, description="blocks drawn for each block of queries")
     seed: int = Field(0, ge=0, description="of the draws, which depend on the layer and the head, too")
+    first_again: int = Field(
+        0,
+        ge=0,
+        description="times more that queries which are not global count the keys of the first block: what "
+        "transformers' BigBird does in place of its random blocks while it does not train; of encoders",
+    )
 
     @model_validator(mode="after")
     def _window_has_a_middle(self) -> "BigBird":
@@ -52,7 +58,24 @@ class BigBird(PatternSettings):
             raise ValueError(f"window={self.window} blocks have no middle one: choose an odd number")
         return self
 
+    @model_validator(mode="after")
+    def _what_counts_again_is_global(self) -> "BigBird":
+        if self.first_again and not self.first:
+            raise ValueError(
+                f"first_again={self.first_again} counts the first block once more, and with first=0 none is global: "
+                "set first=1, or leave first_again out"
+            )
+        return self
+
+    @property
+    def weighs(self) -> bool:
+        return self.first_again > 0
+
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
+        if decoder and self.first_again:
+            raise ValueError(
+                f"first_again={self.first_again} is for encoders, whose first block every query sees: leave it out"
+            )
         if decoder and self.last:
             raise ValueError(
                 f"last={self.last} global blocks at the end are an encoder's, as a decoder's sequences grow: leave it "
@@ -95,6 +118,11 @@ class BigBirdHead:
             drawn, some = self._draw(query, number)
             seen = seen | ((key == drawn) & some)
         return seen
+
+    def times(self, query: Any, key: Any) -> Any:
+        """How often the query counts the key, if it sees it."""
+        size = self.settings.block
+        return 1 + self.settings.first_again * ((key < size) & ~self.is_global(query // size))
 
     def is_global(self, block: Any) -> Any:
         of_first = block < self.settings.first

@@ -12,9 +12,10 @@ import numpy as np
 from pydantic import Field
 
 from pretrain.config.patterns.base import PatternSettings, Sees
+from pretrain.errors import ConfigError
 
 Seen = np.ndarray[Any, np.dtype[np.bool_]]
-_CHECKED = 1024  # positions that a config's function is tried on; all, where its blocks are made
+_CHECKED = 1024  # positions that a function of integers is tried on; on all, where its blocks are made
 _ROWS = 64  # queries that it is asked of at once
 
 
@@ -29,10 +30,17 @@ class Function(PatternSettings):
         return self
 
     def sees(self, query: Any, key: Any) -> Any:
-        return _function(self.function)(query, key)
+        function, _ = _function(self.function)
+        try:
+            return function(query, key)
+        except Exception as error:  # whatever a user's function raises
+            raise ValueError(_failed(self.function, error)) from error
 
     def mean_keys(self, length: int, causal: bool) -> float:
-        total = sum(int(rows.sum()) for rows in self.rows(length, causal))
+        try:
+            total = sum(int(rows.sum()) for rows in self.rows(length, causal))
+        except ValueError as error:  # beyond the positions that were checked
+            raise ConfigError(f"model.attention.pattern (function): {error}") from None
         return total / length
 
     def rows(self, length: int, causal: bool) -> Iterator[Seen]:
@@ -55,29 +63,42 @@ class Function(PatternSettings):
             yield seen
 
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
-        for _ in self.rows(min(length, _CHECKED), decoder):
+        _, takes_arrays = _function(self.function)
+        for _ in self.rows(length if takes_arrays else min(length, _CHECKED), decoder):
             pass
 
 
 @lru_cache
-def _function(name: str) -> Callable[[Any, Any], Any]:
-    """As a function of integers or numpy arrays that broadcast, to bool."""
+def _function(name: str) -> tuple[Callable[[Any, Any], Any], bool]:
+    """As a function of integers or numpy arrays that broadcast, to bool; and whether it takes arrays itself."""
     path, _, attribute = name.rpartition(":")
     try:
         function = getattr(_file(Path(path)), attribute) if path.endswith(".py") else resolve_name(name)
-    except (ImportError, OSError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a user's file raises
         raise ValueError(
             f"function={name} cannot be read ({error}): write package.module:name or path/to/file.py:name"
         ) from error
+    if not callable(function):
+        raise ValueError(f"function={name} is no function but {type(function).__name__}: name one in place of it")
     one_by_one = np.vectorize(function, otypes=[bool])
+    query, key = np.arange(32)[:, None], np.arange(32)
     try:
-        query, key = np.arange(32)[:, None], np.arange(32)
+        expected = one_by_one(query, key)
+    except Exception as error:
+        raise ValueError(_failed(name, error)) from error
+    try:
         whole = np.broadcast_to(function(query, key), (32, 32))
-        takes_arrays = whole.dtype == bool and np.array_equal(whole, one_by_one(query, key))
-    except (ValueError, TypeError):  # "the truth value of an array is ambiguous", say
+        takes_arrays = whole.dtype == bool and np.array_equal(whole, expected)
+    except Exception:  # "the truth value of an array is ambiguous", say
         takes_arrays = False
-    found: Callable[[Any, Any], Any] = function if takes_arrays else one_by_one
-    return found
+    return (function if takes_arrays else one_by_one), takes_arrays
+
+
+def _failed(name: str, error: Exception) -> str:
+    return (
+        f"{name} fails ({type(error).__name__}: {error}): it is called with the positions of a query and a key, from 0 "
+        "on, and says whether the query sees the key"
+    )
 
 
 def _file(path: Path) -> ModuleType:

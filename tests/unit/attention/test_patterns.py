@@ -163,6 +163,25 @@ def test_parts_in_one_softmax_equal_the_mask_at_lengths_that_divide_nothing(caus
         assert_alike(found, expected, inputs)
 
 
+@pytest.mark.parametrize("length", [20, 41, 301])  # short ones are one part under a mask, if nothing counts twice
+def test_keys_that_count_several_times_are_heavier_by_the_logarithm(length: int) -> None:
+    settings, inputs = BigBird(block=4, last=1, random=1, first_again=2), tensors(length, length)
+    position, last = torch.arange(length), (length - 1) // 4
+    query, key = position[:, None] // 4, position // 4
+    times = 1 + 2 * ((key == 0) & (query != 0) & (query != last))
+    q, k, v = inputs
+    scores = q @ k.transpose(-1, -2) * SCALE + times.log()
+    seen = heads_of(settings, False).mask(length, length, False, position.device)
+    expected = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1) @ v
+    assert_alike(heads_of(settings, False).attend(*inputs, SCALE, kernel, None), expected, inputs)
+    weights = heads_of(settings, False).weights(length, position.device)
+    assert weights is not None
+    torch.testing.assert_close(weights.exp().round().long()[0], times)
+    mixed = heads_of(Heads(of=(DENSE, settings)), False).weights(length, position.device)
+    assert mixed is not None
+    assert mixed.any((1, 2)).tolist() == [False, True, False]
+
+
 def test_short_sequences_are_one_part_and_long_ones_the_pattern_s_own() -> None:
     assert len(parts_of(Strided(stride=16), 200, True)) == 1
     assert len(parts_of(Strided(stride=16), 600, True)) > 1

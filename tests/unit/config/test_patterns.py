@@ -11,6 +11,7 @@ from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
+from pretrain.errors import ConfigError
 
 
 def model(*patterns: object, **fields: object) -> Model:
@@ -18,11 +19,16 @@ def model(*patterns: object, **fields: object) -> Model:
     return Model.model_validate(shape | {"attention": {"pattern": list(patterns)}} | fields)
 
 
+LONG = {"sequence_length": 2048}
 BERT = {"family": "bert", "norm": "post"}
 FUNCTIONS = """
 def ahead(query, key): return abs(query - key) < 3
 def nothing(query, key): return (key <= query) & (query != 7)
 def numbers(query, key): return key <= query and query - key < 3
+def late(query, key): return (key <= query) & (query != 1800)
+def later(query, key): return key <= query and query != 1800
+def of_one(query): return True
+three = 3
 """
 
 
@@ -38,16 +44,24 @@ def numbers(query, key): return key <= query and query - key < 3
         ({"name": "heads", "of": ["dense", "banded", "dense"]}, {}, "model.heads=4 is not a multiple of the 3"),
         ({"name": "bigbird", "window": 2}, {}, "window=2 blocks have no middle one"),
         ({"name": "bigbird", "last": 1}, {}, "last=1 global blocks at the end are an encoder's"),
+        ({"name": "bigbird", "first_again": 1}, {}, "first_again=1 is for encoders, whose first block"),
+        ({"name": "bigbird", "first": 0, "first_again": 1}, BERT, "with first=0 none is global: set first=1"),
+        ({"name": "bigbird", "first_again": 1}, BERT | {"attention_dropout": 0.1}, "first_again counts keys where"),
         ({"name": "function", "function": "no.such:thing"}, {}, "function=no.such:thing cannot be read"),
         ({"name": "function", "function": "functions.py:absent"}, {}, "write package.module:name or path/to"),
         ({"name": "function", "function": "functions.py:ahead"}, {}, "looks ahead: it lets position 0 see position 1"),
         ({"name": "function", "function": "functions.py:nothing"}, {}, "leaves position 7 without a key"),
+        ({"name": "function", "function": "functions.py:late"}, LONG, "leaves position 1800 without a key"),
+        ({"name": "function", "function": "functions.py:of_one"}, {}, "functions.py:of_one fails (TypeError: of_one()"),
+        ({"name": "function", "function": "functions.py:three"}, {}, "three is no function but int"),
+        ({"name": "function", "function": "broken.py:three"}, {}, "cannot be read (name 'nowhere' is not defined)"),
     ],
 )  # fmt: skip
 def test_what_is_no_pattern_is_said(
     pattern: object, fields: dict[str, object], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "functions.py").write_text(FUNCTIONS)
+    (tmp_path / "broken.py").write_text("three = nowhere\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValidationError) as error:
         model(pattern, **fields)
@@ -69,6 +83,14 @@ def test_a_function_of_integers_alone_is_asked_pair_by_pair(tmp_path: Path) -> N
     settings = Function(function=f"{tmp_path}/functions.py:numbers")
     assert settings.mean_keys(10, True) == (1 + 2 + 8 * 3) / 10
     assert not settings.sees(3, 0)
+
+
+def test_a_function_that_is_asked_pair_by_pair_is_refused_where_its_keys_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    settings = Function(function=f"{tmp_path}/functions.py:later")
+    settings.check(2048, False, True)
+    with pytest.raises(ConfigError, match="leaves position 1800 without a key"):
+        settings.mean_keys(2048, True)
 
 
 def test_settings_are_written_as_they_were_read() -> None:

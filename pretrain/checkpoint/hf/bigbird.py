@@ -1,0 +1,116 @@
+"""Our BERT with BigBird's blocks as Hugging Face's BigBird, `block_sparse`. One whose `attention_type` is
+`original_full` is a BERT, and becomes a dense one.
+
+While it does not train, transformers' BigBird has the first block in place of each random one, so that its keys count
+several times in one softmax: `first_again` says so here. Where it trains, it draws blocks by numpy's generator, and by
+rules that may name a block twice; that is not expressed. Of rows with padding at their end, the last global block is
+the row's there and the text's here. Inputs of up to 5 + 2 * num_random_blocks blocks are dense there.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BigBirdConfig, BigBirdForMaskedLM, BigBirdForPreTraining
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf import bert
+from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.links import Link, one, same
+from pretrain.config.model import Model
+from pretrain.config.patterns.blocks import BigBird
+from pretrain.errors import ConfigError
+
+CLASS, MODEL_TYPE, OBJECTIVE = BigBirdForPreTraining, "big_bird", "masked"
+HEADS = ("cls.", "bert.pooler.", "pooler.")
+_POOLER = "bert.pooler"
+
+
+def takes(model: Model) -> bool:
+    return any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)
+
+
+def hf_config(model: Model, specials: Specials) -> BigBirdConfig:
+    """Every field stated. Raises ConfigError for a model that BigBird cannot express."""
+    check_encoder(model, "BigBird", patterns=("bigbird",), position_offset=0)
+    if model.segments < 1:
+        raise ConfigError(
+            "Hugging Face's BigBird has segments: a model without model.segments cannot be exported to it"
+        )
+    pattern, *others = model.attention.kinds
+    assert isinstance(pattern, BigBird), "checked"
+    again = pattern.first_again
+    if others or pattern != BigBird(block=pattern.block, first=1, last=1, random=0, first_again=max(again, 1)):
+        raise ConfigError(
+            "Hugging Face's BigBird has one pattern in all layers, of window=3, first=1, last=1, and where it does not "
+            "train no random blocks but the first one again: only model.attention.pattern with random=0 and "
+            "first_again=1 or more can be exported to it"
+        )
+    if model.sequence_length <= (most := _dense_up_to(again, pattern.block)):
+        raise ConfigError(
+            f"Hugging Face's BigBird with block={pattern.block} and first_again={again} is dense up to {most} "
+            f"positions: one of model.sequence_length={model.sequence_length} cannot be exported to it"
+        )
+    return BigBirdConfig(
+        **encoder_fields(model, specials),
+        sep_token_id=specials.sep,
+        attention_type="block_sparse",
+        block_size=pattern.block,
+        num_random_blocks=again,
+        use_bias=True,
+        rescale_embeddings=False,
+        is_decoder=False,
+        add_cross_attention=False,
+        architectures=[hf_class(model).__name__],
+    )
+
+
+def hf_class(model: Model) -> type[BigBirdForPreTraining] | type[BigBirdForMaskedLM]:
+    return BigBirdForPreTraining if model.pooled_head else BigBirdForMaskedLM
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for other models than an encoder with positions and biases."""
+    bert.refuse(tree, most_layers)
+    for key, value in {"use_bias": True, "rescale_embeddings": False, "is_decoder": False}.items():
+        if (found := tree.get(key, value)) != value:
+            raise ConfigError(f"{key} {found} is not known here: it is {value}")
+
+
+def model_of(config: BigBirdConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    section = encoder_section(config) | {
+        "family": "bert",
+        "segments": config.type_vocab_size,
+        "pooled_head": "BigBirdForPreTraining" in (config.architectures or []),
+    }
+    again, block = config.num_random_blocks, config.block_size
+    if config.attention_type == "original_full" or config.max_position_embeddings <= _dense_up_to(again, block):
+        return section
+    pattern = {"name": "bigbird", "block": block, "first": 1, "last": 1, "random": 0, "first_again": again}
+    return section | {"attention": {"pattern": [pattern]}, "attention_dropout": 0.0}  # which its blocks have not
+
+
+def links(model: Model) -> Iterator[Link]:
+    """BERT's, but for a pooler that is one layer, and is there without its head, too."""
+    for link in bert.links(model):
+        (ours,), (theirs, *_) = link.ours, link.theirs
+        leaf = ours.rpartition(".")[2]
+        if ours.startswith("head.pooler."):
+            yield same(ours, f"{_POOLER}.{leaf}")
+        elif ours.startswith("head.transform.") and not model.pooled_head:
+            yield one(ours, (theirs, f"{_POOLER}.{leaf}"), lambda x: [x, torch.zeros_like(x)], lambda x, _: x)
+        else:
+            yield link
+
+
+def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
+    """What of their `values` has no place in ours."""
+    pooler = not model.pooled_head and any(bool(values[f"{_POOLER}.{leaf}"].any()) for leaf in ("weight", "bias"))
+    return [f"{_POOLER} (no head reads it)"] if pooler else []
+
+
+def _dense_up_to(again: int, block: int) -> int:
+    """Positions."""
+    return (5 + 2 * again) * block

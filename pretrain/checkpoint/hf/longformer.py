@@ -1,0 +1,113 @@
+"""Our RoBERTa with bands as Hugging Face's Longformer, whose windows count both sides without the query itself.
+
+Which tokens are global is told transformers with each input (`global_attention_mask`), and no class of it says so in a
+config. So our number of them, `tokens` of local_global, is the key `global_tokens` of config.json; transformers keeps
+it and does not read it. A Longformer has queries, keys and values of global tokens apart; here they are the others'.
+So they are written twice, as the paper begins with (arXiv 2004.05150, section 3.1), and read where they are alike.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, equal
+from transformers import LongformerConfig, LongformerForMaskedLM
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf import roberta
+from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields
+from pretrain.checkpoint.hf.links import Link
+from pretrain.config.attention import Banded
+from pretrain.config.model import Model
+from pretrain.config.patterns.bands import LocalGlobal
+from pretrain.errors import ConfigError
+
+CLASS, MODEL_TYPE, OBJECTIVE = LongformerForMaskedLM, "longformer", "masked"
+HEADS = ("lm_head.", "longformer.pooler.", "pooler.")
+
+
+def takes(model: Model) -> bool:
+    return any(isinstance(pattern, Banded | LocalGlobal) for pattern in model.attention.kinds)
+
+
+def hf_config(model: Model, specials: Specials) -> LongformerConfig:
+    """Every field stated. Raises ConfigError for a model that Longformer cannot express."""
+    check_encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, pooled_head=False)
+    roberta.check_padding(model, specials, "Longformer")
+    patterns = [model.attention.of_layer(layer) for layer in range(model.layers)]
+    windows = [2 * (p.reach if isinstance(p, Banded) else p.window) - 2 for p in patterns]  # type: ignore[attr-defined]
+    counts = {p.tokens if isinstance(p, LocalGlobal) else 0 for p in patterns}
+    if len(counts) > 1:
+        raise ConfigError(
+            f"Hugging Face's Longformer has the same global tokens in all layers: model.attention.pattern with "
+            f"{sorted(counts)} of them cannot be exported to it"
+        )
+    if not min(windows) or any(max(windows) % window for window in windows):
+        raise ConfigError(
+            f"Hugging Face's Longformer has windows of which each divides the widest: model.attention.pattern makes "
+            f"them {sorted(set(windows))} (2 * window - 2) and cannot be exported to it"
+        )
+    (count,) = counts
+    return LongformerConfig(
+        **encoder_fields(model, specials),
+        sep_token_id=specials.sep,
+        attention_window=windows,
+        architectures=[CLASS.__name__],
+        **({"global_tokens": count} if count else {}),
+    )
+
+
+def refuse(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for windows and segments that are not known here."""
+    roberta.refuse(tree, most_layers)
+    if (segments := tree.get("type_vocab_size", 2)) != 1:
+        raise ConfigError(f"type_vocab_size {segments} is not known here: all tokens are of one segment, 1")
+    windows = tree.get("attention_window", 512)
+    for window in windows if isinstance(windows, list) else [windows]:
+        if not isinstance(window, int) or window < 2 or window % 2:
+            raise ConfigError(f"attention_window {window} is not known here: it is an even number above 0")
+    tokens = tree.get("global_tokens", 0)
+    if not isinstance(tokens, int) or tokens < 0:
+        raise ConfigError(f"global_tokens {tokens} is no number of tokens")
+
+
+def model_of(config: LongformerConfig) -> dict[str, Any]:
+    """Our `model` section."""
+    windows, tokens = config.attention_window, getattr(config, "global_tokens", 0)
+    kind = {"name": "local_global", "tokens": tokens} if tokens else {"name": "banded"}
+    every = windows if isinstance(windows, list) else [windows]
+    pattern = [kind | {"window": window // 2 + 1} for window in every]
+    return roberta.model_of(config) | {"attention": {"pattern": pattern[:1] if len(set(every)) == 1 else pattern}}
+
+
+def links(model: Model) -> Iterator[Link]:
+    for link in roberta.links(model, "longformer"):
+        yield _twice(link) if "linear_qkv" in link.ours[0] else link
+
+
+def _twice(link: Link) -> Link:
+    """Projections, which global tokens have of their own there."""
+    count = len(link.theirs)
+    return Link(
+        link.ours,
+        (*link.theirs, *map(_of_global, link.theirs)),
+        lambda *ours: [*link.out(*ours), *link.out(*ours)],
+        lambda *theirs: link.back(*theirs[:count]),
+    )
+
+
+def _of_global(name: str) -> str:
+    module, _, leaf = name.rpartition(".")
+    return f"{module}_global.{leaf}"
+
+
+def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
+    """What of their `values` has no place in ours. Raises ConfigError where it would be read."""
+    local = [name.replace("_global.", ".") for name in values if "_global." in name]
+    if all(equal(values[name], values[_of_global(name)]) for name in local):
+        return []
+    if any(isinstance(pattern, LocalGlobal) for pattern in model.attention.kinds):
+        raise ConfigError(
+            "its global tokens have projections of their own (query_global, key_global, value_global), which are not "
+            "known here: without global_tokens in config.json it is read as a model that has no global tokens"
+        )
+    return ["query_global, key_global and value_global of all layers (no token is global)"]
