@@ -90,7 +90,7 @@ def build(
                 if (found := _identity_there(config.output)) is not None:
                     _check_built(config.output, found, identity)
                 else:
-                    _build(config, sources, sha256, identity, folder, run, executor.cores)
+                    _build(config, sources, sha256, identity, folder, run, executor)
                     _publish(folder / "output", config.output)
                 keep_digests(config, sha256)
         scratch.remove(config.output)
@@ -111,7 +111,7 @@ def _build(
     identity: str,
     folder: Path,
     run: RunTasks,
-    cores: int,
+    executor: Executor,
 ) -> None:
     """Leaves in `folder / "output"` what is to be published."""
     chunks = cut(config, sources, folder, run)
@@ -119,8 +119,7 @@ def _build(
     groups = counted(config, chunks, folder, run)
     cutoff = cutoffs(config, sources, surveys)
     path = make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
-    threads = max(1, cores // len(surveys))
-    tokens = encode(config, surveys, cutoff, path, folder, run, threads)
+    tokens = encode(config, surveys, cutoff, path, folder, run, executor.cores_for(len(surveys)))
     tokenizer = load_tokenizer(path)
     plans = plan_splits(config, sources, surveys, tokens, cutoff, folder)
     check_output(config, plans, tokenizer.vocabulary_size, folder)

@@ -1,11 +1,13 @@
 """What a build of much text will take, by the rates of a build of little that was measured.
 
-A stage's seconds grow with the bytes of input, but for those that don't: the tokenizer learns from `training_bytes` at
-most, and what steps prepare is made of files of their own, unless these are input, too.
+The sample is built, and before that a part of it: so what a stage takes for nothing is told from what grows with the
+bytes of input. Some of it does not: the tokenizer learns from `training_bytes` at most, and what steps prepare is made
+of files of their own, unless these are input, too.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
@@ -16,18 +18,20 @@ from typing import Literal
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import find_sources
-from data_pipeline.build.units import piece_bytes, unit_bytes
+from data_pipeline.build.inputs import InputSource, find_sources
+from data_pipeline.build.units import documents_of, piece_bytes, unit_bytes
 from data_pipeline.common.grid import Grid
 from data_pipeline.common.progress import TaskProgress
 from data_pipeline.config import StrictSettings
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
 from data_pipeline.errors import DataError
-from data_pipeline.executors.measured import Measured
+from data_pipeline.executors.measured import Measured, TimedStage
+from data_pipeline.reading.bad_input import BadInput
 
 _PIECES = 32  # that a sample is cut into, at least: as many as tasks have files to read in a real build, or fewer
 _LEAST_PIECE_BYTES = 2**16
+_PART = 1 / 16  # of the sample's bytes
 _DIGEST_BYTES = 2**30  # that a task of the first stage reads
 
 
@@ -35,8 +39,10 @@ class StageRate(StrictSettings):
     """What one stage of the measured build took."""
 
     name: str
-    seconds: float
-    """Of processors."""
+    fixed_s: float
+    """Of processors, for however little input."""
+    growing_s: float
+    """On top of it, for the input that was measured."""
     grows: Literal["input", "training", "no"]
     """With what: all input, what the tokenizer learns from, or nothing."""
     alone: bool
@@ -98,24 +104,30 @@ def measure(config: BuildConfig, folder: Path) -> BuildRates:
     files = [file for source in sources for file in source.inputs]
     size, read = sum(file.state[0] for file in files), {file.path for file in files}
     pieces = min(piece_bytes(config, sources), max(_LEAST_PIECE_BYTES, size // _PIECES))
-    output = folder / "dataset"
-    config = config.model_copy(update={"output": output, "piece_bytes": pieces})
-    measured = Measured()
-    build(config, TaskProgress, measured)
-    manifests = [Dataset(output / source.name).manifest for source in sources]
+    config = config.model_copy(update={"piece_bytes": pieces})
+    part = _part(config, sources, folder)
+    _timed(part, folder / "first")  # imports what the others then have
+    few, every = _timed(part, folder / "part"), _timed(config, folder / "whole")
+    manifests = [Dataset(folder / "whole" / source.name).manifest for source in sources]
     splits = [manifest.splits[split] for manifest in manifests for split in SPLITS]
-    first = next(stage for name, stage in measured.stages.items() if name.startswith("pass-1-"))
+    text = _text_bytes(every)
+    share = _text_bytes(few) / text
+    rates = []
+    for name, stage in every.items():
+        few_s = few[name].seconds if name in few else 0.0
+        growing = min(stage.seconds, max(0.0, stage.seconds - few_s) / (1 - share))
+        fixed, grows = stage.seconds - growing, _grows(config, read, name)
+        rates.append(
+            StageRate(name=name, fixed_s=round(fixed, 5), growing_s=round(growing, 5), grows=grows, alone=stage.alone)
+        )
     return BuildRates(
         machine=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
         steps=[step.title for step in config.steps],
         input_bytes=size,
-        text_bytes=first.size,
+        text_bytes=text,
         kept_bytes=sum(split.text_bytes for split in splits),
         tokens=sum(split.tokens for split in splits),
-        stages=[
-            StageRate(name=name, seconds=round(stage.seconds, 4), grows=_grows(config, read, name), alone=stage.alone)
-            for name, stage in measured.stages.items()
-        ],
+        stages=rates,
     )
 
 
@@ -154,7 +166,7 @@ def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float
     elif stage.grows == "training":
         most = config.tokenizer.training_bytes
         times = min(most, rates.kept_bytes * times) / min(most, rates.kept_bytes)
-    seconds = stage.seconds * times
+    seconds = stage.fixed_s + stage.growing_s * times
     return StageCost(stage.name, seconds, seconds if stage.alone else seconds / min(cores, units) + seconds / units)
 
 
@@ -165,3 +177,31 @@ def _grows(config: BuildConfig, read: set[Path], name: str) -> Literal["input", 
     if step is not None and not read.intersection(config.steps[int(step[1]) - 1].files()):
         return "no"
     return "input"
+
+
+def _timed(config: BuildConfig, output: Path) -> dict[str, TimedStage]:
+    measured = Measured()
+    build(config.model_copy(update={"output": output}), TaskProgress, measured)
+    return measured.stages
+
+
+def _text_bytes(stages: dict[str, TimedStage]) -> int:
+    return next(stage.size for name, stage in stages.items() if name.startswith("pass-1-"))
+
+
+def _part(config: BuildConfig, sources: list[InputSource], folder: Path) -> BuildConfig:
+    """The same with the first documents of each source, as .jsonl."""
+    fields = config.pair_fields or (config.text_field,)
+    paths = {source.name: folder / f"part-{number}.jsonl" for number, source in enumerate(sources)}
+    for source in sources:
+        left = _PART * sum(file.state[0] for file in source.inputs)
+        with paths[source.name].open("w", encoding="utf-8") as file:
+            for document in documents_of(source.inputs, config, BadInput()):
+                if left <= 0:
+                    break
+                file.write(json.dumps(dict(zip(fields, document.texts, strict=True))) + "\n")
+                left -= len(document.utf8)
+    if not config.sources:
+        return config.model_copy(update={"input": str(paths[""]), "validation_input": None})
+    given = [s.model_copy(update={"input": str(paths[s.name]), "validation_input": None}) for s in config.sources]
+    return config.model_copy(update={"sources": given})

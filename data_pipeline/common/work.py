@@ -51,9 +51,8 @@ class BuildTask:
 class Executor(Protocol):
     """Who does tasks, for a whole build."""
 
-    @property
-    def cores(self) -> int:
-        """How many tasks can be done at the same time. May change."""
+    def cores_for(self, tasks: int) -> int:
+        """How many cores each of so many tasks may keep at work, at least 1."""
 
     @property
     def most(self) -> int:

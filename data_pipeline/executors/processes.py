@@ -19,16 +19,20 @@ class Processes:
     """As many as told; those of a stage end with it."""
 
     def __init__(self, workers: int) -> None:
-        self.cores, self.most = workers, _AHEAD * workers
+        self._workers, self.most = workers, _AHEAD * workers
+
+    def cores_for(self, tasks: int) -> int:
+        """What fewer tasks than processes leave."""
+        return max(1, self._workers // tasks)
 
     def is_for(self, tasks: Sequence[BuildTask]) -> bool:
         """Not for little work, nor where there would be one process."""
-        return self.cores > 1 and len(tasks) > 1 and not is_small(tasks)
+        return self._workers > 1 and len(tasks) > 1 and not is_small(tasks)
 
     def pool(self, tasks: int) -> ProcessPoolExecutor:
         """Starts them when they have something to do."""
         context = multiprocessing.get_context("forkserver")
-        return _Pool(min(self.cores, tasks), context, _end_with_parent)
+        return _Pool(min(self._workers, tasks), context, _end_with_parent)
 
 
 class _Pool(ProcessPoolExecutor):

@@ -55,16 +55,14 @@ class RayCluster:
         self._ray, self._place, self._workers = ray, place, workers
         self._call = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=False)(_done_there)
 
-    @property
-    def cores(self) -> int:
-        """Of the cluster as it is now, or fewer where so many workers were asked for."""
-        there = max(1, int(self._ray.cluster_resources().get("CPU", 0)))
-        return there if self._workers is None else min(there, self._workers)
+    def cores_for(self, tasks: int) -> int:
+        """The one that each task asks Ray for."""
+        return 1
 
     @property
     def most(self) -> int:
-        """More than there are cores, or as many as there may be workers."""
-        return _AHEAD * self.cores if self._workers is None else self._workers
+        """As many as there may be workers, or more than the cluster has cores now."""
+        return self._workers or _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
     def is_for(self, tasks: Sequence[BuildTask]) -> bool:
         """Not for little work; but for a single task, as nodes may be larger than this machine."""

@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
         "Says what a build of a dataset takes: hours, core-hours by stage, units, shards and tasks. The rates are "
         "those of a build of a sample of your own, which --measure makes.",
         (
-            "data/gpt3-mix input=sample/ --measure rates.yaml      # some 100 MB: builds it and times each stage",
+            "data/gpt3-mix input=sample/ --measure rates.yaml      # 100 MB or more: builds it and times each stage",
             "data/gpt3-mix --rates rates.yaml --nodes 100 --cores 64",
             "data/gpt3-mix --rates rates.yaml --nodes 100 --cores 64 --bytes 50TB",
         ),
@@ -54,7 +54,7 @@ def _measure(options: argparse.Namespace) -> int:
         output = [f"output={folder}/dataset"]  # whatever the config says
         rates = measure(load(BuildConfig, options.config, options.overrides + output), Path(folder))
     out.write_text(dump(rates))
-    seconds = sum(stage.seconds for stage in rates.stages)
+    seconds = sum(stage.fixed_s + stage.growing_s for stage in rates.stages)
     print(f"{rates.input_bytes:,} bytes of input, {rates.tokens:,} tokens: {seconds:,.1f} processor-seconds")
     print(f"stored: {out}; plan with --rates {out}")
     return 0

@@ -1,4 +1,4 @@
-"""A build of a text whose every task, however small, is handed to the executor.
+"""A build of a text whose every task, however small, is handed to Ray; others do it here.
 
 python -m tests.helpers.slow_build CONFIG OUTPUT EXECUTOR
 """
@@ -13,8 +13,9 @@ from data_pipeline.errors import DataError
 from pretrain.config.load import load
 
 if __name__ == "__main__":
-    work._SMALL = 0
     config, output, executor = sys.argv[1:]
+    if executor == "ray":
+        work._SMALL = 0
     try:
         build(load(BuildConfig, Path(config), [f"output={output}", f"executor={executor}"]))
     except DataError as error:

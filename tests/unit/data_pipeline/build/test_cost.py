@@ -24,10 +24,10 @@ def config(tmp_path: Path) -> BuildConfig:
 
 def rates(**changes: object) -> BuildRates:
     stages = [
-        StageRate(name="pass-1-of-1", seconds=10.0, grows="input", alone=False),
-        StageRate(name="tokenizer", seconds=4.0, grows="training", alone=True),
-        StageRate(name="step-1-decontaminate-prepare-1", seconds=3.0, grows="no", alone=True),
-        StageRate(name="finishing", seconds=0.5, grows="input", alone=True),
+        StageRate(name="pass-1-of-1", fixed_s=1.0, growing_s=10.0, grows="input", alone=False),
+        StageRate(name="tokenizer", fixed_s=0.0, growing_s=4.0, grows="training", alone=True),
+        StageRate(name="step-1-decontaminate-prepare-1", fixed_s=2.0, growing_s=1.0, grows="no", alone=True),
+        StageRate(name="finishing", fixed_s=0.0, growing_s=0.5, grows="input", alone=True),
     ]
     values = {"machine": "a", "steps": [], "input_bytes": 10**6, "text_bytes": 2 * 10**6, "kept_bytes": 5 * 10**5,
               "tokens": 10**5, "stages": stages}  # fmt: skip
@@ -38,13 +38,13 @@ def test_measuring_builds_the_input_and_times_every_stage(config: BuildConfig, t
     found = measure(config, tmp_path / "there")
     assert build(config, Silent)
     made = Dataset(config.output).manifest
-    assert Dataset(tmp_path / "there" / "dataset").manifest.identity == made.identity
+    assert Dataset(tmp_path / "there" / "whole").manifest.identity == made.identity
     assert found.input_bytes == (tmp_path / "in.txt").stat().st_size
     assert found.tokens == sum(split.tokens for split in made.splits.values())
     assert found.steps == ["repair", "dedup_exact"]
     stages = {stage.name: stage for stage in found.stages}
     assert {"digests", "pass-1-of-2", "pass-2-of-2", "sample", "tokenizer", "encoding", "writing"} <= stages.keys()
-    assert sum(stage.seconds for stage in found.stages) > 0
+    assert sum(stage.growing_s for stage in found.stages) > 0
     assert {name for name, stage in stages.items() if stage.alone} == {"tokenizer", "finishing"}
     assert {name for name, stage in stages.items() if stage.grows != "input"} == {"tokenizer"}
 
@@ -61,12 +61,12 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
     grid = Grid(2000, 100)
     assert cost.cells == grid.row_groups * grid.column_groups == len(list(grid.cells()))
     assert cost.tasks == 1 + 2000 * 2 + cost.cells + 100
-    assert stages["pass-1-of-1"].core_seconds == 10_000
-    assert stages["pass-1-of-1"].seconds == 10_000 / 50 + 10_000 / 2000
+    assert stages["pass-1-of-1"].core_seconds == 10_001
+    assert stages["pass-1-of-1"].seconds == 10_001 / 50 + 10_001 / 2000
     assert stages["tokenizer"].core_seconds == stages["tokenizer"].seconds == 8  # to 10^6 of its training's bytes
     assert stages["step-1-decontaminate-prepare-1"].seconds == 3
     assert stages["finishing"].seconds == 500
-    assert cost.core_hours == pytest.approx((10_000 + 8 + 3 + 500) / 3600)
+    assert cost.core_hours == pytest.approx((10_001 + 8 + 3 + 500) / 3600)
 
 
 def test_what_steps_prepare_grows_only_with_input_that_it_is_made_of(tmp_path: Path) -> None:
