@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo ladder test test-slow test-gpu test-cluster chaos check docs bench clean
+.PHONY: setup demo ladder test test-slow test-ray test-gpu test-cluster chaos check docs bench clean
 
 setup: $(STAMP)
 
@@ -34,6 +34,14 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster'
+
+# Ray comes into an environment of its own, on top of the other.
+RAY_BIN := $(VENV)/ray/bin
+test-ray: $(STAMP)
+	test -x $(RAY_BIN)/python || $(BIN)/python -m venv $(VENV)/ray
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(RAY_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pretrain.pth"
+	$(RAY_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/constraints.txt 'ray==2.60.0'
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(RAY_BIN)/python -m pytest -m ray
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu tests/gpu

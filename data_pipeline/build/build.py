@@ -10,7 +10,8 @@ import errno
 import json
 import os
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +23,7 @@ from data_pipeline.build.assemble import SplitPlan, assemble, plan_splits, split
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.digests import find_digests, keep_digests, known_digests
 from data_pipeline.build.encode import encode
-from data_pipeline.build.inputs import SIZES, InputSource, files_of, find_sources, identity_of, work_identity
+from data_pipeline.build.inputs import HOW, SIZES, InputSource, files_of, find_sources, identity_of, work_identity
 from data_pipeline.build.passes import GroupSurvey, clean, counted, step_folder
 from data_pipeline.build.projection import check_inputs, check_output
 from data_pipeline.build.units import RunTasks, cut, piece_bytes
@@ -32,7 +33,7 @@ from data_pipeline.common.atomic import sync
 from data_pipeline.common.hashing import digest_of, file_sha256
 from data_pipeline.common.limits import allow_open_files
 from data_pipeline.common.progress import TaskProgress
-from data_pipeline.common.work import BuildTask, run_tasks
+from data_pipeline.common.work import BuildTask, Executor, run_tasks
 from data_pipeline.dataset.manifest import (
     MANIFEST,
     BuildRecord,
@@ -44,6 +45,8 @@ from data_pipeline.dataset.manifest import (
 from data_pipeline.dataset.mix import MIX, Mix, MixSource
 from data_pipeline.dataset.shards import token_dtype
 from data_pipeline.errors import DataError
+from data_pipeline.executors.processes import Processes
+from data_pipeline.executors.ray_cluster import connected
 from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import Tally
 from data_pipeline.tokenizers.base import Tokenizer
@@ -54,8 +57,13 @@ _BY_SIZES = ("assembling", "gathering", "writing", "finishing", "output")
 """Folders of the work that depends on the sizes of shards and members."""
 
 
-def build(config: BuildConfig, progress: Callable[[str], TaskProgress] = TaskProgress) -> bool:
-    """Build the dataset or the mix; False when it is already there, whole and of the same settings and input.
+def build(
+    config: BuildConfig,
+    progress: Callable[[str], TaskProgress] = TaskProgress,
+    given: Executor | None = None,
+) -> bool:
+    """Build the dataset or the mix; False when it is already there, whole and of the same settings and input. Tasks are
+    done by the executor that is `given`, or else as the config says.
 
     Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
     kept for another start.
@@ -72,14 +80,17 @@ def build(config: BuildConfig, progress: Callable[[str], TaskProgress] = TaskPro
             # Work done with others would not fit together.
             cut_so = digest_of([work_identity(config, sources), piece_bytes(config, sources), _versions()])
             sizes = digest_of([getattr(config, name) for name in SIZES])
-            with scratch.at_work(config.output, cut_so, sizes, _BY_SIZES) as folder:
-                run = _runner(config, folder, progress)
+            with (
+                scratch.at_work(config.output, cut_so, sizes, _BY_SIZES) as folder,
+                nullcontext(given) if given is not None else _executor(config, sources, folder) as executor,
+            ):
+                run = _runner(executor, folder, progress)
                 sha256 = find_digests(config, sources, run)
                 identity = identity_of(config, sources, sha256)
                 if (found := _identity_there(config.output)) is not None:
                     _check_built(config.output, found, identity)
                 else:
-                    _build(config, sources, sha256, identity, folder, run)
+                    _build(config, sources, sha256, identity, folder, run, executor)
                     _publish(folder / "output", config.output)
                 keep_digests(config, sha256)
         scratch.remove(config.output)
@@ -100,6 +111,7 @@ def _build(
     identity: str,
     folder: Path,
     run: RunTasks,
+    executor: Executor,
 ) -> None:
     """Leaves in `folder / "output"` what is to be published."""
     chunks = cut(config, sources, folder, run)
@@ -107,8 +119,7 @@ def _build(
     groups = counted(config, chunks, folder, run)
     cutoff = cutoffs(config, sources, surveys)
     path = make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
-    threads = max(1, _workers(config) // len(surveys))
-    tokens = encode(config, surveys, cutoff, path, folder, run, threads)
+    tokens = encode(config, surveys, cutoff, path, folder, run, executor.cores_for(len(surveys)))
     tokenizer = load_tokenizer(path)
     plans = plan_splits(config, sources, surveys, tokens, cutoff, folder)
     check_output(config, plans, tokenizer.vocabulary_size, folder)
@@ -117,17 +128,24 @@ def _build(
     run("finishing", [BuildTask("finish", finish)])
 
 
-def _workers(config: BuildConfig) -> int:
-    return config.workers or len(os.sched_getaffinity(0))
+@contextmanager
+def _executor(config: BuildConfig, sources: list[InputSource], folder: Path) -> Iterator[Executor]:
+    """Who does the tasks. Raises DataError where a Ray cluster can't."""
+    if config.executor != "ray":
+        yield Processes(config.workers or len(os.sched_getaffinity(0)))
+        return
+    read = [source.inputs[0].path for source in sources] + [path for step in config.steps for path in step.files()]
+    with connected(config.ray_address, config.workers, folder, read, _versions) as cluster:
+        yield cluster
 
 
-def _runner(config: BuildConfig, folder: Path, progress: Callable[[str], TaskProgress]) -> RunTasks:
+def _runner(executor: Executor, folder: Path, progress: Callable[[str], TaskProgress]) -> RunTasks:
     """What does a stage's tasks."""
 
     def run(stage: str, tasks: list[BuildTask]) -> list[Any]:
         shown = progress(stage)
         shown.expect(sum(task.size for task in tasks))
-        results = run_tasks(tasks, folder / stage, _workers(config), lambda task, new: shown.add(1, task.size, new))
+        results = run_tasks(tasks, folder / stage, executor, lambda task, new: shown.add(1, task.size, new))
         shown.done()
         return results
 
@@ -178,7 +196,7 @@ def _finish(
             splits=splits,
             build=BuildRecord(
                 identity=identity,
-                config=config.model_dump(mode="json", exclude={"output", "workers", "piece_bytes"}),
+                config=config.model_dump(mode="json", exclude=set(HOW)),
                 source=source.name,
                 inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
                 validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
@@ -51,8 +51,22 @@ class BuildConfig(Reading):
         lt=1,
         description="share of documents, chosen by the hash of their text, held out (at least one is)",
     )
+    executor: Literal["processes", "folder", "ray"] = Field(
+        default="processes",
+        description="who does the work: processes of this command; folder: those of many equal commands, as "
+        "`pretrain launch build` starts them; a Ray cluster. The dataset is the same with any",
+    )
+    ray_address: str | None = Field(
+        default=None,
+        pattern=r"^(auto|local|[^\s/:]+:\d{1,5}|\[[^\s/\]]+\]:\d{1,5})$",
+        description="of the Ray cluster: HOST:PORT, or auto (the one that this machine is in); absent: RAY_ADDRESS, or "
+        "else a cluster of this machine alone (local) for as long as the build takes",
+    )
     workers: int | None = Field(
-        default=None, gt=0, description="processes; absent: one for each core. The dataset is the same with any number"
+        default=None,
+        gt=0,
+        description="processes, or tasks at a time on a Ray cluster; absent: one for each core. The dataset "
+        "is the same with any number",
     )
     piece_bytes: int | None = Field(
         default=None,
@@ -78,6 +92,8 @@ class BuildConfig(Reading):
             raise ValueError("set exactly one of input and sources")
         if self.sources and self.validation_input is not None:
             raise ValueError("with sources, give validation_input to each source that has some")
+        if self.ray_address is not None and self.executor != "ray":
+            raise ValueError("ray_address is for executor: ray")
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
             raise ValueError(f"two sources have one name: {', '.join(names)}")

@@ -19,6 +19,8 @@ _BUILD_VERSION = 2  # raise it when equal input and settings would give another 
 _WORK_VERSION = 2  # raise it when what is kept of a stopped build is kept otherwise
 SIZES = ("member_tokens", "shard_tokens")
 """Settings that only the last stages go by."""
+HOW = ("output", "executor", "ray_address", "workers", "piece_bytes")
+"""Settings that decide how and where a dataset is made, and nothing of what is in it."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,7 @@ def _settings(config: BuildConfig) -> dict[str, Any]:
             "input": True,
             "validation_input": True,
             "sources": True,
-            "output": True,
-            "workers": True,
-            "piece_bytes": True,
+            **dict.fromkeys(HOW, True),
             "tokenizer": {"path"},
             "steps": True,
         },

@@ -115,8 +115,12 @@ def piece_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
     """Larger files are cut into pieces of this size."""
     if config.piece_bytes is not None:
         return config.piece_bytes
-    whole = sum(file.state[0] for source in sources for file in source.inputs)
-    return min(max(whole // _PIECES, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
+    return unit_bytes(sum(file.state[0] for source in sources for file in source.inputs))
+
+
+def unit_bytes(input_bytes: int) -> int:
+    """Of a unit, where the config does not say."""
+    return min(max(input_bytes // _PIECES, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
 
 
 def documents_of(files: Sequence[Input], config: BuildConfig, bad: BadInput) -> Iterator[Document]:

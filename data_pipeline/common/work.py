@@ -1,9 +1,12 @@
-"""Work that is cut into tasks: done by several processes, of one command or of many, and never done again.
+"""Work that is cut into tasks: done by an executor, for one command or for many, and never done again.
 
 A task's result is a file that appears once the task is done, so a killed command goes on where it stopped. The same
 command started several times, on as many machines as see the folder (a job array), shares the tasks: each is claimed by
 a lock that its worker's end releases. Two workers on one task, where locks don't reach, waste time and make no other
 file, as a task writes equal files under names of its own and renames them.
+
+Who does tasks is an `Executor` (`data_pipeline/executors`). What it starts twice, after it lost a worker, is the same
+work once more.
 
 Each command takes tasks in an order of its own, drawn by chance, so that commands seldom meet at one. What is done is
 learned from the folder's listing, now and then; the results of a stage of many tasks are read once, by the command that
@@ -12,29 +15,26 @@ puts them into one file for all.
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
-import multiprocessing
 import os
 import random
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from data_pipeline.common.atomic import written
-from data_pipeline.common.interrupt import held_back
 from data_pipeline.common.locks import lock, try_lock
 
 _RESULT, _CLAIM, _ALL = ".done.json", ".claim", "all-results.json"
 _POLL_S, _LONGEST_POLL_S = 0.25, 8.0
 _LISTING_SHARE = 0.05  # of the time, at most, that listing takes
-_SMALL = 2**22  # work that is done sooner than processes start
+_SMALL = 2**22  # work that is done sooner than it is handed over
 _FEW = 64  # results that every command may as well read for itself
-_AHEAD = 4  # tasks that wait in line for each process
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,43 @@ class BuildTask:
     """One piece of work. `run` is picklable, returns plain values, and gives equal files and values each time."""
 
     key: str
-    """Names it among the tasks of its folder."""
+    """Names it among the tasks of its folder. With a number in it, it is one of several where there is more input."""
     run: Callable[[], Any]
     size: int = 0
     """Bytes that it reads, or whatever the stage counts in: for the progress shown. 0: not known."""
 
 
+class Executor(Protocol):
+    """Who does tasks, for a whole build."""
+
+    def cores_for(self, tasks: int) -> int:
+        """How many cores each of so many tasks may keep at work, at least 1."""
+
+    @property
+    def most(self) -> int:
+        """How many tasks to hand over before one of them has ended. May change."""
+
+    def is_for(self, tasks: Sequence[BuildTask]) -> bool:
+        """Whether these of a stage are worth handing over; else they are done in this process."""
+
+    def pool(self, tasks: int) -> concurrent.futures.Executor:
+        """Where to submit the tasks of a stage, of which there are so many. What is submitted is picklable. A future
+        raises what its task raised, or DataError where the task could not be done."""
+
+
+def is_small(tasks: Sequence[BuildTask]) -> bool:
+    """Whether they are done sooner here than by others."""
+    return all(task.size for task in tasks) and sum(task.size for task in tasks) < _SMALL
+
+
 def run_tasks(
     tasks: Sequence[BuildTask],
     folder: Path,
-    workers: int,
+    executor: Executor,
     done: Callable[[BuildTask, bool], None] = lambda task, new: None,
 ) -> list[Any]:
-    """The results of `tasks`, in order, by up to `workers` processes; `done` is told of each as it ends, and whether it
-    was done just now or by an earlier start.
+    """The results of `tasks`, in order, by `executor`; `done` is told of each as it ends, and whether it was done just
+    now or by an earlier start.
 
     Those with a result in `folder` are not run again. Raises what a task raised, once the others under way have ended.
     """
@@ -68,7 +91,7 @@ def run_tasks(
     left = list(tasks)
     random.SystemRandom().shuffle(left)
     first, pause_s = True, _POLL_S
-    with _Workers(folder, workers) as pool:
+    with _Stage(folder, executor) as stage:
         while True:
             began = time.monotonic()
             listed = _listed(folder)
@@ -79,22 +102,22 @@ def run_tasks(
                 break
             first, before = False, len(mine)
             look_s = max(1.0, (time.monotonic() - began) / _LISTING_SHARE)
-            for task, value in pool.results(left, time.monotonic() + look_s):
+            for task, value in stage.results(left, time.monotonic() + look_s):
                 mine[task.key] = value
                 done(task, True)
             left = [task for task in left if task.key not in mine]
-            if left and len(mine) == before and not pool.busy:
+            if left and len(mine) == before and not stage.busy:
                 time.sleep(pause_s * random.uniform(0.5, 1))  # other commands have claimed what is left
                 pause_s = min(2 * pause_s, _LONGEST_POLL_S)
     return _collected(folder, tasks, mine)
 
 
-class _Workers:
-    """Does tasks here or, where there is more to do, in processes, which stay until the stage is over."""
+class _Stage:
+    """Does tasks here or, where there is more to do, by the executor, with one pool until the stage is over."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
-        self._folder, self._workers = folder, workers
-        self._pool: ProcessPoolExecutor | None = None
+    def __init__(self, folder: Path, executor: Executor) -> None:
+        self._folder, self._executor = folder, executor
+        self._pool: concurrent.futures.Executor | None = None
         self._waiting: dict[Future[tuple[Any] | None], BuildTask] = {}
 
     def __enter__(self) -> Self:
@@ -112,19 +135,21 @@ class _Workers:
     def results(self, tasks: Sequence[BuildTask], end: float) -> Iterator[tuple[BuildTask, Any]]:
         """Results as they come, until the time `end`. Tasks that other commands have claimed are left out; others may
         still be under way at the end, and give their results at the next call."""
-        small = all(task.size for task in tasks) and sum(task.size for task in tasks) < _SMALL
-        if self._pool is None and (self._workers == 1 or len(tasks) == 1 or small):
+        if self._pool is None and not self._executor.is_for(tasks):
             for task in tasks:
                 if (result := _run(self._folder, task)) is not None:
                     yield task, result[0]
                 if time.monotonic() > end:
                     return
             return
-        under_way = {task.key for task in self._waiting.values()}
+        if self._pool is None:
+            self._pool = self._executor.pool(len(tasks))
+        most, under_way = self._executor.most, {task.key for task in self._waiting.values()}
         line = deque(task for task in tasks if task.key not in under_way)
         while line or self._waiting:
-            while line and len(self._waiting) < _AHEAD * self._workers:
-                self._submit(line.popleft(), len(tasks))
+            while line and len(self._waiting) < most:
+                task = line.popleft()
+                self._waiting[self._pool.submit(_run, self._folder, task)] = task
             ended = wait(self._waiting, max(0.0, end - time.monotonic()), FIRST_COMPLETED).done
             for future in ended:
                 task, result = self._waiting.pop(future), future.result()
@@ -132,13 +157,6 @@ class _Workers:
                     yield task, result[0]
             if not ended:
                 return
-
-    def _submit(self, task: BuildTask, tasks: int) -> None:
-        if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
-            self._pool = ProcessPoolExecutor(min(self._workers, tasks), context, _end_with_parent)
-        with held_back():  # else a terminal's Ctrl-C reaches every worker, and each has a traceback to show
-            self._waiting[self._pool.submit(_run, self._folder, task)] = task
 
 
 def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
@@ -197,15 +215,3 @@ def _all_results(folder: Path, tasks: Sequence[BuildTask]) -> list[Any] | None:
     assert kept["tasks"] == len(tasks), folder  # of the same build
     results: list[Any] = kept["results"]
     return results
-
-
-def _end_with_parent() -> None:
-    """A worker whose command was killed must not go on by itself."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

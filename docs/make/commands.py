@@ -9,7 +9,8 @@ from pretrain.__main__ import _MODULES, main
 _PARTS = {
     "data": ("build", "inspect", "ledger", "trace"),
     "eval": ("", "fetch", "report"),
-    "launch": ("slurm", "local", "status", "logs", "cancel"),
+    "launch": ("slurm", "build", "local", "status", "logs", "cancel"),
+    "plan": ("", "data"),
     "scale": ("ladder", "fit", "predict"),
 }
 _INTRODUCTION = """# Commands

@@ -34,6 +34,8 @@ class BatchJob:
     restarts: int
     shrinks: bool = False
     """whether a run goes on without nodes that were lost"""
+    module: str = "pretrain"
+    """what Python runs with the command"""
     tasks: tuple[Path, int, int] | None = None
     """of an array: the file of its commands, how many, and how many at once"""
 
@@ -121,7 +123,7 @@ def _body(job: BatchJob) -> Iterator[str]:
     yield " ".join(supervisor) + " -- \\"
     if job.ranks_join:
         yield "    " + " ".join([*_srun(job), "\\"])
-    yield " ".join([f"    {quote(_python_of_ranks(job))} -m pretrain", *map(quote, job.command)])
+    yield " ".join([f"    {quote(_python_of_ranks(job))} -m {job.module}", *map(quote, job.command)])
 
 
 def _srun(job: BatchJob) -> list[str]:

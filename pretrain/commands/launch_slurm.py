@@ -15,16 +15,12 @@ from launch.slurm.script import BatchJob, script
 from launch.slurm.site import Site
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.printing import show
-from pretrain.config.load import load, validate
+from pretrain.commands.site_options import add_site_options, site_of
+from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
 
-_SAID = [
-    *("partition", "account", "qos", "constraint", "gpus_per_node", "ranks_per_node", "cpus_per_rank"),
-    *("memory", "time", "setup", "container", "container_mounts", "python"),
-]
-"""settings of a site that options may say otherwise"""
 _JOIN = ("train", "eval", "translate", "generate")
 """verbs that ranks on several nodes run together"""
 
@@ -32,7 +28,7 @@ _JOIN = ("train", "eval", "translate", "generate")
 def main(argv: list[str]) -> int:
     """Submits a run, with what is to be done before and after it; or many commands as an array."""
     options = _parser().parse(argv)
-    site = _site(options)
+    site = site_of(options)
     if (options.config is None) == (options.tasks is None):
         raise ConfigError("launch slurm: name a CONFIG to train, or the file of an array with --tasks FILE")
     jobs, keep = _run(options, site, argv) if options.tasks is None else _array(options, site, argv)
@@ -68,16 +64,7 @@ def _parser() -> Parser:
     )
     parser.add_overrides("such as data.path=datasets/book")
     parser.add_argument("--nodes", type=count, required=True, help="machines")
-    parser.add_argument("--cluster", metavar="NAME_OR_FILE", help="what the site asks of jobs: a YAML file of this")
-    for name in _SAID:
-        field = Site.model_fields[name]
-        kind = int if name.endswith(("_node", "_rank")) else str
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=field.description)
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for all ranks")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch")
-    parser.add_argument("--srun", action="append", default=[], metavar="OPTION", help="one more option for srun")
-    parser.add_argument("--exclusive", action="store_true", help="no other job on the nodes")
-    parser.add_argument("--dependency", metavar="X", help="as Slurm writes it, such as afterok:17 or singleton")
+    add_site_options(parser)
     parser.add_argument(
         "--restarts", type=at_least_zero, default=3, metavar="N", help="without a new checkpoint between (default 3)"
     )
@@ -98,24 +85,6 @@ def _parser() -> Parser:
     parser.add_argument("--directory", type=Path, help="of these, for script, logs and records")
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
     return parser
-
-
-def _site(options: argparse.Namespace) -> Site:
-    site = load(Site, _located(options.cluster)) if options.cluster is not None else Site()
-    tree = site.model_dump()
-    tree |= {name: value for name in _SAID if (value := getattr(options, name)) is not None}
-    for pair in options.env:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.isidentifier():
-            raise ConfigError(f"--env {pair} is not NAME=VALUE")
-        tree["env"] = {**tree["env"], name: value}
-    tree["sbatch"], tree["srun"] = (*site.sbatch, *options.sbatch), (*site.srun, *options.srun)
-    tree["exclusive"] = site.exclusive or options.exclusive
-    return validate(Site, tree, "launch slurm")
-
-
-def _located(cluster: str) -> str:
-    return cluster if "/" in cluster or cluster.endswith(".yaml") else f"cluster/{cluster}"
 
 
 def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:

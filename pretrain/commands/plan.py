@@ -15,6 +15,10 @@ _RANKS = 4
 
 def main(argv: list[str]) -> int:
     """Prints the layouts that suit, the best first; or who sees whom; or measures a software stack."""
+    if argv[:1] == ["data"]:
+        from pretrain.commands import plan_data
+
+        return plan_data.main(argv[1:])
     parser = Parser(
         "plan",
         "Says which layout suits a run on a cluster: seconds a step, memory of a rank, days and cost, before any is "
@@ -26,6 +30,7 @@ def main(argv: list[str]) -> int:
             "sparse-transformer/enwik8 --show-attention",
             "--calibrate runs/first --hardware h100 --out ours.yaml    # and then: --stack ours.yaml",
             "--calibrate --out here.yaml    # measures this machine; and then: --hardware here.yaml",
+            "data data/text input=corpora/web --rates rates.yaml --nodes 100 --cores 64    # a build: plan data --help",
         ),
     )
     parser.add_config("YAML file", "batch.sequences=1536", required=False)

@@ -22,6 +22,7 @@ from data_pipeline.build.units import cut
 from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
 from data_pipeline.common.work import BuildTask, run_tasks
 from data_pipeline.config import TokenizerConfig
+from data_pipeline.executors.processes import Processes
 from data_pipeline.reading.readers import read_documents
 from tests.benchmarks.data_rounds import show, take_turns
 
@@ -69,7 +70,7 @@ def plain_text(options: argparse.Namespace, folder: Path) -> Path:
 
 def runner(folder: Path, workers: int) -> Callable[[str, list[BuildTask]], list[Any]]:
     """What does a build's stages."""
-    return lambda stage, tasks: run_tasks(tasks, folder / stage, workers)
+    return lambda stage, tasks: run_tasks(tasks, folder / stage, Processes(workers))
 
 
 def _prepared(

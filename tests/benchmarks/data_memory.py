@@ -19,7 +19,7 @@ from typing import Any
 
 from data_pipeline.build import build as building
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.work import BuildTask, Executor
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.loader import SampleStream
 from data_pipeline.reading.readers import read_documents
@@ -81,7 +81,7 @@ def _built(place: Path) -> dict[str, float]:
     peaks: dict[str, float] = {}
 
     def run_tasks(
-        tasks: list[BuildTask], folder: Path, workers: int, done: Callable[[BuildTask, bool], None]
+        tasks: list[BuildTask], folder: Path, executor: Executor, done: Callable[[BuildTask, bool], None]
     ) -> list[Any]:
         results = []
         for task in tasks:

@@ -18,7 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "data_pipeline": (
         "errors",
         "config common",
-        "reading tokenizers",
+        "executors reading tokenizers",
         "text dataset",
         "order",
         "batch",
@@ -72,9 +72,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.commands": (
         "arguments local_ranks printing scoring conversation",
-        "decoding writing eval_fetch eval_report scale_fit scale_ladder scale_predict",
+        "site_options decoding writing eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
         "train eval verify compare export import_ translate generate lm_eval keys plan scale",
-        "data_build data_inspect data_ledger data_trace launch_slurm launch_local launch_run",
+        "data_build data_inspect data_ledger data_trace launch_build launch_slurm launch_local launch_run",
         "data launch",
     ),
     "launch": (
@@ -85,7 +85,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "here slurm",
         "status cancel",
     ),
-    "launch.slurm": ("site client", "script place", "queueing supervise"),
+    "launch.slurm": ("site client ray_step", "script place", "queueing supervise"),
 }
 
 # What others may know of a package. Parts that are not named here are its own affair.
@@ -113,6 +113,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "lm_eval": ("pretrain/evaluate/harness.py", "pretrain/lm_eval_model.py"),
     "datasets": ("pretrain/evaluate/fetch.py",),
     "sacrebleu": ("pretrain/evaluate",),
+    "ray": ("data_pipeline/executors/ray_cluster.py",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),
     "importlib.import_module": ("pretrain/__main__.py",),  # by name it could import anything

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from data_pipeline.common.interrupt import ends_at_a_signal
 from data_pipeline.common.work import BuildTask, run_tasks
+from data_pipeline.executors.processes import Processes
 
 LARGE = 2**22
 
@@ -27,4 +28,4 @@ if __name__ == "__main__":
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     tasks = [BuildTask(str(n), partial(work, folder, n, seconds), LARGE) for n in range(4)]
     with ends_at_a_signal("stopped; the same command goes on"):
-        print(run_tasks(tasks, folder, 4))
+        print(run_tasks(tasks, folder, Processes(4)))

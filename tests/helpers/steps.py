@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_pipeline.common.work import run_tasks
+from data_pipeline.executors.processes import Processes
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
 
@@ -41,7 +42,7 @@ def run_global(
     stages = step.decide(known, folder)
     tasks, stage = next(stages, None), 0
     while tasks is not None:
-        results = run_tasks(tasks, folder / f"stage-{stage}", workers)
+        results = run_tasks(tasks, folder / f"stage-{stage}", Processes(workers))
         stage += 1
         try:
             tasks = stages.send(results)
@@ -54,4 +55,4 @@ def run_global(
 def _prepare(step: Step, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, tasks in enumerate(step.prepare(folder)):
-        run_tasks(tasks, folder / f"prepare-{number}", workers=1)
+        run_tasks(tasks, folder / f"prepare-{number}", Processes(1))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from data_pipeline.common.work import run_tasks
+from data_pipeline.executors.processes import Processes
 from data_pipeline.overlap.overlap import overlap_report
 from data_pipeline.reading.documents import Document, Tally
 from data_pipeline.steps.base import Unit
@@ -180,10 +181,10 @@ def test_validation_files_are_cleaned_but_not_counted(tmp_path: Path) -> None:
     step = Decontaminate(against=[examples_file(tmp_path, [PLANTED])], most_documents=0)
     documents = documents_of([f"{'v' * 400} {PLANTED}"])
     (tasks,) = step.prepare(tmp_path)
-    run_tasks(tasks, tmp_path / "prepare", workers=1)
+    run_tasks(tasks, tmp_path / "prepare", Processes(1))
     list(step.gather(documents, tmp_path / "facts", tmp_path))
     (tasks,) = step.decide([Unit(0, "", True, 1, tmp_path / "facts")], tmp_path)
-    run_tasks(tasks, tmp_path / "decide", workers=1)
+    run_tasks(tasks, tmp_path / "decide", Processes(1))
     facts = overlap_report(tmp_path)
     assert (facts["training_documents"], facts["sets"][0]["dirty"]) == (0, 0)
     assert [len(document.text) for document in step.run(documents, Tally(), 0, tmp_path)] == [301]

@@ -1,0 +1,207 @@
+"""What a build of much text will take, by the rates of a build of little that was measured.
+
+The sample is built, and before that a part of it: so what a stage takes for nothing is told from what grows with the
+bytes of input. Some of it does not: the tokenizer learns from `training_bytes` at most, and what steps prepare is made
+of files of their own, unless these are input, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.inputs import InputSource, find_sources
+from data_pipeline.build.units import documents_of, piece_bytes, unit_bytes
+from data_pipeline.common.grid import Grid
+from data_pipeline.common.progress import TaskProgress
+from data_pipeline.config import StrictSettings
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.manifest import SPLITS
+from data_pipeline.errors import DataError
+from data_pipeline.executors.measured import Measured, TimedStage
+from data_pipeline.reading.bad_input import BadInput
+
+_PIECES = 32  # that a sample is cut into, at least: as many as tasks have files to read in a real build, or fewer
+_LEAST_PIECE_BYTES = 2**16
+_PART = 1 / 16  # of the sample's bytes
+_DIGEST_BYTES = 2**30  # that a task of the first stage reads
+
+
+class StageRate(StrictSettings):
+    """What one stage of the measured build took."""
+
+    name: str
+    fixed_s: float
+    """Of processors, for however little input."""
+    growing_s: float
+    """On top of it, for the input that was measured."""
+    grows: Literal["input", "training", "no"]
+    """With what: all input, what the tokenizer learns from, or nothing."""
+    alone: bool
+    """Whether it is one task, on one core, however large the input."""
+
+
+class BuildRates(StrictSettings):
+    """A measured build."""
+
+    machine: str
+    steps: list[str]
+    input_bytes: int
+    """Of files, as they are: compressed ones count by what they have on disk."""
+    text_bytes: int
+    """That were read from them."""
+    kept_bytes: int
+    """Of text in the dataset."""
+    tokens: int
+    stages: list[StageRate]
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One stage of the build that is planned."""
+
+    name: str
+    core_seconds: float
+    seconds: float
+    """By the clock."""
+
+
+@dataclass(frozen=True)
+class BuildCost:
+    """Of a whole build."""
+
+    stages: list[StageCost]
+    input_bytes: int
+    tokens: int
+    units: int
+    shards: int
+    members: int
+    cells: int
+    """Files that bring units together for shards; 0 where each shard's task reads all units."""
+    tasks: int
+    """Of reading digests, passes over units, encoding, cells and shards; without those of deduplication."""
+
+    @property
+    def core_hours(self) -> float:
+        return sum(stage.core_seconds for stage in self.stages) / 3600
+
+    @property
+    def hours(self) -> float:
+        return sum(stage.seconds for stage in self.stages) / 3600
+
+
+def measure(config: BuildConfig, folder: Path) -> BuildRates:
+    """Builds the config's input in `folder`, in this process, and says what each stage took. Raises DataError."""
+    sources = find_sources(config)
+    files = [file for source in sources for file in source.inputs]
+    size, read = sum(file.state[0] for file in files), {file.path for file in files}
+    pieces = min(piece_bytes(config, sources), max(_LEAST_PIECE_BYTES, size // _PIECES))
+    config = config.model_copy(update={"piece_bytes": pieces})
+    part = _part(config, sources, folder)
+    _timed(part, folder / "first")  # imports what the others then have
+    few, every = _timed(part, folder / "part"), _timed(config, folder / "whole")
+    manifests = [Dataset(folder / "whole" / source.name).manifest for source in sources]
+    splits = [manifest.splits[split] for manifest in manifests for split in SPLITS]
+    text = _text_bytes(every)
+    share = _text_bytes(few) / text
+    rates = []
+    for name, stage in every.items():
+        few_s = few[name].seconds if name in few else 0.0
+        growing = min(stage.seconds, max(0.0, stage.seconds - few_s) / (1 - share))
+        fixed, grows = stage.seconds - growing, _grows(config, read, name)
+        rates.append(
+            StageRate(name=name, fixed_s=round(fixed, 5), growing_s=round(growing, 5), grows=grows, alone=stage.alone)
+        )
+    return BuildRates(
+        machine=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
+        steps=[step.title for step in config.steps],
+        input_bytes=size,
+        text_bytes=text,
+        kept_bytes=sum(split.text_bytes for split in splits),
+        tokens=sum(split.tokens for split in splits),
+        stages=rates,
+    )
+
+
+def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int) -> BuildCost:
+    """The build of `input_bytes` with these settings on so many cores. Raises DataError where the rates are of other
+    steps."""
+    if rates.steps != (titles := [step.title for step in config.steps]):
+        raise DataError(
+            f"The rates are of the steps {', '.join(rates.steps) or '(none)'}, and the config has "
+            f"{', '.join(titles) or 'none'}: measure with --measure and this config."
+        )
+    times = input_bytes / rates.input_bytes
+    tokens = round(rates.tokens * times)
+    units = max(1, math.ceil(rates.text_bytes * times / (config.piece_bytes or unit_bytes(input_bytes))))
+    shards = max(1, math.ceil(tokens / config.shard_tokens))
+    grid = Grid(units, shards)
+    cells = 0 if grid.direct else grid.row_groups * grid.column_groups
+    passes = sum(stage.name.startswith("pass-") for stage in rates.stages)
+    return BuildCost(
+        stages=[_cost(config, rates, stage, times, units, cores) for stage in rates.stages],
+        input_bytes=input_bytes,
+        tokens=tokens,
+        units=units,
+        shards=shards,
+        members=tokens // config.member_tokens + shards,
+        cells=cells,
+        tasks=math.ceil(input_bytes / _DIGEST_BYTES) + units * (passes + 1) + cells + shards,
+    )
+
+
+def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float, units: int, cores: int) -> StageCost:
+    """By the clock, a stage takes its share of the cores, and the time of one unit more: the last task's. A task that
+    is alone takes all of its seconds."""
+    if stage.grows == "no":
+        times = 1.0
+    elif stage.grows == "training":
+        most = config.tokenizer.training_bytes
+        times = min(most, rates.kept_bytes * times) / min(most, rates.kept_bytes)
+    seconds = stage.fixed_s + stage.growing_s * times
+    return StageCost(stage.name, seconds, seconds if stage.alone else seconds / min(cores, units) + seconds / units)
+
+
+def _grows(config: BuildConfig, read: set[Path], name: str) -> Literal["input", "training", "no"]:
+    if name == "tokenizer":
+        return "training"
+    step = re.fullmatch(r"step-([0-9]+)-.*-prepare-[0-9]+", name)
+    if step is not None and not read.intersection(config.steps[int(step[1]) - 1].files()):
+        return "no"
+    return "input"
+
+
+def _timed(config: BuildConfig, output: Path) -> dict[str, TimedStage]:
+    measured = Measured()
+    build(config.model_copy(update={"output": output}), TaskProgress, measured)
+    return measured.stages
+
+
+def _text_bytes(stages: dict[str, TimedStage]) -> int:
+    return next(stage.size for name, stage in stages.items() if name.startswith("pass-1-"))
+
+
+def _part(config: BuildConfig, sources: list[InputSource], folder: Path) -> BuildConfig:
+    """The same with the first documents of each source, as .jsonl."""
+    fields = config.pair_fields or (config.text_field,)
+    paths = {source.name: folder / f"part-{number}.jsonl" for number, source in enumerate(sources)}
+    for source in sources:
+        left = _PART * sum(file.state[0] for file in source.inputs)
+        with paths[source.name].open("w", encoding="utf-8") as file:
+            for document in documents_of(source.inputs, config, BadInput()):
+                if left <= 0:
+                    break
+                file.write(json.dumps(dict(zip(fields, document.texts, strict=True))) + "\n")
+                left -= len(document.utf8)
+    if not config.sources:
+        return config.model_copy(update={"input": str(paths[""]), "validation_input": None})
+    given = [s.model_copy(update={"input": str(paths[s.name]), "validation_input": None}) for s in config.sources]
+    return config.model_copy(update={"sources": given})

@@ -1,0 +1,63 @@
+"""Tasks in this process, one after the other, with the processor time of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_pipeline.common.work import BuildTask
+
+
+@dataclass
+class TimedStage:
+    """What the tasks of a stage took."""
+
+    tasks: int = 0
+    size: int = 0
+    """As BuildTask.size."""
+    seconds: float = 0.0
+    """Of processors, of all threads."""
+    alone: bool = False
+    """Whether it is one task however large the input."""
+
+
+@dataclass
+class Measured:
+    """The executor. `stages` has the folder's name of each stage, in their order."""
+
+    stages: dict[str, TimedStage] = field(default_factory=dict)
+    most = 1
+
+    def cores_for(self, tasks: int) -> int:
+        """One, so that the figures are those of one."""
+        return 1
+
+    def is_for(self, tasks: Sequence[BuildTask]) -> bool:
+        """All, else they were not measured."""
+        return True
+
+    def pool(self, tasks: int) -> _Pool:
+        """This process."""
+        return _Pool(self.stages)
+
+
+class _Pool(Executor):
+    def __init__(self, stages: dict[str, TimedStage]) -> None:
+        self._stages = stages
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Does it before it returns."""
+        folder, task = arguments
+        found, began = Future[Any](), time.process_time()
+        try:
+            found.set_result(work(*arguments, **named))
+        except Exception as error:
+            found.set_exception(error)
+        stage = self._stages.setdefault(folder.name, TimedStage())
+        stage.tasks, stage.size = stage.tasks + 1, stage.size + task.size
+        stage.seconds += time.process_time() - began
+        stage.alone = not any(character.isdecimal() for character in task.key)
+        return found

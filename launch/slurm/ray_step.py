@@ -1,0 +1,107 @@
+"""A Ray cluster for as long as one command takes: `srun ... python -m launch.slurm.ray_step COMMAND`.
+
+The step has a task on each node. The first starts the cluster's head, runs `pretrain COMMAND`, and stops the head. Each
+other one starts a node, which leaves when the head is gone. A node that can't start is done without.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from pretrain.errors import ConfigError
+from pretrain.process.slurm import meeting_address, meeting_port
+
+_START_S, _STOP_S = 600.0, 60.0
+_LOOK_S, _LOOKS = 5.0, 3  # how often a node looks for its head, and misses it before it leaves
+_ASKED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+
+
+def main(argv: list[str]) -> int:
+    """Returns the status of the command; of other tasks than the first, 0."""
+    try:
+        first = meeting_address(os.environ["SLURM_STEP_NODELIST"])
+        port = meeting_port(int(os.environ["SLURM_JOB_ID"]), int(os.environ["SLURM_STEP_ID"]))
+    except KeyError as missing:
+        _say(f"{missing.args[0]} is not set: this is for srun to start")
+        return ConfigError.exit_status
+    except ConfigError as error:
+        _say(str(error))
+        return error.exit_status
+    address = (socket.gethostbyname(first), port)
+    return _head(address, argv) if os.environ["SLURM_PROCID"] == "0" else _node(address)
+
+
+def _head(address: tuple[str, int], command: list[str]) -> int:
+    host, port = address
+    head = _ray("--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
+    try:
+        if not _answers(address, head):
+            _say("the Ray cluster could not be started: see what `ray start` says above")
+            return 1
+        environment = {**os.environ, "RAY_ADDRESS": f"{host}:{port}"}
+        work = subprocess.Popen([sys.executable, "-m", "pretrain", *command], env=environment)
+        for number in _ASKED:
+            signal.signal(number, lambda asked, _: work.send_signal(asked))
+        status = work.wait()
+        return status if status >= 0 else 128 - status
+    finally:
+        _stop(head)
+
+
+def _node(address: tuple[str, int]) -> int:
+    for number in _ASKED:
+        signal.signal(number, signal.SIG_IGN)  # the first task is asked too, and decides
+    if not _answers(address, None):
+        _say(f"no Ray cluster answers at {address[0]}:{address[1]}: it goes on without this node")
+        return 0
+    node, missed = _ray(f"--address={address[0]}:{address[1]}"), 0
+    while missed < _LOOKS and node.poll() is None:
+        time.sleep(_LOOK_S)
+        missed = 0 if _reached(address) else missed + 1
+    if not missed:
+        _say(f"this Ray node has ended with status {node.returncode}: it goes on without it")
+    _stop(node)
+    return 0
+
+
+def _ray(*options: str) -> "subprocess.Popen[bytes]":
+    cores = len(os.sched_getaffinity(0))
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", *options]
+    return subprocess.Popen([*start, f"--num-cpus={cores}", "--disable-usage-stats", "--block"])
+
+
+def _answers(address: tuple[str, int], starting: "subprocess.Popen[bytes] | None") -> bool:
+    """Waits for the head, while it is `starting`."""
+    end = time.monotonic() + _START_S
+    while time.monotonic() < end and (starting is None or starting.poll() is None):
+        if _reached(address):
+            return True
+        time.sleep(1.0)
+    return False
+
+
+def _reached(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=_LOOK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
+def _say(line: str) -> None:
+    print(f"launch: {socket.gethostname()}: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

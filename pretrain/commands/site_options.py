@@ -1,0 +1,47 @@
+"""What a site asks of Slurm jobs, as options of a command: a file of it, and options that count more."""
+
+import argparse
+
+from launch.slurm.site import Site
+from pretrain.commands.arguments import Parser
+from pretrain.config.load import load, validate
+from pretrain.errors import ConfigError
+
+_SAID = [
+    *("partition", "account", "qos", "constraint", "gpus_per_node", "ranks_per_node", "cpus_per_rank"),
+    *("memory", "time", "setup", "container", "container_mounts", "python"),
+]
+"""settings of a site that options may say otherwise"""
+
+
+def add_site_options(parser: Parser) -> None:
+    """For `site_of`; and `--dependency`, which is of one job."""
+    parser.add_argument("--cluster", metavar="NAME_OR_FILE", help="what the site asks of jobs: a YAML file of this")
+    for name in _SAID:
+        field = Site.model_fields[name]
+        kind = int if name.endswith(("_node", "_rank")) else str
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=field.description)
+    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for all ranks")
+    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch")
+    parser.add_argument("--srun", action="append", default=[], metavar="OPTION", help="one more option for srun")
+    parser.add_argument("--exclusive", action="store_true", help="no other job on the nodes")
+    parser.add_argument("--dependency", metavar="X", help="as Slurm writes it, such as afterok:17 or singleton")
+
+
+def site_of(options: argparse.Namespace) -> Site:
+    """Raises ConfigError."""
+    site = load(Site, _located(options.cluster)) if options.cluster is not None else Site()
+    tree = site.model_dump()
+    tree |= {name: value for name in _SAID if (value := getattr(options, name)) is not None}
+    for pair in options.env:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.isidentifier():
+            raise ConfigError(f"--env {pair} is not NAME=VALUE")
+        tree["env"] = {**tree["env"], name: value}
+    tree["sbatch"], tree["srun"] = (*site.sbatch, *options.sbatch), (*site.srun, *options.srun)
+    tree["exclusive"] = site.exclusive or options.exclusive
+    return validate(Site, tree, "launch slurm")
+
+
+def _located(cluster: str) -> str:
+    return cluster if "/" in cluster or cluster.endswith(".yaml") else f"cluster/{cluster}"

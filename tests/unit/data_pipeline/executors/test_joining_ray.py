@@ -1,0 +1,72 @@
+"""A Ray cluster that is not there: one sentence, in seconds, before any work. Without Ray itself."""
+
+import socket
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from data_pipeline.build.build import build
+from data_pipeline.errors import DataError
+from data_pipeline.executors import ray_cluster
+from tests.helpers.datasets import Silent, settings
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "a.txt").write_text("Some text.\n\nAnd more.\n")
+    return {"input": str(tmp_path / "a.txt"), "output": tmp_path / "out", "executor": "ray"}
+
+
+def test_ray_that_is_not_installed_is_a_sentence(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DataError, match=r"needs Ray, which is not installed here: pip install 'pretrain\[ray\]'"):
+        build(settings(**config), Silent)
+    assert not list((tmp_path / ".out.building").glob("*/*.done.json"))
+
+
+@pytest.mark.parametrize("by", ["the config", "the environment"])
+def test_a_cluster_that_does_not_answer_is_a_sentence(
+    by: str, config: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    if by == "the config":
+        config["ray_address"] = address
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray_cluster, "_ray", lambda: types.SimpleNamespace(shutdown=lambda: None))
+    began = time.monotonic()
+    with pytest.raises(DataError, match=f"No Ray cluster answers at {address} .*refused.*ray start --head"):
+        build(settings(**config), Silent)
+    assert time.monotonic() - began < 60
+
+
+def test_other_addresses_are_refused(monkeypatch: pytest.MonkeyPatch, config: dict[str, object]) -> None:
+    monkeypatch.setattr(ray_cluster, "_ray", lambda: types.SimpleNamespace(shutdown=lambda: None))
+    monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
+    with pytest.raises(DataError, match="ray://head:10001 is no address of a Ray cluster: give HOST:PORT"):
+        build(settings(**config), Silent)
+
+
+def test_what_a_node_does_not_see_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark, read = tmp_path / "mark", tmp_path / "read"
+    read.write_text("1234")
+    monkeypatch.chdir(tmp_path)
+
+    def wrong(versions: tuple[str, ...] = ("ftfy 6",), code: str = ray_cluster._code()) -> str | None:
+        place = ray_cluster._Place(mark, "x", str(tmp_path), ((str(read), 4),), lambda: ["ftfy 6"], versions, code)
+        return ray_cluster._what_is_wrong(place)
+
+    assert wrong() == f"does not see the folder {tmp_path}, where the build is to work"
+    mark.write_text("x")
+    assert wrong() is None
+    assert wrong(("ftfy 5",)) == "has ftfy 6, and this machine has ftfy 5"
+    assert wrong(code="") == "has other code of pretrain than this machine"
+    read.write_text("123")
+    assert wrong() == f"does not see the file {read} as this machine does"
