@@ -16,7 +16,8 @@ from data_pipeline.dataset.manifest import SPLITS, SplitName
 from data_pipeline.dataset.mix import MIX, Mix
 from data_pipeline.overlap.contamination import searched_sets
 
-_SAMPLE_CHARACTERS = 400
+_SAMPLE_CHARACTERS, _LINE_CHARACTERS = 400, 200
+_BEFORE_AND_AFTER = (("before", "before"), ("after", "text"))
 
 
 def build_and_show(config: BuildConfig) -> None:
@@ -52,8 +53,8 @@ def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
 
 
 def _steps(dataset: Dataset) -> str:
-    """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed; and how many
-    examples of evaluation sets the text held."""
+    """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed; which of them
+    took much; and how many examples of evaluation sets the text held."""
     report = dataset.report()
     if not report:
         return ""
@@ -69,10 +70,20 @@ def _steps(dataset: Dataset) -> str:
             for kind in ("dropped", "changed")
         )
         lines.append(f"{step['name']:<20}{step['seen']:>12,}{step['kept']:>12,}  {dropped or '-'}; {changed or '-'}")
+    for step in (step for step in steps if "warning" in step):
+        lines.append(f"\nwarning: {step['warning']}")
+        for one in step["samples_changed"]:
+            where = f"{one['file']}, document {one['index']:,}"
+            lines += [f"  {where}", *(f"    {name:<7}{_short(one[key])}" for name, key in _BEFORE_AND_AFTER)]
     sets = searched_sets(dataset)
     lines += [f"\n{'evaluation set':<32}{'N':>3}{'examples':>12}{'dirty':>12}{'share':>9}" if sets else ""]
     lines += [f"{s.name:<32}{s.ngram:>3}{s.examples:>12,}{s.dirty:>12,}{s.dirty_fraction:>9.2%}" for s in sets]
     return "\n".join(lines)
+
+
+def _short(text: str) -> str:
+    shown = repr(text[:_LINE_CHARACTERS])
+    return shown if len(text) <= _LINE_CHARACTERS else f"{shown} ..."
 
 
 def _counts(dataset: Dataset) -> str:

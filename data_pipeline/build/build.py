@@ -48,7 +48,7 @@ from data_pipeline.errors import DataError
 from data_pipeline.executors.processes import Processes
 from data_pipeline.executors.ray_cluster import connected
 from data_pipeline.reading.bad_input import BadInput
-from data_pipeline.reading.documents import Tally
+from data_pipeline.reading.tally import Tally
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
@@ -226,7 +226,7 @@ def _file(path: Path) -> FileRecord:
 
 def _report(config: BuildConfig, source: InputSource, groups: list[GroupSurvey], folder: Path) -> dict[str, Any]:
     """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
-    a few of those that it dropped."""
+    a few of each."""
     bad = BadInput()
     mine = [group for group in groups if group.source == source.name]
     for group in mine:
@@ -237,7 +237,8 @@ def _report(config: BuildConfig, source: InputSource, groups: list[GroupSurvey],
         for group in mine:
             if str(index) in group.tallies:
                 tally.add(Tally.from_dict(group.tallies[str(index)]))
-        steps.append({"name": step.title, **tally.to_dict(), **step.findings(step_folder(folder, index))})
+        said = {"warning": warning} if (warning := tally.warning(step.title)) else {}
+        steps.append({"name": step.title, **said, **tally.to_dict(), **step.findings(step_folder(folder, index))})
     return {"malformed": bad.to_dict(), "steps": steps}
 
 

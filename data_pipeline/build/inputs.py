@@ -16,7 +16,7 @@ from data_pipeline.reading.readers import find_inputs, reader_versions
 from data_pipeline.tokenizers.load import load_tokenizer
 
 _BUILD_VERSION = 2  # raise it when equal input and settings would give another dataset
-_WORK_VERSION = 2  # raise it when what is kept of a stopped build is kept otherwise
+_WORK_VERSION = 3  # raise it when what is kept of a stopped build is kept otherwise
 SIZES = ("member_tokens", "shard_tokens")
 """Settings that only the last stages go by."""
 HOW = ("output", "executor", "ray_address", "workers", "piece_bytes")

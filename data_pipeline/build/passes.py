@@ -20,7 +20,8 @@ from data_pipeline.common.arrays import arrays_in, batched, save
 from data_pipeline.common.atomic import written
 from data_pipeline.common.work import BuildTask
 from data_pipeline.reading.bad_input import BadInput
-from data_pipeline.reading.documents import HASH_BITS, Document, Tally
+from data_pipeline.reading.documents import HASH_BITS, Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
 
 KEY_BUCKETS = 2**16
@@ -177,7 +178,7 @@ def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> 
         nonlocal documents
         if index is not None and _concerns(config.steps[index], chunk):
             tally = tallies[index] = Tally()
-            documents = _counted_out(run(config.steps[index], _counted_in(documents, tally), tally), tally)
+            documents = tally.leaving(run(config.steps[index], tally.entering(documents), tally))
 
     def act(step: GlobalStep, seen: Iterable[Document], tally: Tally) -> Iterator[Document]:
         assert segment.acting is not None
@@ -245,18 +246,6 @@ def _decide(stages: Generator[list[BuildTask], list[Any], None], title: str, run
         except StopIteration:
             return
         results = run(f"{title}-{number}", tasks)
-
-
-def _counted_in(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-    for document in documents:
-        tally.seen += 1
-        yield document
-
-
-def _counted_out(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-    for document in documents:
-        tally.kept += 1
-        yield document
 
 
 def _concerns(step: Step, chunk: InputChunk) -> bool:

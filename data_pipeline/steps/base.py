@@ -17,7 +17,8 @@ from pydantic import Field
 
 from data_pipeline.common.work import BuildTask
 from data_pipeline.config import StrictSettings
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 
 
 class Step(StrictSettings):
@@ -66,9 +67,10 @@ class LocalStep(Step):
 
     @abstractmethod
     def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
-        """The documents that go on, changed or not; those that don't are told to `tally.drop`, with the reason.
+        """The documents that go on, changed or not, in the order in which they came; those that don't are told to
+        `tally.drop`, with the reason.
 
-        `tally.seen` and `tally.kept` are counted outside. `folder` holds what `prepare` made.
+        What goes in and comes out is counted outside. `folder` holds what `prepare` made.
         """
 
 

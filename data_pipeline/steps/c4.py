@@ -22,7 +22,8 @@ from pydantic import Field
 from data_pipeline.common.work import BuildTask
 from data_pipeline.config import FilePath
 from data_pipeline.errors import DataError
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 
 _CITATION = re.compile(r"\[(?:[0-9]*|edit|citation needed)\]")

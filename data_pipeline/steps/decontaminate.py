@@ -23,8 +23,9 @@ from data_pipeline.common.atomic import written
 from data_pipeline.common.work import BuildTask
 from data_pipeline.overlap.examples import EvaluationSet
 from data_pipeline.overlap.overlap import REPORT, GramIndex
-from data_pipeline.reading.documents import Document, Tally, batched
+from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.readers import find_inputs
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import GlobalStep, Unit
 from data_pipeline.text.words import Words
 

@@ -22,7 +22,8 @@ from data_pipeline.common.atomic import written
 from data_pipeline.common.hashing import mix
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.errors import DataError
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.duplicates import Duplicates
 from data_pipeline.steps.verdicts import verdicts
 from data_pipeline.text.words import Words

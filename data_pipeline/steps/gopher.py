@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.common.hashing import mix
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.words import Words
 

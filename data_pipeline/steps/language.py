@@ -17,7 +17,8 @@ from pydantic import Field
 
 from data_pipeline.common.work import BuildTask
 from data_pipeline.errors import DataError
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 
 _PADDING = re.compile(r"(\s\s)\s{2,}")

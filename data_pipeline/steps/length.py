@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 
 

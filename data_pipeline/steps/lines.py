@@ -11,7 +11,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 
 _NOTICES = (

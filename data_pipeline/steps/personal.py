@@ -19,7 +19,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"

@@ -19,8 +19,9 @@ from pydantic import Field, model_validator
 from data_pipeline.common.atomic import written
 from data_pipeline.common.work import BuildTask
 from data_pipeline.config import FilePath, PathText, Reading
-from data_pipeline.reading.documents import Document, Tally, batched
+from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.readers import find_inputs, read_documents
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.quality import FEATURES, QualityModel, train
 from data_pipeline.text.sampling import bound, chance, falls_short, quota, sample, sampled

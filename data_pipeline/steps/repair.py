@@ -16,7 +16,8 @@ from typing import ClassVar, Literal
 import ftfy
 from pydantic import Field
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.wrapping import unwrapped
 

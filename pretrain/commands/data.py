@@ -1,21 +1,22 @@
-"""`pretrain data build|inspect|ledger|trace`"""
+"""`pretrain data build|inspect|report|ledger|trace`"""
 
 from pretrain.commands.arguments import Parser
 
 
 def main(argv: list[str]) -> int:
-    """Of datasets: build and inspect. Of what runs read of them: ledger and trace."""
+    """Of datasets: build, inspect and report. Of what runs read of them: ledger and trace."""
     parser = Parser(
         "data",
         "Makes datasets and looks at them, and at what a run reads of them.",
         (
             "build data/text input=book.txt output=datasets/book",
             "inspect datasets/book",
+            "report datasets/book",
             "ledger runs/book",
             "trace runs/book --step 17 --text",
         ),
     )
-    verbs = ("build", "inspect", "ledger", "trace")
+    verbs = ("build", "inspect", "report", "ledger", "trace")
     parser.add_argument("verb", choices=verbs, help="`pretrain data VERB --help` shows what it takes")
     verb, rest = parser.parse(argv[:1]).verb, argv[1:]
     match verb:
@@ -27,6 +28,10 @@ def main(argv: list[str]) -> int:
             from pretrain.commands import data_inspect
 
             return data_inspect.main(rest)
+        case "report":
+            from pretrain.commands import data_report
+
+            return data_report.main(rest)
         case "ledger":
             from pretrain.commands import data_ledger
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from data_pipeline.common.work import run_tasks
 from data_pipeline.executors.processes import Processes
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
 
 

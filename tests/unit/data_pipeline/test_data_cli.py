@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,12 @@ import pytest
 from pydantic import ValidationError
 
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.common.hashing import file_sha256
 from data_pipeline.common.progress import TaskProgress
+from data_pipeline.dataset.manifest import DatasetManifest, FileRecord
 from data_pipeline.errors import DataError
 from pretrain.commands.data import main
+from pretrain.errors import ConfigError
 from tests.helpers.datasets import make_documents
 
 ROOT = Path(__file__).parents[3]
@@ -90,6 +95,85 @@ def test_inspect_refuses_a_damaged_dataset(built: Path, tmp_path: Path) -> None:
     shard.write_bytes(data)
     with pytest.raises(DataError, match=r"train-00000\.tar is damaged"):
         run("inspect", copy)
+
+
+WRAPPED = (
+    """The committee of the harbour met on the second day of the month and
+decided after a long debate that the old lighthouse should be given back
+to the town, which had paid for it. Its keeper will stay where he is.
+That is what the chairman said to those who had come to hear of it. She
+""".strip()
+    * 6
+)
+
+
+@pytest.fixture(scope="module")
+def shredded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wrapped text through C4's rules, and other text that stays whole."""
+    folder = tmp_path_factory.mktemp("shredded")
+    wires = [WRAPPED.replace("Its keeper", f"Its keeper of {n} years") for n in range(30)]
+    for name, texts in (("wires", wires), ("books", make_documents(0, 200))):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (folder / "build.yaml").write_text(
+        f"sources:\n- {{name: wires, input: {folder / 'wires.jsonl'}}}\n"
+        f"- {{name: books, input: {folder / 'books.jsonl'}}}\noutput: {folder / 'out'}\n"
+        "tokenizer: {vocabulary: 500}\nsteps: [{name: length, least_characters: 60}, {name: c4, only: [wires]}]\n"
+    )
+    return folder
+
+
+def test_a_step_that_takes_more_than_half_of_what_it_keeps_is_told(
+    shredded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("build", shredded / "build.yaml") == 0
+    built = capsys.readouterr().out
+    assert run("inspect", shredded / "out") == 0
+    for shown in (built, capsys.readouterr().out):
+        (warning,) = [line for line in shown.splitlines() if line.startswith("warning")]
+        assert "c4 took 7" in warning
+        assert "unwrap: true" in warning
+        following = shown[shown.index(warning) :]
+        assert following.count("    before '") == following.count("    after  '") == 3
+        assert "wires.jsonl, document" in following
+    step = json.loads((shredded / "out" / "wires" / "report.json").read_text())["steps"][1]
+    assert warning == f"warning: {step['warning']}"
+    assert len(step["samples_changed"]) == 3
+
+
+def test_the_report_is_one_page_of_what_each_step_did(shredded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("build", shredded / "build.yaml") == 0
+    assert run("report", shredded / "out") == 0
+    assert capsys.readouterr().out.endswith(f"report: {shredded / 'out' / 'report.html'}\n")
+    page = (shredded / "out" / "report.html").read_text()
+    assert not any(outside in page for outside in ("http://", "https://", "src=", "@import"))
+    wires, books = (
+        json.loads((shredded / "out" / name / "report.json").read_text())["steps"] for name in ("wires", "books")
+    )
+    characters = wires[1]["characters"]
+    taken = f"{100 * (1 - characters['kept'] / characters['seen']):.1f} %"
+    row = re.search(rf"<b>{taken}</b></td><td><span class=.soft.>.</span></td>", page)
+    assert row, "taken of wires; books were not seen"
+    assert "lines without end mark" in page
+    assert all(html.escape(sample["text"]) in page for sample in books[0]["samples"]["too short"])
+    assert f"{books[0]['dropped']['too short']:,}" in page
+
+
+def test_a_report_needs_a_build_that_recorded_what_it_shows(built: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(built / "out", tmp_path / "copy"))
+    manifest = DatasetManifest.load(copy)
+    (copy / "report.json").write_text(json.dumps({"malformed": {}, "steps": [{"name": "c4", "seen": 1}]}))
+    record = FileRecord(
+        file="report.json",
+        bytes=(copy / "report.json").stat().st_size,
+        sha256=file_sha256(copy / "report.json"),
+    )
+    manifest.model_copy(update={"report": record}).save(copy)
+    with pytest.raises(DataError, match="build it again"):
+        run("report", copy)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        run("report", built / "out", "--out", tmp_path)
 
 
 def test_the_shipped_config_is_valid_and_states_the_defaults() -> None:

@@ -12,6 +12,7 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.loader import SampleStream
+from data_pipeline.recipes.base import Ids
 from data_pipeline.recipes.masked import MaskedRecipe
 from data_pipeline.recipes.masking import Masking
 from data_pipeline.recipes.registry import OBJECTIVES
@@ -130,6 +131,63 @@ def test_spans_of_words_do_not_reach_over_a_separator(words: Dataset) -> None:
     for seed in range(200):
         _, counted = masking.masked(row, np.random.default_rng(seed))
         assert not counted[recipe.known.is_special[row]].any()
+
+
+def words_one_by_one(known: Vocabulary, labels: Ids, density: float, ngrams: int, random: np.random.Generator) -> Ids:
+    """Positions that are masked, by the plain loops over words that runs on record were made with."""
+    special = known.is_special[labels]
+    positions = np.flatnonzero(~special)
+    budget = min(len(positions), max(1, round(density * len(positions))))
+    begins = known.starts_word[labels] | special
+    begins[1:] |= special[:-1] | known.ends_sentence[labels[:-1]]
+    begins[0] = True
+    words, chosen = np.split(positions, np.flatnonzero(begins[positions])[1:]), list[Ids]()
+    if ngrams == 1:
+        for index in random.permutation(len(words)):
+            if not chosen or sum(map(len, chosen)) + len(words[index]) <= budget:
+                chosen.append(words[index])
+            if sum(map(len, chosen)) >= budget:
+                break
+        return np.concatenate(chosen)
+    weights = 1 / np.arange(1, ngrams + 1)
+    lengths = random.choice(np.arange(1, ngrams + 1), len(words), p=weights / weights.sum())
+    free, left = np.ones(len(words), bool), budget
+    for first in random.permutation(len(words)):
+        for index in range(first, min(first + int(lengths[first]), len(words))):
+            word = words[index]
+            apart = index > first and word[0] != words[index - 1][-1] + 1
+            if not free[index] or apart or (chosen and len(word) > left):
+                break
+            free[index] = False
+            left -= len(word)
+            chosen.append(word)
+        if left <= 0:
+            break
+    return np.concatenate(chosen)
+
+
+@pytest.mark.parametrize("ngrams", [1, 3])
+def test_words_are_drawn_as_ever(ngrams: int) -> None:
+    """The same rows, and as many random numbers: samples of runs on record stay what they are."""
+    source = np.random.default_rng(0)
+    for seed in range(1500):
+        ids = np.arange(200)
+        known = Vocabulary(
+            Specials(pad=0, cls=1, sep=2, mask=3, start=-1, end=-1, sentinels=(), vocabulary=200), "", -1,
+            is_special=ids < 4, starts_word=source.random(200) < source.random(), ends_sentence=ids % 17 == 16,
+            ordinary=ids[4:],
+        )  # fmt: skip
+        row = source.integers(source.integers(5), 200, source.integers(1, 300))
+        row[source.integers(len(row))] = 50  # a row has some text
+        density = source.choice([0.01, 0.15, 0.5, 0.95])
+        one, other = np.random.default_rng(seed), np.random.default_rng(seed)
+        tokens, counted = Masking(known, density, whole_words=True, ngrams=ngrams).masked(row, one)
+        chosen = words_one_by_one(known, row, density, ngrams, other)
+        draw, instead, expected = other.random(len(chosen)), other.choice(known.ordinary, len(chosen)), row.copy()
+        expected[chosen] = np.where(draw < 0.8, 3, np.where(draw < 0.9, instead, row[chosen]))
+        assert np.array_equal(tokens, expected)
+        assert np.array_equal(np.flatnonzero(counted), np.sort(chosen))
+        assert one.random() == other.random()
 
 
 def test_half_of_the_samples_have_their_segments_swapped(words: Dataset) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.steps.c4 import C4
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition

@@ -15,7 +15,8 @@ import pytest
 from data_pipeline.common.work import run_tasks
 from data_pipeline.executors.processes import Processes
 from data_pipeline.overlap.overlap import overlap_report
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.base import Unit
 from data_pipeline.steps.decontaminate import Decontaminate
 from tests.helpers.breadth import slow

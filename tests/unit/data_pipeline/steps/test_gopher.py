@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.reading.documents import Tally
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps import gopher
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition, repeated_grams, repeated_pieces
 from data_pipeline.text.words import Words

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.personal import Personal
 from tests.helpers.steps import run_local
 

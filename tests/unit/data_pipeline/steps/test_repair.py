@@ -14,7 +14,8 @@ import ftfy
 import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
 
-from data_pipeline.reading.documents import Document, Tally
+from data_pipeline.reading.documents import Document
+from data_pipeline.reading.tally import Tally
 from data_pipeline.steps.repair import _MOJIBAKE_NEEDS, Repair, _readable
 from data_pipeline.text.wrapping import unwrapped
 from tests.helpers.steps import run_local

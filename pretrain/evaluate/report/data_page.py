@@ -1,0 +1,54 @@
+"""What the steps of a build did with the text of each source -> one page."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretrain.evaluate.report.page import page, write_text
+
+
+def write_page(path: Path, title: str, reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """`reports` has report.json of each source by its name, which is empty where there is but one."""
+    sources = [_source(name, report) for name, report in reports.items()]
+    overview = [
+        {"title": steps[0]["title"], "taken": [step["taken"] if step["seen"] else None for step in steps]}
+        for steps in zip(*(source["steps"] for source in sources), strict=True)
+    ]
+    write_text(path, page("data.html.jinja", title=title, sources=sources, overview=overview))
+
+
+def _source(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    steps = [_step(number, step) for number, step in enumerate(report["steps"], start=1)]
+    worked = [step for step in steps if step["seen"]]
+    return {
+        "name": name,
+        "malformed": report["malformed"],
+        "steps": steps,
+        "documents": [worked[0]["seen"], worked[-1]["kept"]] if worked else None,
+        "characters": [worked[0]["characters"]["seen"], worked[-1]["characters"]["kept"]] if worked else None,
+    }
+
+
+def _step(number: int, step: Mapping[str, Any]) -> dict[str, Any]:
+    characters, seen = step["characters"], step["characters"]["seen"]
+    return {
+        **step,
+        "title": f"{number} {step['name']}",
+        "warning": step.get("warning"),
+        "with_dropped": _share(seen - characters["of_kept"], seen),
+        "from_kept": _share(characters["of_kept"] - characters["kept"], seen),
+        "taken": _share(seen - characters["kept"], seen),
+        "reasons": [
+            (reason, count, _share(step["dropped_characters"][reason], seen), step["samples"][reason])
+            for reason, count in _most_first(step["dropped"])
+        ],
+        "kinds": _most_first(step["changed"]),
+    }
+
+
+def _most_first(counts: Mapping[str, int]) -> Sequence[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
