@@ -57,14 +57,16 @@ def _ours(rows: int) -> Callable[[Path], Batches]:
 
 
 def _memmap(folder: Path) -> Batches:
-    """One gather per batch from one flat file, then one cast: the most that numpy gives."""
+    """One gather per batch from one flat file, then one cast: the most that numpy gives. Batches of a text of fewer
+    windows are as large as that."""
     tokens = np.memmap(folder / "flat.u2", "<u2", "r")
     windows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)
     chance = np.random.default_rng(0)
     while True:
         starts = chance.permutation((len(tokens) - 1) // LENGTH) * LENGTH
-        for begin in range(0, len(starts) - ROWS + 1, ROWS):
-            rows = windows[starts[begin : begin + ROWS]].astype(np.int64)
+        count = min(ROWS, len(starts))
+        for begin in range(0, len(starts) - count + 1, count):
+            rows = windows[starts[begin : begin + count]].astype(np.int64)
             yield rows[:, :-1], rows[:, 1:]
 
 

@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,17 +48,16 @@ def reading(options: argparse.Namespace, folder: Path) -> None:
         pythons |= dict.fromkeys(_ELSEWHERE, options.others)
     else:
         print(f"{' and '.join(_ELSEWHERE)} are left out: give --others (see --help)\n")
-    children = {name: _Child(python, name, folder) for name, python in pythons.items()}
-    walls: dict[str, list[float]] = {name: [] for name in children}
+    walls: dict[str, list[float]] = {name: [] for name in pythons}
 
-    def turn(name: str) -> float:
-        result = children[name].measure()
-        walls[name].append(result["tokens"] / result["wall_s"] / 1e6)
+    def turn(child: _Child) -> float:
+        result = child.measure()
+        walls[child.name].append(result["tokens"] / result["wall_s"] / 1e6)
         return float(result["tokens"] / result["cpu_s"] / 1e6)
 
-    results = take_turns({name: partial(turn, name) for name in children}, options.rounds)
-    for child in children.values():
-        child.close()
+    with ExitStack() as opened:
+        children = [opened.enter_context(_Child(python, name, folder)) for name, python in pythons.items()]
+        results = take_turns({child.name: partial(turn, child) for child in children}, options.rounds)
     show(results, "million tokens a CPU-second", ["ours", "ours at 8"])
     print()
     show({name: values[1:] for name, values in walls.items()}, "million tokens a second of wall clock", ["ours"])
@@ -112,7 +112,7 @@ class _Child:
     def __init__(self, python: Path, name: str, folder: Path) -> None:
         command = [str(python), "-m", "tests.benchmarks.data_readers", name, str(folder)]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        self._name, self._log = name, (folder / f"{name}.log").open("w+")
+        self.name, self._log = name, (folder / f"{name}.log").open("w+")
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -124,18 +124,19 @@ class _Child:
         )
         self._result()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
     def measure(self) -> dict[str, Any]:
         """Tokens, seconds of wall clock and of CPU."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         return self._result()
-
-    def close(self) -> None:
-        """Ends it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
 
     def _result(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -144,7 +145,7 @@ class _Child:
                 values: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
                 return values
         self._log.seek(0)
-        raise SystemExit(f"{self._name} ended:\n{self._log.read()[-2000:]}")
+        raise SystemExit(f"{self.name} ended:\n{self._log.read()[-2000:]}")
 
 
 def _huge(directory: Path) -> int:
