@@ -18,7 +18,8 @@ BENCHMARKS = {path.stem for path in (ROOT / "tests" / "benchmarks").glob("*.py")
 OTHERS = ("accelerate", "datatrove", "litdata", "peft", "streaming")
 """what they compare with, which need not be installed"""
 
-# Each: its arguments, and what of its constants is made smaller, as "module.NAME". TEXT, RUN: files made for it.
+# Each: its arguments, and what of its constants is made smaller, as "module.NAME". TEXT, RUN: files made for it;
+# PICTURE: one that it makes.
 IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
     "attention": ("--lengths 512 --rounds 1", {}),
     "attention packed": ("--lengths 512 --rounds 1 --packed", {}),
@@ -42,6 +43,7 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
         "--hardware h100 --only 1",
         {"plan_cpu.MODELS": {"tiny": (1, 32, 2, 16, 64, 2, 1)}, "plan_cpu._STEPS": 1},
     ),
+    "sparse": ("TEXT --tiny --out PICTURE", {}),
     "reshard": ("--sizes 0M --repeats 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }
@@ -89,9 +91,12 @@ def test_it_runs(name: str, text: Path, run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", _breadth(STARTS_RANKS))
-def test_it_runs_on_several_ranks(name: str) -> None:
+def test_it_runs_on_several_ranks(name: str, text: Path, tmp_path: Path) -> None:
     arguments, smaller = STARTS_RANKS[name]
-    assert any(character.isdigit() for character in _said(name, arguments.split(), smaller).splitlines()[-1])
+    files = {"TEXT": str(text), "PICTURE": str(tmp_path / "picture.png")}
+    said = _said(name, [files.get(one, one) for one in arguments.split()], smaller)
+    assert any(character.isdigit() for character in said.splitlines()[-1])
+    assert (tmp_path / "picture.png").exists() == ("PICTURE" in arguments)
 
 
 @pytest.mark.slow
