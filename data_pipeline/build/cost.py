@@ -31,7 +31,7 @@ from data_pipeline.reading.bad_input import BadInput
 
 _PIECES = 32  # that a sample is cut into, at least: as many as tasks have files to read in a real build, or fewer
 _LEAST_PIECE_BYTES = 2**16
-_PART = 1 / 16  # of the sample's bytes
+_PART = 1 / 4  # of the sample's bytes: enough for a tokenizer to learn from
 _DIGEST_BYTES = 2**30  # that a task of the first stage reads
 
 
