@@ -35,6 +35,7 @@ def rates(**changes: object) -> BuildRates:
 
 
 def test_measuring_builds_the_input_and_times_every_stage(config: BuildConfig, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
     found = measure(config, tmp_path / "there")
     assert build(config, Silent)
     made = Dataset(config.output).manifest
@@ -75,6 +76,7 @@ def test_what_steps_prepare_grows_only_with_input_that_it_is_made_of(tmp_path: P
     for against, grows in ((tmp_path / "evaluation.txt", "no"), (tmp_path / "in.txt", "input")):
         step = {"name": "decontaminate", "against": str(against)}
         config = settings(input=str(tmp_path / "in.txt"), output=tmp_path / "out", steps=[step])
+        (tmp_path / grows).mkdir()
         found = {stage.name: stage for stage in measure(config, tmp_path / grows).stages}
         assert found["step-1-decontaminate-prepare-1"].grows == grows
 
