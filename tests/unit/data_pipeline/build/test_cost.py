@@ -71,11 +71,12 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
 
 
 def test_what_steps_prepare_grows_only_with_input_that_it_is_made_of(tmp_path: Path) -> None:
-    for name in ("in", "evaluation"):
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(make_documents(0, 30)))
-    for against, grows in ((tmp_path / "evaluation.txt", "no"), (tmp_path / "in.txt", "input")):
-        step = {"name": "decontaminate", "against": str(against)}
-        config = settings(input=str(tmp_path / "in.txt"), output=tmp_path / "out", steps=[step])
+    for seed, name in enumerate(("in", "more", "evaluation")):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(make_documents(seed, 30)))
+    files = [str(tmp_path / "in.txt"), str(tmp_path / "more.txt")]
+    for against, grows in (("evaluation", "no"), ("more", "input")):
+        step = {"name": "decontaminate", "against": str(tmp_path / f"{against}.txt")}
+        config = settings(input=files, output=tmp_path / "out", steps=[step])
         (tmp_path / grows).mkdir()
         found = {stage.name: stage for stage in measure(config, tmp_path / grows).stages}
         assert found["step-1-decontaminate-prepare-1"].grows == grows
