@@ -89,7 +89,8 @@ def test_rates_of_other_steps_are_refused(config: BuildConfig) -> None:
 
 def test_the_command_stores_rates_and_plans_with_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.txt").write_text("\n\n".join(make_documents(0, 60)))
-    asked = ["data", "data/text", f"input={tmp_path}/in.txt", f"output={tmp_path}/out", "tokenizer.vocabulary=400"]
+    kinds = ["txt_documents=paragraph", "tokenizer.type=bytes"]
+    asked = ["data", "data/text", *kinds, f"input={tmp_path}/in.txt", f"output={tmp_path}/out"]
     assert main([*asked, "--measure", str(tmp_path / "rates.yaml")]) == 0
     assert not (tmp_path / "out").exists()
     capsys.readouterr()
