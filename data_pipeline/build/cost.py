@@ -31,7 +31,7 @@ from data_pipeline.reading.bad_input import BadInput
 
 _PIECES = 32  # that a sample is cut into, at least: as many as tasks have files to read in a real build, or fewer
 _LEAST_PIECE_BYTES = 2**16
-_PART = 1 / 16  # of the sample's bytes
+_PART, _FEW_PIECES = 1 / 16, 512  # of the sample's bytes, and a vocabulary that so little text has
 _DIGEST_BYTES = 2**30  # that a task of the first stage reads
 
 
@@ -190,7 +190,9 @@ def _text_bytes(stages: dict[str, TimedStage]) -> int:
 
 
 def _part(config: BuildConfig, sources: list[InputSource], folder: Path) -> BuildConfig:
-    """The same with the first documents of each source, as .jsonl."""
+    """The same with the first documents of each source, as .jsonl, and with few pieces where a tokenizer is trained."""
+    few = min(config.tokenizer.vocabulary, _FEW_PIECES) if config.tokenizer.trains else config.tokenizer.vocabulary
+    config = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocabulary": few})})
     fields = config.pair_fields or (config.text_field,)
     paths = {source.name: folder / f"part-{number}.jsonl" for number, source in enumerate(sources)}
     for source in sources:

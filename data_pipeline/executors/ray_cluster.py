@@ -26,7 +26,7 @@ from data_pipeline.errors import DataError
 _AHEAD = 4  # tasks that wait in line for each core: Ray's autoscaler starts nodes for those that wait
 _RETRIES = 10  # of a task whose worker or node is gone
 _REACH_S = 5.0  # to find that nobody listens at an address
-_NODE_S = 300.0  # for a node to start a process and import what it needs
+_NODE_S = 600.0  # for a node to start a process and import what it needs
 
 
 @dataclass(frozen=True)

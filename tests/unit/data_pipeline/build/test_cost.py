@@ -35,6 +35,7 @@ def rates(**changes: object) -> BuildRates:
 
 
 def test_measuring_builds_the_input_and_times_every_stage(config: BuildConfig, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
     found = measure(config, tmp_path / "there")
     assert build(config, Silent)
     made = Dataset(config.output).manifest
@@ -70,11 +71,13 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
 
 
 def test_what_steps_prepare_grows_only_with_input_that_it_is_made_of(tmp_path: Path) -> None:
-    for name in ("in", "evaluation"):
-        (tmp_path / f"{name}.txt").write_text("\n\n".join(make_documents(0, 30)))
-    for against, grows in ((tmp_path / "evaluation.txt", "no"), (tmp_path / "in.txt", "input")):
-        step = {"name": "decontaminate", "against": str(against)}
-        config = settings(input=str(tmp_path / "in.txt"), output=tmp_path / "out", steps=[step])
+    for seed, name in enumerate(("in", "more", "evaluation")):
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(make_documents(seed, 30)))
+    files = [str(tmp_path / "in.txt"), str(tmp_path / "more.txt")]
+    for against, grows in (("evaluation", "no"), ("more", "input")):
+        step = {"name": "decontaminate", "against": str(tmp_path / f"{against}.txt")}
+        config = settings(input=files, output=tmp_path / "out", steps=[step])
+        (tmp_path / grows).mkdir()
         found = {stage.name: stage for stage in measure(config, tmp_path / grows).stages}
         assert found["step-1-decontaminate-prepare-1"].grows == grows
 
@@ -86,7 +89,8 @@ def test_rates_of_other_steps_are_refused(config: BuildConfig) -> None:
 
 def test_the_command_stores_rates_and_plans_with_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.txt").write_text("\n\n".join(make_documents(0, 60)))
-    asked = ["data", "data/text", f"input={tmp_path}/in.txt", f"output={tmp_path}/out", "tokenizer.vocabulary=400"]
+    kinds = ["txt_documents=paragraph", "tokenizer.type=bytes"]
+    asked = ["data", "data/text", *kinds, f"input={tmp_path}/in.txt", f"output={tmp_path}/out"]
     assert main([*asked, "--measure", str(tmp_path / "rates.yaml")]) == 0
     assert not (tmp_path / "out").exists()
     capsys.readouterr()

@@ -29,17 +29,20 @@ def nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a build with both deduplications and decontamination, in some 20 units; ten documents lie there twice."""
+    """Of a build with both deduplications and decontamination, in some ten units; half of the documents lie there
+    twice."""
     folder = tmp_path_factory.mktemp("ray")
-    documents = make_documents(0, 200)
+    documents = make_documents(0, 80)
     for number in range(4):
-        (folder / f"in-{number}.txt").write_text("\n\n".join(documents[number * 40 : number * 40 + 80]))
+        (folder / f"in-{number}.txt").write_text("\n\n".join(documents[number * 16 : number * 16 + 32]))
     (folder / "evaluation.jsonl").write_text(f'{{"text": "{" ".join(documents[7].split()[:20])}"}}\n')
     steps = [
-        "repair", {"name": "dedup_exact"}, {"name": "dedup_fuzzy", "ngram": 3, "items_per_task": 400},
+        "repair", {"name": "dedup_exact"}, {"name": "dedup_fuzzy", "ngram": 3, "items_per_task": 300},
         {"name": "decontaminate", "against": str(folder / "evaluation.jsonl"), "ngram": 5},
     ]  # fmt: skip
-    made = settings(input=str(folder / "in-*.txt"), output=folder / "x", steps=steps, piece_bytes=5000, workers=2)
+    made = settings(
+        tokenizer={"type": "bytes"}, input=str(folder / "in-*.txt"), output=folder / "x", steps=steps, piece_bytes=8000
+    )
     (folder / "build.yaml").write_text(dump(made))
     return folder / "build.yaml"
 
@@ -79,7 +82,7 @@ def test_the_bytes_are_those_of_processes_also_when_workers_are_killed(
 ) -> None:
     output = config.parent / "workers-killed"
     build = start(config, output, "ray", nodes.address)
-    for done in (3, 40):
+    for done in (3, 30):
         wait_for_tasks(output, done, build)
         nodes.kill_worker(LIMIT_S)
     assert build.wait(LIMIT_S) == 0
