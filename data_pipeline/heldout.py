@@ -41,6 +41,14 @@ def heldout(
     return _heldout_samples(dataset, recipe, rows, data_rank, data_world, limit, split)
 
 
+def num_heldout(dataset: Dataset, recipe: Recipe | int, split: SplitName = "validation") -> int:
+    """How many samples `heldout` yields without a limit. Raises DataError when the split makes none."""
+    if isinstance(recipe, int | CausalRecipe):
+        length = recipe if isinstance(recipe, int) else recipe.sequence_length
+        return -(-(dataset.num_tokens(split) - 1) // length)
+    return recipe.samples(dataset, split).count
+
+
 def _heldout_samples(
     dataset: Dataset, recipe: Recipe, rows: int, data_rank: int, data_world: int, limit: int | None, split: SplitName
 ) -> Iterator[Batch]:
@@ -67,7 +75,7 @@ def _heldout_windows(
 ) -> Iterator[Batch]:
     mine = rows_of_rank(rows, data_rank, data_world)
     tokens = dataset.num_tokens(split)
-    windows = -(-(tokens - 1) // sequence_length)
+    windows = num_heldout(dataset, sequence_length, split)
     windows = windows if limit is None else min(windows, limit)
     filler = dataset.manifest.tokenizer.end_of_text
     for first in range(0, windows, rows):

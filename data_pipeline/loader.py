@@ -95,7 +95,7 @@ class SampleStream:
         """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count, nor
         gaps after them: a run may yet be given others."""
         fingerprint = self._fingerprints[self.mixture.phase(self._gaps.place(max(0, samples - 1)))]
-        gaps = self._gaps.begun_by(samples).gaps
+        gaps = self._gaps.gaps and self._gaps.begun_by(samples).gaps
         return Cursor(samples=samples, fingerprint=digest_of([fingerprint, gaps]) if gaps else fingerprint)
 
     def part(self, start: int, count: int) -> tuple[SampleStream, int]:
@@ -278,7 +278,9 @@ def load(
 
 def batch_of(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:
     """The rows of one data rank, with the ids of all."""
-    return Batch(**vars(rows), sample_ids=ids, cursor=cursor)
+    batch = Batch.__new__(Batch)  # whose __init__ sets each of its fields by itself: a tenth of a small batch's time
+    vars(batch).update(vars(rows), sample_ids=ids, cursor=cursor)
+    return batch
 
 
 def rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:

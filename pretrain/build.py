@@ -51,9 +51,9 @@ class Training:
     engine: Engine
     stream: SampleStream | ChainedStreams
     heldout: Dataset
-    """the dataset whose validation split is scored during training: the first source's"""
+    """the first source's, of whose validation split `evaluate.tasks` are made"""
     recipe: Recipe
-    """what is made of it"""
+    """what is made of the data"""
     tokenizer: bytes
     tasks: Callable[[], TaskResults] | None
     """what scores the tasks of `evaluate.tasks`; None: there are none"""
@@ -199,8 +199,7 @@ def _left_out(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[st
     samples are asked for late in a run."""
     made = [(dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)]
     if not isinstance(recipe, CausalRecipe):  # whose last window is filled up
-        heldout = stream.datasets[0]
-        made.append((heldout, "validation", recipe.samples(heldout, "validation")))
+        made += [(dataset, "validation", recipe.samples(dataset, "validation")) for dataset in stream.datasets]
     return tuple(
         f"{samples.left_out:,} documents of the {split} split of {dataset.address} make no sample of "
         f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"

@@ -114,7 +114,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                     "rate, or set health.stop_on_nan=false to skip such steps"
                 )
             if finished or _due(step, config.evaluate.every_steps):
-                heldout = heldout_loss(engine, run.heldout, run.recipe, config.evaluate.sequences)
+                heldout = heldout_loss(engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
                 log.heldout(step, tokens, heldout)
                 if run.tasks is not None:
                     log.tasks(step, tokens, run.tasks())

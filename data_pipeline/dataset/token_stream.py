@@ -131,11 +131,13 @@ class LocalTokens(TokenStream):
 
     def _gathered(self, shard: int, offsets: NDArray[np.int64], length: int) -> NDArray[np.int64]:
         """[rows, length] tokens of one shard from `offsets` [rows] on."""
-        tokens = self._shard(shard).tokens
-        # Every window of the shard, as a view. sliding_window_view makes the same, in the time that ten rows take.
-        windows: NDArray[Any] = np.ndarray(
-            (len(tokens) - length + 1, length), self._dtype, tokens, 0, (self._itemsize, self._itemsize)
-        )
+        opened = self._shard(shard)
+        windows = opened.windows
+        if windows is None or windows.shape[1] != length:
+            # Every window of the shard, as a view. sliding_window_view makes the same, in the time that ten rows take.
+            windows = opened.windows = np.ndarray(
+                (len(opened.tokens) - length + 1, length), self._dtype, opened.tokens, 0, (self._itemsize,) * 2
+            )
         return windows[offsets].astype(np.int64)
 
     def _across(self, start: int, count: int) -> NDArray[Any]:
@@ -202,6 +204,8 @@ class _OpenShard:
     file: mmap.mmap
     tokens: NDArray[Any]
     """All of the file's bytes, as tokens."""
+    windows: NDArray[Any] | None = None
+    """[windows, length] all of them, as a view, of the length that was last asked for."""
     next_look: float = 0.0
     """When to ask again whether the name still leads to it."""
 

@@ -27,10 +27,14 @@ class Gaps:
 
     def place(self, position: int) -> int:
         """Where in the order the run's sample `position` is."""
+        if not self.gaps:  # as most runs have none, and a small batch feels each call of numpy
+            return position
         return position + int(self._passed[np.searchsorted(self._begins, position, side="right")])
 
     def stretches(self, start: int, count: int) -> list[tuple[int, int]]:
         """(first, samples) in the order, of the run's samples start..start+count-1, which gaps may divide."""
+        if not self.gaps:
+            return [(start, count)]
         inside = sorted({begin for begin, _ in self.gaps if start < begin < start + count})
         edges = [start, *inside, start + count]
         return [(self.place(low), high - low) for low, high in pairwise(edges)]

@@ -67,7 +67,8 @@ class Masking:
             words = _whole(sizes, budget, random)
         chosen = sizes[words]
         ends = chosen.cumsum()
-        return positions[np.arange(ends[-1]) + np.repeat(firsts[words] - ends + chosen, chosen)]
+        places: Ids = positions[np.arange(ends[-1]) + np.repeat(firsts[words] - ends + chosen, chosen)]
+        return places
 
     def _spans(self, sizes: Ids, apart: NDArray[np.bool_], budget: int, random: np.random.Generator) -> Ids:
         """Indices of words in spans of n, p(n) as 1 / n, up to `budget` positions: each begins at a random word that is

@@ -16,7 +16,7 @@ from pretrain.checkpoint.files import MANIFEST, RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.data.resolve import open_dataset, recipe_of
+from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.data.stream import open_stream
 from pretrain.errors import ConfigError
 from pretrain.evaluate import translate as translation
@@ -61,11 +61,12 @@ def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
     searched_in = Dataset(asked.overlap) if asked.overlap is not None else None
     engine = build_scorer(config, checkpoints[0])
     tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
-    dataset, scorer = _dataset(config, tokenizer), make_scorer(config, engine, tokenizer)
+    datasets, scorer = _datasets(config, tokenizer), make_scorer(config, engine, tokenizer)
+    dataset = datasets[0] if datasets else None
     windows = config.objective.predicts_next and not config.objective.columns
     settings = Settings(
         asked.shots, asked.limit, asked.seed, asked.draws, asked.data_dir,
-        None if windows else recipe_of(config, tokenizer), asked.how,
+        None if windows else recipe_of(config, tokenizer), datasets, asked.how,
     )  # fmt: skip
     work = read(scorer, dataset, asked.tasks, settings)
     searched = None
@@ -81,14 +82,14 @@ def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
         with EvaluationProgress(engine.is_reporter) as progress:
             evaluation = evaluate(engine, scorer, dataset, asked.tasks, identified, progress, outcomes, work)
         if engine.is_reporter:
-            facts = _facts(config, checkpoint, asked, identified.identity, str(engine.layout), scorer.name, dataset)
+            facts = _facts(config, checkpoint, asked, identified.identity, str(engine.layout), scorer.name, datasets)
             _write(config, checkpoint, asked, evaluation, facts, searched, out)
     if len(checkpoints) > 1 and engine.is_reporter:
         print(f"curves: {combine(outs, asked.out)}")
 
 
 def _facts(
-    config: RunConfig, checkpoint: Path, asked: Asked, identity: str, layout: str, scorer: str, dataset: Dataset | None
+    config: RunConfig, checkpoint: Path, asked: Asked, identity: str, layout: str, scorer: str, datasets: list[Dataset]
 ) -> Facts:
     record = Record.read(checkpoint / RECORD)
     return Facts(
@@ -107,7 +108,7 @@ def _facts(
         decoding=decoding_words(asked.how),
         command=asked.command,
         versions=versions(),
-        unigram_entropy=unigram_entropy(dataset) if dataset is not None and config.objective.predicts_next else None,
+        unigram_entropy=unigram_entropy(datasets) if datasets and config.objective.predicts_next else None,
     )
 
 
@@ -172,18 +173,20 @@ def write_translation(
         print(f"BLEU {found.bleu:.2f} ({len(found.hypotheses)} sentences, beam {beam}, {found.signature})")
 
 
-def _dataset(config: RunConfig, tokenizer: Tokenizer) -> Dataset | None:
-    """The first source of the run's data; None where there is none, or no longer (tasks that need it say so)."""
+def _datasets(config: RunConfig, tokenizer: Tokenizer) -> list[Dataset]:
+    """Each source of the run's data; none where there is none, or no longer (tasks that need it say so)."""
     sources = config.data.resolved_sources
     local = local_path(sources[0].path) if sources else None
     if not sources or (local is not None and not local.exists()):
-        return None
-    dataset = open_dataset(config, sources[0])
-    if dataset.manifest.tokenizer.identity != tokenizer.identity:
-        raise ConfigError(
-            f"{dataset.address} was built with another tokenizer than the checkpoint's: name the run's own data.path"
-        )
-    return dataset
+        return []
+    datasets = open_datasets(config)
+    for dataset in datasets:
+        if dataset.manifest.tokenizer.identity != tokenizer.identity:
+            raise ConfigError(
+                f"{dataset.address} was built with another tokenizer than the checkpoint's: name the run's own "
+                "data.path"
+            )
+    return datasets
 
 
 def _searched(config: RunConfig, record: Record) -> tuple[dict[str, list[SearchedSet]], str | None]:

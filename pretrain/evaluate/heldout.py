@@ -5,17 +5,21 @@ the model's length, one after the other, without regard for document borders. Ev
 predicted exactly once, ends of text included. Packed rows (`objective.packing=best_fit`) are scored packed: every token
 but each document's first, from what comes before it in its document. Objectives other than the causal one are asked
 what they ask in training, of the same samples every time.
+
+Of several sources each one's held-out text is scored, and the loss is the mean over the tokens of all: a source counts
+by how much of it is held out, not by its weight in the mix. Of a limited number of samples each source has its part, by
+how many it has.
 """
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.heldout import heldout
+from data_pipeline.heldout import heldout, num_heldout
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.base import Tokenizer
@@ -39,6 +43,8 @@ class HeldOut:
     """UTF-8 bytes of the text, likewise"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     """of a loss of several terms: sum and count of those besides the tokens'"""
+    by_source: Sequence[tuple[float, int]] = ()
+    """loss_sum and token_count of each source"""
 
     @property
     def loss(self) -> float:
@@ -72,45 +78,68 @@ def exp(nats: float) -> float | None:
 
 
 def heldout_loss(
-    engine: Engine, dataset: Dataset, recipe: Recipe | int, sequences: int | None = None, rank_rows: int = 8
+    engine: Engine,
+    dataset: Dataset | Sequence[Dataset],
+    recipe: Recipe | int,
+    sequences: int | None = None,
+    rank_rows: int = 8,
 ) -> HeldOut:
-    """Scores the first `sequences` samples that `recipe` (a number: windows of that length) makes of the held-out
-    split, or all of them: the same ones on any layout.
+    """Scores all samples that `recipe` (a number: windows of that length) makes of the held-out split of a dataset, or
+    of those of several sources; or some `sequences` of them, each source's first: the same ones on any layout. Raises
+    DataError where there is none.
 
     `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
     beat("scoring held-out samples")
-    sums: dict[str, np.ndarray] = {"tokens": np.zeros(2)}
+    datasets = [dataset] if isinstance(dataset, Dataset) else dataset
+    by_source, terms = np.zeros((len(datasets), 2)), dict[str, np.ndarray]()
     rows = rank_rows * engine.data_world
-    for batch in heldout(dataset, recipe, rows, engine.data_rank, engine.data_world, sequences):
-        scores = engine.score(batch)
-        counted = batch.loss_mask > 0
-        sums["tokens"] += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
-        for name, term in scores.terms.items():
-            sums[name] = sums.get(name, 0) + np.array(term)
-    (loss_sum, token_count), *pairs = engine.sum_over_data(np.stack([*sums.values()])).tolist()
-    terms = {name: (value, int(count)) for name, (value, count) in zip([*sums][1:], pairs, strict=True)}
-    split = dataset.manifest.splits["validation"]
-    whole = isinstance(recipe, int | CausalRecipe) and token_count == split.tokens - 1
-    words, text_bytes = (split.words, split.text_bytes) if whole else (None, None)
-    return HeldOut(loss_sum, int(token_count), words, text_bytes, terms)
+    parts = _parts([num_heldout(one, recipe) for one in datasets], sequences)
+    for one, part, sums in zip(datasets, parts, by_source, strict=True):
+        for batch in heldout(one, recipe, rows, engine.data_rank, engine.data_world, part):
+            scores = engine.score(batch)
+            counted = batch.loss_mask > 0
+            sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()
+            for name, term in scores.terms.items():
+                terms[name] = terms.get(name, 0) + np.array(term)
+    summed = engine.sum_over_data(np.stack([*by_source, *terms.values()])).tolist()
+    pairs = [(value, int(count)) for value, count in summed]
+    each, splits = pairs[: len(datasets)], [one.manifest.splits["validation"] for one in datasets]
+    token_count = sum(count for _, count in each)
+    whole = isinstance(recipe, int | CausalRecipe) and token_count == sum(split.tokens - 1 for split in splits)
+    words = sum(split.words for split in splits) if whole else None
+    text_bytes = sum(split.text_bytes for split in splits) if whole else None
+    of_terms = dict(zip(terms, pairs[len(datasets) :], strict=True))
+    return HeldOut(sum(loss for loss, _ in each), token_count, words, text_bytes, of_terms, each)
 
 
-def count_text(scored: HeldOut, dataset: Dataset, tokenizer: Tokenizer) -> HeldOut:
-    """`scored` with the words and bytes of the text it predicted: the manifest's for a whole split, else counted."""
+def _parts(counts: Sequence[int], sequences: int | None) -> list[int]:
+    """How many samples are scored of each source, which has `counts` of them: at least one where it has any."""
+    total = sum(counts)
+    if sequences is None or sequences >= total:
+        return list(counts)
+    return [min(count, max(1, sequences * count // total)) for count in counts]
+
+
+def count_text(scored: HeldOut, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> HeldOut:
+    """`scored` with the words and bytes of the text it predicted: the manifest's for whole splits, else counted."""
     if scored.words is not None:
         return scored
-    tokens = dataset.window("validation", 1, scored.token_count)
-    documents = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))
-    texts = [tokenizer.decode(document) for document in documents]
+    texts = []
+    for dataset, (_, count) in zip(datasets, scored.by_source, strict=True):
+        tokens = dataset.window("validation", 1, count)
+        documents = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))
+        texts += [tokenizer.decode(document) for document in documents]
     words, text_bytes = sum(len(text.split()) for text in texts), sum(len(text.encode()) for text in texts)
     return replace(scored, words=words, text_bytes=text_bytes)
 
 
-def unigram_entropy(dataset: Dataset) -> float:
+def unigram_entropy(datasets: Sequence[Dataset]) -> float:
     """Entropy of the held-out tokens' own frequencies, nats per token: the best that any model without context could
     do on them, and so what a trained model must stay far below."""
-    tokens = dataset.window("validation", 0, dataset.num_tokens("validation"))
-    counts = np.bincount(tokens)
+    counts = np.zeros(datasets[0].manifest.tokenizer.vocabulary, np.int64)
+    for dataset in datasets:
+        tokens = dataset.window("validation", 0, dataset.num_tokens("validation"))
+        counts += np.bincount(tokens, minlength=len(counts))
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())

@@ -150,9 +150,10 @@ def _pool(task: Task, shots: Sequence[int], sources: Sources) -> Examples | None
 def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings: Settings) -> dict[str, Any]:
     if dataset is None:
         raise ConfigError(f"task {HELD_OUT} scores the run's held-out text: give a run whose data can be read")
-    scored = heldout_loss(engine, dataset, settings.recipe or scorer.length, settings.limit)
+    datasets = settings.held_out or [dataset]
+    scored = heldout_loss(engine, datasets, settings.recipe or scorer.length, settings.limit)
     if not math.isfinite(scored.loss_sum):
         raise RunError("the model's held-out loss is not a number: it diverged, or its checkpoint is damaged")
     if settings.recipe is None:
-        scored = count_text(scored, dataset, scorer.tokenizer)
+        scored = count_text(scored, datasets, scorer.tokenizer)
     return {name: getattr(scored, name) for name in _HELD_OUT_VALUES}

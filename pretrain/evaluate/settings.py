@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.recipes.base import Recipe
 from pretrain.evaluate.decoding.base import Decoding
 
@@ -24,6 +25,8 @@ class Settings:
     """directory with benchmark files; None: arithmetic is generated"""
     recipe: Recipe | None = None
     """what held-out samples are made by; None: windows of the model's length, for the next token"""
+    held_out: Sequence[Dataset] = ()
+    """the datasets whose held-out text is scored, of each source; none: that which tasks are made of"""
     how: Decoding | None = None
     """how answers in text are made; None: as the paper makes those of each task"""
     identity: str = ""

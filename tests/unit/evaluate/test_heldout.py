@@ -7,8 +7,11 @@ import pytest
 import torch
 from transformers import GPT2LMHeadModel
 
+from data_pipeline.build.build import build
+from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
-from pretrain.evaluate.heldout import HeldOut, count_text, heldout_loss
+from pretrain.evaluate.heldout import HeldOut, count_text, heldout_loss, unigram_entropy
+from tests.helpers.datasets import Silent, make_documents, settings
 from tests.unit.evaluate.fakes import FakeEngine, on_ranks
 
 
@@ -59,7 +62,7 @@ def test_a_part_of_the_split_has_no_words_and_bytes_by_itself(dataset: Dataset, 
 def test_the_text_of_a_part_is_counted_from_its_tokens(dataset: Dataset, engine: FakeEngine) -> None:
     tokenizer = dataset.tokenizer()
     tokens = [token for _, document in dataset.documents("validation") for token in (*document, tokenizer.end_of_text)]
-    counted = count_text(heldout_loss(engine, dataset, 32, sequences=3), dataset, tokenizer)
+    counted = count_text(heldout_loss(engine, dataset, 32, sequences=3), [dataset], tokenizer)
     assert counted.token_count == 96
     assert counted.text_bytes == sum(len(tokenizer.decode([t])) for t in tokens[1:97] if t != tokenizer.end_of_text)
     joined = "".join(tokenizer.decode([t]) if t != tokenizer.end_of_text else "\n" for t in tokens[1:97])
@@ -68,7 +71,7 @@ def test_the_text_of_a_part_is_counted_from_its_tokens(dataset: Dataset, engine:
 
 def test_counting_the_text_of_a_whole_split_changes_nothing(dataset: Dataset, engine: FakeEngine) -> None:
     scored = heldout_loss(engine, dataset, 32)
-    assert count_text(scored, dataset, dataset.tokenizer()) is scored
+    assert count_text(scored, [dataset], dataset.tokenizer()) is scored
 
 
 def test_the_whole_split_has_the_words_and_bytes_of_its_text(dataset: Dataset, engine: FakeEngine) -> None:
@@ -89,3 +92,50 @@ def test_perplexities_divide_one_loss_by_tokens_words_and_bytes() -> None:
 
 def test_a_perplexity_beyond_floats_is_absent() -> None:
     assert HeldOut(loss_sum=8e3, token_count=1000, words=2, text_bytes=4000).word_perplexity is None
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> list[Dataset]:
+    """Two sources of one tokenizer, of which the first has about five times the text."""
+    folder = tmp_path_factory.mktemp("mix")
+    sources = []
+    for name, seed, count in (("web", 1, 250), ("books", 2, 50)):
+        (folder / f"{name}.txt").write_text("\n\n".join(make_documents(seed, count)))
+        sources.append({"name": name, "input": str(folder / f"{name}.txt")})
+    values = settings(input="", output=folder / "mix", validation_fraction=0.2).model_dump(exclude={"input"})
+    assert build(BuildConfig.model_validate(values | {"sources": sources}), Silent)
+    return [Dataset(folder / "mix" / name) for name in ("web", "books")]
+
+
+def test_the_loss_of_a_mix_is_the_mean_over_the_held_out_tokens_of_all_sources(
+    mix: list[Dataset], model: GPT2LMHeadModel
+) -> None:
+    alone = [heldout_loss(FakeEngine(model), dataset, 32) for dataset in mix]
+    for world in (1, 2):
+        for scored in on_ranks(model, world, lambda engine: heldout_loss(engine, mix, 32, rank_rows=3)):
+            assert scored.token_count == sum(one.token_count for one in alone)
+            assert scored.loss_sum == pytest.approx(sum(one.loss_sum for one in alone), rel=1e-6)
+            assert scored.words == sum(one.words or 0 for one in alone)
+            assert [count for _, count in scored.by_source] == [one.token_count for one in alone]
+            assert [loss for loss, _ in scored.by_source] == pytest.approx([one.loss_sum for one in alone], rel=1e-6)
+
+
+def test_a_part_of_a_mix_has_samples_of_each_source_by_what_it_has(mix: list[Dataset], engine: FakeEngine) -> None:
+    counts = [-(-(dataset.num_tokens("validation") - 1) // 32) for dataset in mix]
+    assert counts[0] > 2 * counts[1] > 4
+    half = heldout_loss(engine, mix, 32, sequences=sum(counts) // 2)
+    found = [count / 32 for _, count in half.by_source]
+    assert found == pytest.approx([count / 2 for count in counts], abs=1)
+    assert [count for _, count in heldout_loss(engine, mix, 32, sequences=1).by_source] == [32, 32], "one of each"
+    tokenizer, texts = mix[0].tokenizer(), []
+    for dataset, (_, count) in zip(mix, half.by_source, strict=True):
+        tokens = dataset.window("validation", 1, count)
+        texts += [tokenizer.decode(one) for one in np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))]
+    counted = count_text(half, mix, tokenizer)
+    assert counted.text_bytes == sum(len(text.encode()) for text in texts)
+
+
+def test_the_entropy_is_of_the_held_out_tokens_of_all_sources(mix: list[Dataset]) -> None:
+    tokens = np.concatenate([stream(dataset) for dataset in mix])
+    share = np.unique(tokens, return_counts=True)[1] / len(tokens)
+    assert unigram_entropy(mix) == pytest.approx(-(share * np.log(share)).sum())
