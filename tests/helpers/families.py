@@ -19,8 +19,8 @@ _T5 = _TARGET | {
     "family": "t5", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "relu",
     "positions": "relative", "relative_buckets": 8, "relative_distance": 20, "init": "t5", "head_dim": 8,
 }  # fmt: skip
-_SHAW = _TARGET | {
-    "family": "transformer", "norm": "post", "activation": "relu", "embedding_scale": True, "init": "xavier",
+_SHAW = _TARGET | {  # but for ReLU, which "transformer" has: at its kink, rounding decides on whole gradients
+    "family": "transformer", "norm": "post", "activation": "gelu", "embedding_scale": True, "init": "xavier",
     "tied_head": False,
 }  # fmt: skip
 _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}

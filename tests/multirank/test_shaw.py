@@ -63,7 +63,7 @@ def _layer(w: Weights, name: str, x: Tensor, memory: Tensor | None, model: Model
         k, v = _linear(w, f"{cross}.linear_kv", memory).unflatten(-1, (model.heads, 2, -1)).unbind(2)
         out = _linear(w, f"{cross}.linear_proj", _attended(q, k, v, None, causal=False))
         x = _norm(w, f"{name}.cross_attn_bda.norm", x + out, model)
-    out = _linear(w, f"{name}.mlp.linear_fc2", _linear(w, f"{name}.mlp.linear_fc1", x).relu())
+    out = _linear(w, f"{name}.mlp.linear_fc2", F.gelu(_linear(w, f"{name}.mlp.linear_fc1", x)))
     return _norm(w, f"{name}.mlp_bda.norm", x + out, model)
 
 

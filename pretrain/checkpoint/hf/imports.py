@@ -80,8 +80,9 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
 def _say_what_is_left_out(
     folder: Folder, config: RunConfig, values: Mapping[str, Tensor], warn: Callable[[str], None]
 ) -> None:  # fmt: skip
+    find = getattr(folder.module, "left_out", None)
     try:
-        left_out = getattr(folder.module, "left_out", lambda model, values: [])(config.model, values)
+        left_out = find(config.model, values) if find is not None else []
     except ConfigError as error:
         raise ConfigError(f"{folder.path}: {error}") from None
     if left_out:

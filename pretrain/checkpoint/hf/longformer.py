@@ -47,12 +47,13 @@ def hf_config(model: Model, specials: Specials) -> LongformerConfig:
             f"them {sorted(set(windows))} (2 * window - 2) and cannot be exported to it"
         )
     (count,) = counts
+    ours: dict[str, Any] = {"global_tokens": count} if count else {}
     return LongformerConfig(
         **encoder_fields(model, specials),
         sep_token_id=specials.sep,
         attention_window=windows,
         architectures=[CLASS.__name__],
-        **({"global_tokens": count} if count else {}),
+        **ours,
     )
 
 
@@ -70,8 +71,8 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
         raise ConfigError(f"global_tokens {tokens} is no number of tokens")
 
 
-def model_of(config: LongformerConfig) -> dict[str, Any]:
-    """Our `model` section."""
+def model_of(config: Any) -> dict[str, Any]:
+    """Our `model` section of a LongformerConfig, which has all fields of RoBERTa's."""
     windows, tokens = config.attention_window, getattr(config, "global_tokens", 0)
     kind = {"name": "local_global", "tokens": tokens} if tokens else {"name": "banded"}
     every = windows if isinstance(windows, list) else [windows]
