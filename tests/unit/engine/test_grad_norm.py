@@ -34,6 +34,15 @@ def test_what_is_not_finite_stays_so_and_what_has_no_square_becomes_so(value: fl
     assert not torch.isfinite(torch.tensor(run_ranks(1, _not_finite, value)[0]))
 
 
+def _of_two(value: float) -> float:
+    return norm([torch.tensor([value])] * 2, dist.group.WORLD, torch.device("cpu")).item()
+
+
+def test_a_norm_without_a_square_in_fp32_is_not_finite_although_its_parts_are() -> None:
+    assert run_ranks(1, _of_two, 1e19)[0] == pytest.approx(2**0.5 * 1e19)
+    assert not np.isfinite(run_ranks(1, _of_two, 1.5e19)[0])
+
+
 def test_the_norm_of_a_copy_counts_only_where_it_is_not_finite() -> None:
     assert run_ranks(1, _with_copy, 3.0)[0] == 1.0
     assert not np.isfinite(run_ranks(1, _with_copy, float("inf"))[0])
