@@ -94,7 +94,7 @@ def heldout_loss(
     datasets = [dataset] if isinstance(dataset, Dataset) else dataset
     by_source, terms = np.zeros((len(datasets), 2)), dict[str, np.ndarray]()
     rows = rank_rows * engine.data_world
-    parts = _parts([num_heldout(one, recipe) for one in datasets], sequences)
+    parts = _parts(datasets, recipe, sequences)
     for one, part, sums in zip(datasets, parts, by_source, strict=True):
         for batch in heldout(one, recipe, rows, engine.data_rank, engine.data_world, part):
             scores = engine.score(batch)
@@ -113,12 +113,12 @@ def heldout_loss(
     return HeldOut(sum(loss for loss, _ in each), token_count, words, text_bytes, of_terms, each)
 
 
-def _parts(counts: Sequence[int], sequences: int | None) -> list[int]:
-    """How many samples are scored of each source, which has `counts` of them: at least one where it has any."""
-    total = sum(counts)
-    if sequences is None or sequences >= total:
-        return list(counts)
-    return [min(count, max(1, sequences * count // total)) for count in counts]
+def _parts(datasets: Sequence[Dataset], recipe: Recipe | int, sequences: int | None) -> list[int | None]:
+    """How many samples are scored of each source, at least one; None: all. One source's are not counted for that."""
+    if sequences is None or len(datasets) == 1:
+        return [sequences] * len(datasets)
+    counts = [num_heldout(one, recipe) for one in datasets]
+    return [max(1, min(count, sequences * count // max(1, sum(counts)))) for count in counts]
 
 
 def count_text(scored: HeldOut, datasets: Sequence[Dataset], tokenizer: Tokenizer) -> HeldOut:
