@@ -53,7 +53,8 @@ def _head(address: tuple[str, int], command: list[str]) -> int:
 
 def _node(address: tuple[str, int]) -> int:
     for number in _ASKED:
-        signal.signal(number, signal.SIG_IGN)  # the first task is asked too, and decides
+        # The first task is asked too, and decides. SIG_IGN would be inherited by Ray, which could then not be ended.
+        signal.signal(number, lambda *_: None)
     if not _answers(address, None):
         _say(f"no Ray cluster answers at {address[0]}:{address[1]}: it goes on without this node")
         return 0

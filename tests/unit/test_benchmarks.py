@@ -47,7 +47,7 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
     "reshard": ("--sizes 0M --repeats 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }
-LONG = ("data memory", "zero")
+LONG = ("data memory", "sparse", "zero")
 ELSEWHERE = {
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
     "data reading": "test_the_readers_of_one_dataset_take_turns",
