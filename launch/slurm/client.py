@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pretrain.errors import ConfigError, RunError
 
@@ -15,11 +15,18 @@ _AWAY = ("Unable to contact slurm controller", "Socket timed out", "Zero Bytes w
 _DOWN = ("down", "drain", "fail", "not_responding", "no_respond", "powering", "reboot", "maint")
 
 
-def submit(script: str, dependency: str | None = None) -> str:
-    """Hands `script`, a file, to the queue: the number of the job. One that waits for what fails is taken out of it.
-    Raises ConfigError with what Slurm says against it."""
+def this_job(environment: Mapping[str, str]) -> str:
+    """The number of the job whose script this is; of a task of an array `ARRAY_TASK`. The last task of an array has
+    the array's number as its own, too, under which Slurm's commands take all tasks."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array is not None and task is not None else environment["SLURM_JOB_ID"]
+
+
+def submit(script: str, dependency: str | None = None, task: str | None = None) -> str:
+    """Hands `script`, a file, to the queue, or one `task` of its array: the number of the job. One that waits for what
+    fails is taken out of it. Raises ConfigError with what Slurm says against it."""
     after = [f"--dependency={dependency}", "--kill-on-invalid-dep=yes"] if dependency is not None else []
-    asked = ["--parsable", *after, script]
+    asked = ["--parsable", *after, *([f"--array={task}"] if task is not None else []), script]
     found = _run("sbatch", asked)
     if found.returncode != 0:
         raise ConfigError(f"Slurm did not take {script}: {_said(found)}")
@@ -70,7 +77,8 @@ def steps(job: str) -> list[str]:
     """Names of its steps that are there, without those that Slurm adds."""
     found = _run("squeue", ["--noheader", "--steps", f"--jobs={job}", "--format=%i"])
     names = found.stdout.split() if found.returncode == 0 else []
-    return [name for name in names if not name.endswith((".batch", ".extern", ".interactive"))]
+    added = tuple(f"{job}.{name}" for name in ("batch", "extern", "interactive"))
+    return [name for name in names if name.startswith(f"{job}.") and name not in added]
 
 
 def usable(names: Sequence[str]) -> list[str]:

@@ -91,7 +91,8 @@ class Allocation:
         if refused is None:
             time.sleep(_PATIENCE_S)  # in which Slurm ends this process
             return f"job {self.job} is queued again"
-        after = client.submit(self._script, f"afterany:{self.job}")
+        task = self.job.partition("_")[2] or None
+        after = client.submit(self._script, f"afterany:{self.job}", task)
         return f"job {self.job} cannot be queued again ({refused}): job {after} goes on after it"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launch import tasks
 from launch.guard import guard
+from launch.slurm import client
 from launch.slurm.place import Allocation
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.errors import ConfigError, RunError
@@ -30,7 +31,7 @@ def main(argv: list[str]) -> int:
             command, run_dir = [*command, *task.command], Path(task.run_dir) if task.run_dir is not None else None
         config = str(options.directory / "config.yaml") if options.shrink_from is not None else None
         place = Allocation(
-            os.environ["SLURM_JOB_ID"], os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
+            client.this_job(os.environ), os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
         )
     except ConfigError as error:
         say(str(error))

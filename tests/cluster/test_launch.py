@@ -278,11 +278,10 @@ def test_an_array_runs_so_many_at_once(cluster: Slurm, config: Path, tmp_path: P
         "--nodes", "1",
     )  # fmt: skip
     most, deadline = 0, time.monotonic() + 900
-    while len(list(tmp_path.glob("run-*/checkpoints/step-00000005"))) < 4:
+    while len(ended := list((tmp_path / "array").glob("task-*/attempts.jsonl"))) < 4:
         most = max(most, sum(cluster.state_of_task(job, task) == "RUNNING" for task in range(4)))
         assert time.monotonic() < deadline, [path.read_text() for path in (tmp_path / "array" / "logs").iterdir()]
         time.sleep(0.5)
     assert most == 2
-    for task in range(4):
-        record = json.loads((tmp_path / "array" / f"task-{task}" / "attempts.jsonl").read_text())
-        assert record["ending"] == "done"
+    assert [[json.loads(line)["ending"] for line in path.read_text().splitlines()] for path in ended] == [["done"]] * 4
+    assert len(list(tmp_path.glob("run-*/checkpoints/step-00000005"))) == 4

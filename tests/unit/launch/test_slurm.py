@@ -69,6 +69,17 @@ def test_steps_are_those_of_the_command(slurm: Slurm) -> None:
     assert client.steps("17") == ["17.0"]
 
 
+def test_a_task_of_an_array_is_not_its_neighbours(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one has the array's own number, 17."""
+    calls = slurm(squeue="printf '17_0.0\\n17_10.0\\n17_1.0\\n17_1.batch\\n'", scancel="true")
+    task = client.this_job({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "1"})
+    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.1)
+    Allocation(task, "n0", "/a/job.sbatch", None, None).clear()
+    asked = {line for line in calls.read_text().splitlines() if line.startswith("scancel")}
+    assert asked == {"scancel --quiet --signal=KILL 17_1.0"}
+    assert client.this_job({"SLURM_JOB_ID": "17"}) == "17"
+
+
 def allocation(tmp_path: Path, shrinks: bool) -> Allocation:
     config = tmp_path / "config.yaml"
     config.write_text(dump(tiny_config(parallel={"tensor": 2}, batch={"sequences": 8, "micro_sequences": 1})))
@@ -186,6 +197,13 @@ def test_where_that_is_not_allowed_a_new_job_goes_on(slurm: Slurm, tmp_path: Pat
         calls.read_text().splitlines()[-1]
         == "sbatch --parsable --dependency=afterany:17 --kill-on-invalid-dep=yes /a/job.sbatch"
     )
+
+
+def test_of_an_array_only_the_task_goes_on(slurm: Slurm) -> None:
+    calls = slurm(scontrol=f"test $1 = requeue && exit 1; echo '{JOB}'", sbatch="echo 18")
+    assert Allocation("17_3", "n0", "/a/job.sbatch", None, None).go_on_later().endswith("job 18 goes on after it")
+    asked = calls.read_text().splitlines()[-1]
+    assert asked == "sbatch --parsable --dependency=afterany:17_3 --kill-on-invalid-dep=yes --array=3 /a/job.sbatch"
 
 
 def test_so_is_one_that_saved_after_its_time_limit(
