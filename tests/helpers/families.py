@@ -125,7 +125,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
     "qwen3": {"model": _LLAMA | {"positions": _YARN, "query_key_norm": True, "head_dim": 24}},
 }  # fmt: skip
-_LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3")
+_LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
 
 
 def each(families: Iterable[str]) -> list[Any]:
