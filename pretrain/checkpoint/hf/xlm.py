@@ -7,7 +7,6 @@ from transformers import XLMConfig, XLMWithLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder
-from pretrain.checkpoint.hf.fits import ACTIVATIONS
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
