@@ -22,7 +22,7 @@ def hf_config(model: Model, specials: Specials) -> XLMConfig:
     if model.activation not in ("gelu", "relu"):
         raise ConfigError(f"Hugging Face's XLM has no model.activation={model.activation}: it cannot be exported")
     return XLMConfig(
-        vocab_size=model.vocabulary, emb_dim=model.hidden, n_layers=model.layers, n_heads=model.heads,
+        vocab_size=model.real_vocabulary, emb_dim=model.hidden, n_layers=model.layers, n_heads=model.heads,
         dropout=model.dropout, attention_dropout=model.attention_dropout, gelu_activation=model.activation == "gelu",
         sinusoidal_embeddings=False, causal=False, asm=False, n_langs=max(1, model.segments),
         use_lang_emb=model.segments > 0, max_position_embeddings=model.sequence_length, init_std=model.init_std,
