@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl", "albert", "roformer"]
+Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl", "albert", "roformer", "xlm"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,10 @@ CAPABILITIES: dict[Family, Capabilities] = {
     ),
     "roformer": Capabilities(
         encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=("rotary",), only=_BEFORE_LLAMA
+    ),
+    "xlm": Capabilities(
+        encoder=True, head_bias=True, fewest_segments=2, positions=_OF_ENCODERS,
+        only=_BEFORE_LLAMA | {"pooled_head": False},
     ),
     "albert": Capabilities(encoder=True, masked_head=True, head_bias=True, fewest_segments=1, only=_BEFORE_LLAMA),
 }

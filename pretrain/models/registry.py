@@ -22,6 +22,7 @@ FAMILIES: dict[Family, FamilyParts] = {
     "ctrl": FamilyParts(head=heads.plain, final=FinalNormAlone),
     "roformer": FamilyParts(head=MaskedHead),
     "albert": FamilyParts(head=MaskedHead),
+    "xlm": FamilyParts(head=heads.plain),
 }
 
 

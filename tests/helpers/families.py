@@ -74,7 +74,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
         "objective": {"name": "masked"},
     },
-    "tlm": {"model": _BERT | {"pooled_head": False, "segments": 3}, "objective": {"name": "tlm"}},
+    "tlm": {
+        "model": _BERT | {"family": "xlm", "pooled_head": False, "segments": 3}, "objective": {"name": "tlm"},
+    },
     "t5": {"model": _T5, "objective": {"name": "span_corruption"}},
     "t5v1.1": {
         "model": _T5 | {"activation": "gated_gelu", "tied_head": False},

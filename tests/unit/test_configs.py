@@ -42,7 +42,7 @@ def test_all_published_sizes_are_shipped() -> None:
     gpt2 = {f"gpt2/{size}" for size in ("124m", "355m", "774m", "1.5b")}
     others = {f"{family}/{size}" for family in ("bert", "roberta", "bart") for size in ("base", "large")}
     others |= {f"albert/{size}" for size in ("base", "large", "xlarge", "xxlarge")}
-    others |= {"roformer/base", "xlm-r/base", "xlm-r/large", "xlm-r/tlm"}
+    others |= {"roformer/base", "xlm-r/base", "xlm-r/large", "xlm/tlm"}
     t5 = {f"t5/{size}" for size in ("small", "base", "large", "3b", "11b", "decoder-lm", "prefix-lm")}
     v11 = {f"t5-v1.1/{size}" for size in ("small", "base", "large", "xl", "xxl")}
     byt5 = {f"byt5/{size}" for size in ("small", "base", "large", "xl", "xxl")}
@@ -208,6 +208,17 @@ def test_albert_counts_its_layers_once(size: str, parameters: int) -> None:
 def test_xlm_r_has_the_size_of_transformers_own(size: str, millions: float) -> None:
     """The paper has 270 and 550 million."""
     assert num_parameters(read(f"xlm-r/{size}").model, padded=False) / 1e6 == pytest.approx(millions, abs=0.05)
+
+
+def test_xlm_is_what_transformers_makes_of_the_released_config() -> None:
+    from transformers import XLMConfig, XLMWithLMHeadModel  # seconds
+
+    with torch.device("meta"):
+        theirs = XLMWithLMHeadModel(XLMConfig(vocab_size=95_000, emb_dim=1024, n_heads=8, n_langs=15))
+    model = read("xlm/tlm").model
+    positions = (512 - model.sequence_length) * 1024  # of which the released model has more than it was trained on
+    assert num_parameters(model, padded=False) == theirs.num_parameters() - positions
+    assert model.heads == theirs.config.n_heads
 
 
 def test_a_roformer_is_a_bert_without_a_table_of_positions_and_a_pooled_head() -> None:

@@ -78,14 +78,17 @@ def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
     one document each, whose positions are counted through, which is what Hugging Face's models are for. Positions
     without a table cannot be wrong at its end: rows are then no longer than what shows every window's border.
-    BigBird's are without padding, as transformers' last block is the row's and not the text's."""
+    BigBird's are without padding, as transformers' last block is the row's and not the text's; XLM's, as transformers
+    gives padding itself zeros between layers. Where a text and its translation lie side by side, positions begin anew.
+    """
     model = config.model
     if isinstance(model.positions, RotaryPositions | AlibiPositions):
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
-    rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None, positions=None)
-    if any(isinstance(pattern, BigBird) for pattern in model.attention.kinds) and rows.attention_mask is not None:
+    rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
+    unpadded = model.family == "xlm" or any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)
+    if unpadded and rows.attention_mask is not None:
         rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
     return rows
 
@@ -101,7 +104,8 @@ def hf_outputs(theirs: Any, batch: Rows, position_offset: int = 0) -> tuple[Tens
     inputs = {
         "input_ids": batch.tokens,
         "attention_mask": batch.attention_mask,
-        "token_type_ids": batch.segments,
+        "langs" if theirs.config.model_type == "xlm" else "token_type_ids": batch.segments,
+        "position_ids": batch.positions,
         "decoder_input_ids": batch.decoder_tokens,
     }
     tensors = {name: torch.from_numpy(value).long() for name, value in inputs.items() if value is not None}

@@ -13,7 +13,7 @@ from pretrain.checkpoint.hf import vocabulary
 from pretrain.checkpoint.hf.folder import Folder
 from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
-from pretrain.checkpoint.hf.vocabulary import is_byt5
+from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
 from pretrain.config.load import validate
@@ -31,12 +31,13 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         model = folder.module.model_of(folder.theirs)
     except KeyError as error:
         raise ConfigError(f"{directory}: the activation {error} is not known here") from None
+    sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
     tree = {
         "run": {"name": directory.resolve().name, "dir": str(run)},
         "train": {"steps": 1},
         "batch": {"sequences": 8},
         "model": model,
-        "objective": {"name": folder.module.OBJECTIVE} | ({"sentinel_ids": "last"} if is_byt5(directory) else {}),
+        "objective": {"name": folder.module.OBJECTIVE} | sentinels,
         "optimizer": {"learning_rate": 1e-4},
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))

@@ -29,6 +29,7 @@ from pretrain.checkpoint.hf import (
     roberta,
     roformer,
     t5,
+    xlm,
     xlm_roberta,
 )
 from pretrain.config.model import Model
@@ -44,6 +45,7 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
     "ctrl": (ctrl,),
     "roformer": (roformer,),
     "albert": (albert,),
+    "xlm": (xlm,),
 }
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that

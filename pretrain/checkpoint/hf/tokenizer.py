@@ -21,7 +21,7 @@ from pretrain.checkpoint.hf import hostile
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError, RunError
 
-ORIGINAL = "original"
+ORIGINAL, SENTINEL_IDS = "original", "sentinel_ids"
 _FILE, _CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 
@@ -51,7 +51,7 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
             single=[*first, "$A:0", *last], pair=[*first, "$A:0", *last, "$B:1", *second], special_tokens=marks
         )
     whole.save(str(directory / _FILE))
-    (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, specials, model, whole), indent=2) + "\n")
+    (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, objective, model, whole), indent=2) + "\n")
     (directory / ORIGINAL).mkdir()
     tokenizer.save(directory / ORIGINAL / tokenizer.file_name)
     check(tokenizer, objective, directory)
@@ -71,7 +71,8 @@ def found_in_text(specials: Specials) -> bool:
     return specials.mask >= 0 or bool(specials.sentinels)
 
 
-def _config(tokenizer: Tokenizer, specials: Specials, model: Model, whole: tokenizers.Tokenizer) -> dict[str, Any]:
+def _config(tokenizer: Tokenizer, objective: Objective, model: Model, whole: tokenizers.Tokenizer) -> dict[str, Any]:
+    specials = objective.specials(tokenizer)
     unknown = next((i for i in map(tokenizer.id_of, ("<unk>", "[UNK]")) if i is not None), -1)
     begin = tokenizer.begin_of_text
     roles = {
@@ -93,6 +94,7 @@ def _config(tokenizer: Tokenizer, specials: Specials, model: Model, whole: token
         "clean_up_tokenization_spaces": False,
         "model_max_length": model.sequence_length,
         "model_input_names": sorted({"input_ids", "attention_mask"} | more),
+        **({SENTINEL_IDS: "last"} if objective.needs.sentinel_ids == "last" else {}),  # for `pretrain import`
     }
 
 

@@ -3,13 +3,14 @@ and that all its files agree on."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.byte import ByteTokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint.hf.folder import read_json
-from pretrain.checkpoint.hf.tokenizer import ORIGINAL
+from pretrain.checkpoint.hf.tokenizer import ORIGINAL, SENTINEL_IDS
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 
@@ -25,7 +26,7 @@ def read(directory: Path, config: RunConfig) -> bytes:
     found = [path for path in (*_in(directory / ORIGINAL), *_in(directory)) if path.is_file()]
     if all((directory / name).is_file() for name in _PAIR):
         found.append(directory / _PAIR[0])
-    if not found and is_byt5(directory):
+    if not found and _is_byt5(directory):
         return ByteTokenizer().content
     if not found:
         two = [name for name in _MARIAN if (directory / name).is_file()]
@@ -53,10 +54,19 @@ def read(directory: Path, config: RunConfig) -> bytes:
     return tokenizer.to_json().encode() if first.name == _PAIR[0] else first.read_bytes()
 
 
-def is_byt5(directory: Path) -> bool:
-    """Whether the folder says that its tokenizer is ByT5's, which has no file."""
+def last_are_sentinels(directory: Path) -> bool:
+    """Whether the folder says that the tokenizer's last ids are sentinels: ByT5's are, and an export says it."""
+    return _is_byt5(directory) or _settings(directory).get(SENTINEL_IDS) == "last"
+
+
+def _is_byt5(directory: Path) -> bool:
+    """Its tokenizer has no file."""
+    return _settings(directory).get("tokenizer_class") == "ByT5Tokenizer"
+
+
+def _settings(directory: Path) -> dict[str, Any]:
     path = directory / "tokenizer_config.json"
-    return path.is_file() and read_json(path).get("tokenizer_class") == "ByT5Tokenizer"
+    return read_json(path) if path.is_file() else {}
 
 
 def _in(directory: Path) -> list[Path]:

@@ -20,7 +20,7 @@ CLASSES = {
     "albert/": "AlbertForPreTraining",
     "xlm-r/base": "RobertaForMaskedLM",
     "xlm-r/large": "RobertaForMaskedLM",
-    "xlm-r/tlm": "BertForMaskedLM",
+    "xlm/": "XLMWithLMHeadModel",
     "roformer/": "RoFormerForMaskedLM",
     "t5/": "T5ForConditionalGeneration",
     "t5-v1.1/": "T5ForConditionalGeneration",
