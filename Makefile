@@ -33,7 +33,7 @@ test: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu and not cluster' -n $(WORKERS)
 
 test-slow: $(STAMP)
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster'
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster' -n $(WORKERS)
 
 # Ray comes into an environment of its own, on top of the other.
 RAY_BIN := $(VENV)/ray/bin
