@@ -125,7 +125,7 @@ def _build(
     check_output(config, plans, tokenizer.vocabulary_size, folder)
     made = assemble(config, sources, plans, tokenizer.vocabulary_size, folder, run)
     finish = partial(_finish, config, sources, sha256, identity, groups, plans, made, tokenizer, path, folder)
-    run("finishing", [BuildTask("finish", finish)])
+    run("finishing", [BuildTask("finish", finish, alone=True)])
 
 
 @contextmanager

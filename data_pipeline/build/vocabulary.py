@@ -85,7 +85,7 @@ def make_tokenizer(
                 tasks.append(BuildTask(path.name.removesuffix(SUFFIX), work, survey.bytes))
                 samples[source.name][1].append(path)
         run("sample", tasks)
-    (name,) = run("tokenizer", [BuildTask("tokenizer", partial(_make, config, samples, folder))])
+    (name,) = run("tokenizer", [BuildTask("tokenizer", partial(_make, config, samples, folder), alone=True)])
     return folder / str(name)
 
 

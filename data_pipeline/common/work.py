@@ -42,10 +42,12 @@ class BuildTask:
     """One piece of work. `run` is picklable, returns plain values, and gives equal files and values each time."""
 
     key: str
-    """Names it among the tasks of its folder. With a number in it, it is one of several where there is more input."""
+    """Names it among the tasks of its folder."""
     run: Callable[[], Any]
     size: int = 0
     """Bytes that it reads, or whatever the stage counts in: for the progress shown. 0: not known."""
+    alone: bool = False
+    """Whether it is one task however large the input, so that more machines make it no quicker."""
 
 
 class Executor(Protocol):

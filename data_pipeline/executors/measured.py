@@ -59,5 +59,5 @@ class _Pool(Executor):
         stage = self._stages.setdefault(folder.name, TimedStage())
         stage.tasks, stage.size = stage.tasks + 1, stage.size + task.size
         stage.seconds += time.process_time() - began
-        stage.alone = not any(character.isdecimal() for character in task.key)
+        stage.alone = task.alone
         return found

@@ -70,7 +70,7 @@ class Decontaminate(GlobalStep):
 
     def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
         """Reads the evaluation sets into an index of their grams."""
-        return [[BuildTask("grams", functools.partial(self._index, folder))]]
+        return [[BuildTask("grams", functools.partial(self._index, folder), alone=True)]]
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Writes which grams of the index occur, each with the number of documents that hold it."""
@@ -90,7 +90,7 @@ class Decontaminate(GlobalStep):
 
     def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
         """Adds up the units. Memory: 8 bytes for each gram of the index."""
-        yield [BuildTask("overlap", functools.partial(self._decide, units, folder))]
+        yield [BuildTask("overlap", functools.partial(self._decide, units, folder), alone=True)]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """The overlap report."""

@@ -119,7 +119,7 @@ class Duplicates(GlobalStep):
         if tasks := _gathering(plan, folder, LINKS):
             yield tasks
         if self._chained:
-            yield [BuildTask("components", partial(join, folder), plan.items)]
+            yield [BuildTask("components", partial(join, folder), plan.items, alone=True)]
             yield [
                 BuildTask(f"marks-{number:05}", partial(move_marks, folder, number), plan.block) for number in ranges
             ]

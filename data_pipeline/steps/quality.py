@@ -72,12 +72,13 @@ class Quality(LocalStep):
             sizes = {
                 kind: [sum(file.stat().st_size for file in some) for some in files] for kind, files in groups.items()
             }
+            one = function == self._bound  # of each kind
             yield [
-                BuildTask(f"{kind}-{number:05d}", functools.partial(function, folder, kind, number), size)
+                BuildTask(f"{kind}-{number:05d}", functools.partial(function, folder, kind, number), size, alone=one)
                 for kind, its in sizes.items()
-                for number, size in enumerate(its if function != self._bound else [sum(its)])
+                for number, size in enumerate([sum(its)] if one else its)
             ]
-        yield [BuildTask("model", functools.partial(self._model, folder))]
+        yield [BuildTask("model", functools.partial(self._model, folder), alone=True)]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """How well the model judges texts that it did not learn from."""

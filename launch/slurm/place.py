@@ -12,6 +12,8 @@ from pretrain.process.slurm import hosts
 
 _PATIENCE_S = 60.0
 """for processes of a step to end, and for Slurm to end a job that is queued again"""
+_LOST_S = 5.0
+"""for those of a step that has lost a node"""
 _SAVE_S, _AGAIN_S = 600.0, 10.0
 """for ranks that no one looks after to save and end; between asking them"""
 _CANCELLED = ("CANCELLED", "COMPLETING")
@@ -28,16 +30,17 @@ class Allocation:
         self._left_out: list[str] = []
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """A `command` that begins with srun gets the nodes that are up, where some may be lost."""
+        """A `command` that begins with srun gets the nodes that are up, where some may be lost. The job's number of
+        tasks counts those, too; and to Slurm the step before does not end on them, so the next one has to overlap."""
         self._is_step = command[0] == "srun"
         if self._ranks_per_node is None or self._config is None or not self._is_step:
             return list(command)
-        names = hosts(self.nodes)
-        up = [name for name in client.usable(names) if name not in self._left_out]
-        if len(up) == len(names):
+        up = self._up()
+        if up == hosts(self.nodes):
             return list(command)
         few = most_nodes(load(RunConfig, self._config), len(up), self._ranks_per_node)
-        return ["srun", f"--nodes={few}", f"--nodelist={','.join(up[:few])}", *_without_nodes(command[1:])]
+        size = [f"--nodes={few}", f"--ntasks={few * self._ranks_per_node}", f"--nodelist={','.join(up[:few])}"]
+        return ["srun", *size, "--overlap", *_without_nodes(command[1:])]
 
     def ask_to_stop(self, process: "subprocess.Popen[bytes]", number: int) -> None:
         """srun itself must not get it: SIGTERM has it kill the ranks at once."""
@@ -47,11 +50,16 @@ class Allocation:
             process.send_signal(number)
 
     def clear(self) -> None:
-        """Kills what is left of the step: ranks on nodes that srun lost sight of."""
-        end = time.monotonic() + _PATIENCE_S
+        """Kills what is left of the step: ranks on nodes that srun lost sight of. Those of a node that Slurm has lost,
+        too, never end for it."""
+        lost = self._ranks_per_node is not None and len(client.usable(hosts(self.nodes))) < len(hosts(self.nodes))
+        end = time.monotonic() + (_LOST_S if lost else _PATIENCE_S)
         while client.steps(self.job) and time.monotonic() < end:
             client.signal_steps(self.job, "KILL")
             time.sleep(1.0)
+
+    def _up(self) -> list[str]:
+        return [name for name in client.usable(hosts(self.nodes)) if name not in self._left_out]
 
     def take_over(self, say: Callable[[str], None]) -> None:
         if not client.steps(self.job):

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.data_readers NAME FOLDER
 
-FOLDER is what `data_reading.prepare` made. Each reader yields (tokens, labels) of 512 rows (ours at 8: of 8), int64
+FOLDER is what `data_reading.prepare` made. Each reader yields (tokens, labels) of 512 rows (those at 8: of 8), int64
 [rows, 2048], as views of one array where it gives us windows of 2,049, which costs nobody a copy. Imports only what the
 reader needs, so that each can run where its library is installed.
 """
@@ -56,18 +56,21 @@ def _ours(rows: int) -> Callable[[Path], Batches]:
     return batches
 
 
-def _memmap(folder: Path) -> Batches:
-    """One gather per batch from one flat file, then one cast: the most that numpy gives. Batches of a text of fewer
-    windows are as large as that."""
-    tokens = np.memmap(folder / "flat.u2", "<u2", "r")
-    windows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)
-    chance = np.random.default_rng(0)
-    while True:
-        starts = chance.permutation((len(tokens) - 1) // LENGTH) * LENGTH
-        count = min(ROWS, len(starts))
-        for begin in range(0, len(starts) - count + 1, count):
-            rows = windows[starts[begin : begin + count]].astype(np.int64)
-            yield rows[:, :-1], rows[:, 1:]
+def _memmap(most: int) -> Callable[[Path], Batches]:
+    def batches(folder: Path) -> Batches:
+        """One gather per batch from one flat file, then one cast: the most that numpy gives. Batches of a text of fewer
+        windows are as large as that."""
+        tokens = np.memmap(folder / "flat.u2", "<u2", "r")
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)
+        chance = np.random.default_rng(0)
+        while True:
+            starts = chance.permutation((len(tokens) - 1) // LENGTH) * LENGTH
+            count = min(most, len(starts))
+            for begin in range(0, len(starts) - count + 1, count):
+                rows = windows[starts[begin : begin + count]].astype(np.int64)
+                yield rows[:, :-1], rows[:, 1:]
+
+    return batches
 
 
 def _documents(folder: Path) -> list[Any]:
@@ -199,13 +202,14 @@ class _Anything(ModuleType):
 READERS: dict[str, Callable[[Path], Batches]] = {
     "ours": _ours(ROWS),
     "ours at 8": _ours(8),
-    "memmap": _memmap,
+    "memmap": _memmap(ROWS),
+    "memmap at 8": _memmap(8),
     "megatron-core": _megatron,
     "webdataset": _webdataset,
     "litdata": _litdata,
     "mosaicml-streaming": _mosaic,
 }
-_IN_NUMPY = ("ours", "ours at 8", "memmap", "webdataset", "mosaicml-streaming")
+_IN_NUMPY = ("ours", "ours at 8", "memmap", "memmap at 8", "webdataset", "mosaicml-streaming")
 
 if __name__ == "__main__":
     main()

@@ -226,6 +226,23 @@ def test_a_node_that_fails_is_replaced(cluster: Slurm, config: Path, whole: list
     assert launched.attempts[-1]["nodes"] == "n[0,2]"
 
 
+def test_without_a_lost_node_it_goes_on_where_it_may_shrink(cluster: Slurm, config: Path, tmp_path: Path) -> None:
+    words = [str(config), *LENGTH, *RESOURCES, "health.hang_s=5", "--lost-node", "shrink"]
+    launched = Launched(cluster, config.parent / "run", *words)
+    launched.reach(60)
+    fail_node(cluster, "n1")
+    launched.wait()
+    assert cluster.restarts(launched.job) == 0
+    assert launched.attempts[-1]["ending"] == "done"
+    *_, last = (event for event in read_events(launched.run) if event["event"] == "resumed")
+    assert (last["written_on"], last["continued_on"]) == ("tp1pp1dp2+zero1", "tp1pp1dp1+zero1")
+    done = command.run("train", config, *LENGTH, f"run.dir={tmp_path}/alone", timeout_s=900)
+    assert done.returncode == 0, done.stderr
+    found, alone = read_metrics(launched.run), read_metrics(tmp_path / "alone")
+    assert [line["data_hash"] for line in found] == [line["data_hash"] for line in alone]
+    assert max(abs(a["loss"] - b["loss"]) for a, b in zip(found, alone, strict=True)) <= 1e-4
+
+
 def test_cancelled_it_saves_and_stays_away(cluster: Slurm, config: Path) -> None:
     launched = launched_by(cluster, config)
     launched.reach(5)

@@ -101,7 +101,7 @@ def test_it_runs_on_several_ranks(name: str, text: Path, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_readers_of_one_dataset_take_turns(text: Path) -> None:
-    smaller = {"data_reading._HERE": ("ours", "ours at 8", "memmap"), "data_reading._VOCABULARY": 400}
+    smaller = {"data_reading._HERE": ("ours", "ours at 8", "memmap", "memmap at 8"), "data_reading._VOCABULARY": 400}
     (said,) = run_ranks(1, _said, "data", ["reading", "--text", str(text), "--rounds", "1"], smaller)
     assert "million tokens a CPU-second" in said
 

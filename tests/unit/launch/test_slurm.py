@@ -96,7 +96,9 @@ def names_and(up: str) -> dict[str, str]:
 def test_a_run_goes_on_without_a_lost_node_on_a_legal_layout(slurm: Slurm, tmp_path: Path) -> None:
     slurm(**names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 mixed\\n"))
     found = allocation(tmp_path, shrinks=True).command(STEP)  # 6 ranks: 3 data ranks don't share 8 sequences
-    assert found == ["srun", "--nodes=2", "--nodelist=n0,n2", "--ntasks-per-node=2", "python"]
+    assert found == [
+        "srun", "--nodes=2", "--ntasks=4", "--nodelist=n0,n2", "--overlap", "--ntasks-per-node=2", "python",
+    ]  # fmt: skip
 
 
 def test_with_all_nodes_the_step_is_as_it_was(slurm: Slurm, tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_a_run_that_may_shrink_goes_on_without_a_bad_node(slurm: Slurm, tmp_path
     slurm(**names_and("n0 mixed\nn1 mixed\nn2 mixed\nn3 mixed\n"))
     place = allocation(tmp_path, shrinks=True)
     assert place.leave_out(["n1"]) == "it goes on without n1"
-    assert place.command(STEP)[:3] == ["srun", "--nodes=2", "--nodelist=n0,n2"]
+    assert place.command(STEP)[:4] == ["srun", "--nodes=2", "--ntasks=4", "--nodelist=n0,n2"]
 
 
 def test_ranks_that_a_killed_supervisor_left_behind_save_and_end(
