@@ -64,7 +64,10 @@ CAPABILITIES: dict[Family, Capabilities] = {
         encoder=True, masked_head=True, head_bias=True, fewest_segments=1, positions=("rotary",), only=_BEFORE_LLAMA
     ),
     "xlm": Capabilities(
-        encoder=True, head_bias=True, fewest_segments=2, positions=_OF_ENCODERS,
+        encoder=True,
+        head_bias=True,
+        fewest_segments=2,
+        positions=_OF_ENCODERS,
         only=_BEFORE_LLAMA | {"pooled_head": False},
     ),
     "albert": Capabilities(encoder=True, masked_head=True, head_bias=True, fewest_segments=1, only=_BEFORE_LLAMA),
