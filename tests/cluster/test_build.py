@@ -1,6 +1,7 @@
 """`pretrain launch build` on a real Slurm makes the dataset that one command makes here."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,11 @@ def test_a_launched_build_makes_the_same_bytes(executor: str, cluster: Slurm, bu
     more = (f"output={tmp_path / 'built'}", f"executor={executor}", "--nodes", nodes, "--partition", "low")
     done = pretrain(cluster, "launch", *build, *more)
     assert done.returncode == 0, done.stderr
-    job = int(done.stdout.split()[1].rstrip(":"))
-    cluster.wait(job, "COMPLETED", timeout_s=600)
-    records = sorted((tmp_path / "built.launch").rglob("attempts.jsonl"))
+    deadline = time.monotonic() + 600
+    while len(records := list((tmp_path / "built.launch").rglob("attempts.jsonl"))) < nodes:  # written at their ends
+        logs = (tmp_path / "built.launch" / "logs").glob("*")
+        assert time.monotonic() < deadline, [path.read_text() for path in logs]
+        time.sleep(0.2)
     assert [json.loads(path.read_text())["ending"] for path in records] == ["done"] * nodes
     alone = command.run("data", *build, f"output={tmp_path / 'alone'}", timeout_s=300)
     assert alone.returncode == 0, alone.stderr
