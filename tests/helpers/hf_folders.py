@@ -18,12 +18,13 @@ VOCABULARY = 300
 
 
 def write(kind: str, directory: Path) -> Path:
-    """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "xlm-roberta", "big_bird", "big_bird-full",
-    "longformer", "t5", "marian"), with a tokenizer.json of 270 ids."""
+    """A folder of `kind` ("gpt2", "gpt_neo", "bert", "roberta", "xlm", "xlm-alone", "xlm-roberta", "big_bird",
+    "big_bird-full", "longformer", "t5", "marian"), with a tokenizer.json of 270 ids."""
     import transformers as hf
 
     size = {"vocab_size": VOCABULARY, "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2}
     encoder = size | {"intermediate_size": 64, "max_position_embeddings": 40}
+    xlm = {"vocab_size": VOCABULARY, "n_layers": 2, "emb_dim": 32, "n_heads": 2, "max_position_embeddings": 40}
     blocks = {"block_size": 4, "num_random_blocks": 1}
     both = {"vocab_size": VOCABULARY, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "pad_token_id": 1}
     models: dict[str, Callable[[], Any]] = {
@@ -38,6 +39,8 @@ def write(kind: str, directory: Path) -> Path:
         ),
         "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**encoder, architectures=["BertForMaskedLM"])),
         "roberta": lambda: hf.RobertaForMaskedLM(hf.RobertaConfig(**encoder, type_vocab_size=1)),
+        "xlm": lambda: hf.XLMWithLMHeadModel(hf.XLMConfig(**xlm, n_langs=3)),
+        "xlm-alone": lambda: hf.XLMWithLMHeadModel(hf.XLMConfig(**xlm)),
         "xlm-roberta": lambda: hf.XLMRobertaForMaskedLM(hf.XLMRobertaConfig(**encoder, type_vocab_size=1)),
         "big_bird": lambda: hf.BigBirdForPreTraining(
             hf.BigBirdConfig(**encoder, **blocks, architectures=["BigBirdForPreTraining"])

@@ -195,9 +195,10 @@ def test_loss_and_every_gradient_are_those_of_hugging_face(family: str) -> None:
         assert np.abs(ours[name] - gradient).max() <= 1e-4 * np.abs(gradient).max() + 1e-6 * largest, name
 
 
-def test_bigbird_counts_its_first_block_as_often_under_padding_that_is_not_at_the_end() -> None:
-    """There what counts several times is a bias, not keys that are there several times."""
-    assert run_ranks(1, _with_padding_before_and_within, "bigbird")[0] <= 1e-4
+@pytest.mark.parametrize("family", ["bigbird", "tlm"])
+def test_padding_that_is_not_at_the_end_changes_no_answer_about_words(family: str) -> None:
+    """BigBird's first block counts several times: there as a bias, here by keys that are there several times."""
+    assert run_ranks(1, _with_padding_before_and_within, family)[0] <= 1e-4
 
 
 @pytest.mark.parametrize("family", each(EXPORTED))
@@ -250,7 +251,7 @@ def test_roberta_is_not_exported_with_positions_that_transformers_would_count_ot
 
 
 def test_only_what_both_implementations_agree_on_is_imported(tmp_path: Path) -> None:
-    whole = {kind: write(kind, tmp_path / kind) for kind in ("gpt_neo", "bert", "xlm-roberta")}
+    whole = {kind: write(kind, tmp_path / kind) for kind in ("gpt_neo", "bert", "xlm", "xlm-alone", "xlm-roberta")}
 
     def without_head(values: dict[str, Any]) -> None:
         for name in [name for name in values if name.startswith("cls.")]:
@@ -279,7 +280,7 @@ def test_only_what_both_implementations_agree_on_is_imported(tmp_path: Path) -> 
     assert not found["gpt_neo"][1]
     assert found["older"] == found["gpt_neo"], "a constant of attention that transformers saved once"
     assert found["bert"][0] <= 1e-4
-    assert found["xlm-roberta"][0] <= 1e-4
+    assert max(found[kind][0] for kind in ("xlm", "xlm-alone", "xlm-roberta")) <= 1e-4
     assert "has a tensor that the model has no place for, transformer.h.9.ln_1.bias" in found["more"]
     assert "transformer.h.0.ln_1.bias has values that are no finite numbers" in found["NaN"]
     assert "has no weights for cls.predictions.bias" in found["headless"][1][0]

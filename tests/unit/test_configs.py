@@ -210,17 +210,6 @@ def test_xlm_r_has_the_size_of_transformers_own(size: str, millions: float) -> N
     assert num_parameters(read(f"xlm-r/{size}").model, padded=False) / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-def test_xlm_is_what_transformers_makes_of_the_released_config() -> None:
-    from transformers import XLMConfig, XLMWithLMHeadModel  # seconds
-
-    with torch.device("meta"):
-        theirs = XLMWithLMHeadModel(XLMConfig(vocab_size=95_000, emb_dim=1024, n_heads=8, n_langs=15))
-    model = read("xlm/tlm").model
-    positions = (512 - model.sequence_length) * 1024  # of which the released model has more than it was trained on
-    assert num_parameters(model, padded=False) == theirs.num_parameters() - positions
-    assert model.heads == theirs.config.n_heads
-
-
 def test_a_roformer_is_a_bert_without_a_table_of_positions_and_a_pooled_head() -> None:
     bert, roformer = (num_parameters(read(f"{name}/base").model, padded=False) for name in ("bert", "roformer"))
     assert bert - roformer == 512 * 768 + (768 + 1) * (768 + 2)

@@ -24,6 +24,7 @@ from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = BigBirdForPreTraining, "big_bird", "masked"
 HEADS = ("cls.", "bert.pooler.", "pooler.")
+PADDED = False  # the last block is the row's there, and the text's here
 _POOLER = "bert.pooler"
 
 

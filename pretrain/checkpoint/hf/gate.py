@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
+from pretrain.checkpoint.hf.registry import module_of
 from pretrain.config.attention import Banded
-from pretrain.config.patterns.blocks import BigBird
 from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
@@ -78,17 +78,15 @@ def rows_for(config: RunConfig) -> Rows:
     """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
     one document each, whose positions are counted through, which is what Hugging Face's models are for. Positions
     without a table cannot be wrong at its end: rows are then no longer than what shows every window's border.
-    BigBird's are without padding, as transformers' last block is the row's and not the text's; XLM's, as transformers
-    gives padding itself zeros between layers. Where a text and its translation lie side by side, positions begin anew.
-    """
+    Those of a class that goes by its own rules about padding have none. Where a text and its translation lie side by
+    side, positions begin anew."""
     model = config.model
     if isinstance(model.positions, RotaryPositions | AlibiPositions):
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
     rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
-    unpadded = model.family == "xlm" or any(isinstance(pattern, BigBird) for pattern in model.attention.kinds)
-    if unpadded and rows.attention_mask is not None:
+    if not getattr(module_of(model), "PADDED", True) and rows.attention_mask is not None:
         rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
     return rows
 

@@ -50,8 +50,8 @@ FAMILIES: dict[str, tuple[ModuleType, ...]] = {
 """family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
 where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that
 a folder may lack, and then are drawn anew, or have without use), hf_config, model_of, links; and if need be `refuse`,
-which raises ConfigError for a config.json that transformers would read as something else, and `left_out`, which says
-what of the tensors that links lead to is not taken over."""
+which raises ConfigError for a config.json that transformers would read as something else, `left_out`, which says what
+of the tensors that links lead to is not taken over, and PADDED, False where padding's own answers are other ones."""
 
 _CONSTANTS = (
     ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",

@@ -13,6 +13,7 @@ from pretrain.errors import ConfigError
 
 CLASS, MODEL_TYPE, OBJECTIVE = XLMWithLMHeadModel, "xlm", "masked"
 HEADS = ("pred_layer.",)
+PADDED = False  # padding itself is zeros between layers there
 _FFN = 4  # times the hidden size, which theirs do not let one choose
 
 

@@ -20,7 +20,7 @@ WORDS = ["abcd efgh ijkl " * 50]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("hf")
-    return {kind: write(kind, root / kind) for kind in ("gpt2", "bert", "roberta", "marian", "gpt_neo")}
+    return {kind: write(kind, root / kind) for kind in ("gpt2", "bert", "roberta", "marian", "gpt_neo", "xlm")}
 
 
 def refused(folder: Path) -> str:
@@ -73,6 +73,8 @@ CHANGES: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a list": ("gpt2", file("config.json", "[]"), "is no JSON object"),
     "no JSON": ("gpt2", file("config.json", "{"), "config.json cannot be read"),
     "relative positions": ("bert", config(position_embedding_type="relative_key"), "relative_key is not known"),
+    "XLM's sines": ("xlm", config(sinusoidal_embeddings=True), "sinusoidal_embeddings of XLM is not known"),
+    "a causal XLM": ("xlm", config(causal=True), "causal of XLM is not known"),
     "two vocabularies of a config": ("marian", config(decoder_vocab_size=200), "two vocabularies"),
     "an unknown activation": ("gpt2", config(activation_function="silu"), "the activation 'silu' is not known"),
     "code of its own": ("gpt2", config(auto_map={"AutoModel": "code.Model"}), "has auto_map"),

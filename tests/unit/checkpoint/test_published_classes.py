@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.plan.parameters import num_parameters
 from tests.unit.test_configs import RUNS, name
 
 IDS = Specials(pad=1, cls=0, sep=2, mask=4, start=1, end=2, sentinels=(), vocabulary=300)
@@ -73,3 +75,15 @@ def test_a_shipped_config_exports_to_the_class_that_docs_name(path: Path) -> Non
     described = module.hf_config(model, IDS)
     expected = next(CLASSES[prefix] for prefix in CLASSES if name(path).startswith(prefix))
     assert described.architectures == [class_of(module, model).__name__] == [expected]
+
+
+def test_xlm_is_what_transformers_makes_of_the_released_config() -> None:
+    from transformers import XLMConfig, XLMWithLMHeadModel  # seconds
+
+    with torch.device("meta"):
+        theirs = XLMWithLMHeadModel(XLMConfig(vocab_size=95_000, emb_dim=1024, n_heads=8, n_langs=15))
+    (path,) = (path for path in RUNS if name(path) == "xlm/tlm")
+    model = load(RunConfig, path).model
+    positions = (512 - model.sequence_length) * 1024  # of which the released model has more than it was trained on
+    assert num_parameters(model, padded=False) == theirs.num_parameters() - positions
+    assert model.heads == theirs.config.n_heads
