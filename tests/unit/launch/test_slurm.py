@@ -101,6 +101,18 @@ def test_a_run_goes_on_without_a_lost_node_on_a_legal_layout(slurm: Slurm, tmp_p
     ]  # fmt: skip
 
 
+def test_what_never_ends_on_a_lost_node_is_not_waited_for(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.slurm.place._LOST_S", 0.1)
+    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 5.0)
+    up = names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 mixed\\n")
+    calls = slurm(**up, squeue="echo 17.0", scancel="true")
+    allocation(tmp_path, shrinks=True).clear()
+    asked = [line for line in calls.read_text().splitlines() if line.startswith("scancel")]
+    assert asked == ["scancel --quiet --signal=KILL 17.0"]
+
+
 def test_with_all_nodes_the_step_is_as_it_was(slurm: Slurm, tmp_path: Path) -> None:
     slurm(**names_and("n0 mixed\\nn1 mixed\\nn2 mixed\\nn3 mixed\\n"))
     assert allocation(tmp_path, shrinks=True).command(STEP) == list(STEP)
