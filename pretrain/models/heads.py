@@ -1,12 +1,21 @@
 """What turns the last layer's output into logits."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
 from pretrain.models.megatron_config import MegatronConfig
+
+
+class Project(Protocol):
+    """The projection to the vocabulary."""
+
+    def __call__(self, x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = ...) -> Any:
+        """Logits [L, B, V / tensor ranks], or what is said of them, after `finish`, which looks at each by itself."""
 
 
 class PlainHead(nn.Module):
@@ -18,9 +27,13 @@ class PlainHead(nn.Module):
         super().__init__()
         self.scale, self.cap, self.bias = scale, cap, bias
 
-    def forward(self, hidden_LBH: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        logits = project(hidden_LBH * self.scale if self.scale != 1 else hidden_LBH)
-        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+    def forward(self, hidden_LBH: Tensor, project: Project) -> Any:
+        x_LBH = hidden_LBH * self.scale if self.scale != 1 else hidden_LBH
+        return project(x_LBH) if self.cap is None else project(x_LBH, partial(_capped, self.cap))
+
+
+def _capped(cap: float, logits: Tensor) -> Tensor:
+    return cap * torch.tanh(logits / cap)
 
 
 def plain(model: Model, megatron: MegatronConfig) -> PlainHead:

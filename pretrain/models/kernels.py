@@ -16,6 +16,8 @@ from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParall
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from pretrain.models.output_linear import OutputLinear
+
 
 class LayerNorm(nn.LayerNorm):
     """Layer norm whose parameters say whether their gradients are partial (sequence parallelism)."""
@@ -49,6 +51,8 @@ class Kernels:
     device: torch.device
     column_linear: type[nn.Module]
     """[..., in] -> [..., out / tensor ranks], called as megatron-core's ColumnParallelLinear"""
+    output_linear: type[nn.Module]
+    """likewise, to the vocabulary: called as `output_linear.OutputLinear`"""
     row_linear: type[nn.Module]
     """[..., in / tensor ranks] -> [..., out], as its RowParallelLinear"""
     embedding: type[nn.Module]
@@ -75,6 +79,7 @@ def plain(device: torch.device) -> Kernels:
     return Kernels(
         device=device,
         column_linear=ColumnParallelLinear,
+        output_linear=OutputLinear,
         row_linear=RowParallelLinear,
         embedding=VocabParallelEmbedding,
         norm={"layer": LayerNorm, "rms": RMSNorm, "rms_zero_centered": ZeroCenteredRMSNorm},

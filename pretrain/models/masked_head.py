@@ -1,6 +1,5 @@
 """The head of BERT and its kin: for masked tokens and, if asked for, one for a pair of segments."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
+from pretrain.models.heads import Project
 from pretrain.models.megatron_config import MegatronConfig
 
 
@@ -30,7 +30,7 @@ class MaskedHead(nn.Module):
         self.next_sentence = nn.Linear(model.hidden, 2) if model.pooled_head else None
         self.shares_sequence = megatron.sequence_parallel
 
-    def forward(self, hidden_SBH: Tensor, project: Callable[[Tensor], Tensor]) -> Any:
+    def forward(self, hidden_SBH: Tensor, project: Project) -> Any:
         logits = project(self.norm(self.activation(self.transform(hidden_SBH))))
         if self.pooler is None or self.next_sentence is None:
             return logits

@@ -25,10 +25,10 @@ from pretrain.models.embeddings import Embedding, StackEmbedding, StackPart
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.layers import Final, FinalNorm, LayerInputs, Layers
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.output_linear import Judge
 
 Head = Callable[[Model, MegatronConfig], nn.Module]
-"""makes what turns the last layer's output into logits: called with it, [L, B, H], and the projection to the
-vocabulary"""
+"""makes what turns the last layer's output into logits: called with it, [L, B, H], and a `heads.Project`"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FamilyParts:
 
 class Network(LanguageModule):
     """Called with a MicroBatch: the stream for the next stage, or on the last one the logits [L, B, V / tensor ranks],
-    and what else the head makes."""
+    or what a judge of logits says, and what else the head makes."""
 
     def __init__(
         self, model: Model, megatron: MegatronConfig, parts: FamilyParts, first: bool, last: bool, chunk: int | None
@@ -59,7 +59,7 @@ class Network(LanguageModule):
         self.decoder = Layers(model, megatron, chunk, parts.final)  # of either stack: megatron-core looks for the name
         if last:
             self.head = parts.head(model, megatron)
-            self.output_layer = megatron.kernels.column_linear(
+            self.output_layer = megatron.kernels.output_linear(
                 model.word_width,
                 model.padded_vocabulary,
                 config=megatron,
@@ -75,16 +75,16 @@ class Network(LanguageModule):
         """From the stage before: megatron-core's schedules call this."""
         self.received = input_tensor[0]
 
-    def forward(self, batch: MicroBatch, cache: KeyValueCache | None = None) -> Any:
-        """With a `cache`, `batch` holds the positions that follow those read before. Of an encoder-decoder it is the
-        decoder's that are cached; the first call has nothing to decode, and leaves what decoder layers read of the
-        encoder."""
+    def forward(self, batch: MicroBatch, cache: KeyValueCache | None = None, judge: Judge | None = None) -> Any:
+        """`judge` is handed logits in fp32. With a `cache`, `batch` holds the positions that follow those read before.
+        Of an encoder-decoder it is the decoder's that are cached; the first call has nothing to decode, and leaves what
+        decoder layers read of the encoder."""
         inputs = self._inputs(batch, cache)
         stream = self.decoder(self.embedding(batch, inputs.stream) if self.pre_process else self.received, inputs)
         if cache is not None and "encoder" in inputs.stream:
             self.decoder.remember(inputs.stream.part(stream, "encoder"), cache)
             return stream
-        return self._predict(stream, inputs, batch) if self.post_process else stream
+        return self._predict(stream, inputs, batch, judge) if self.post_process else stream
 
     def _inputs(self, batch: MicroBatch, cache: KeyValueCache | None) -> LayerInputs:
         tensor_ranks = self.tp_group.size()
@@ -101,7 +101,7 @@ class Network(LanguageModule):
         own = {"encoder": reads, "decoder": AttentionInputs(says)}
         return LayerInputs(stream, own, AttentionInputs(says, shown), cache)
 
-    def _predict(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch) -> Any:
+    def _predict(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judge: Judge | None) -> Any:
         hidden = inputs.stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
         if batch.places_BL is not None:
@@ -110,8 +110,13 @@ class Network(LanguageModule):
             hidden = hidden[-labels:]
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
 
-        def project(x_LBH: Tensor) -> Tensor:
-            logits: Tensor = self.output_layer(x_LBH, weight=weight)[0]
-            return logits
+        def project(x_LBH: Tensor, finish: Callable[[Tensor], Tensor] = _as_they_are) -> Any:
+            if judge is None:
+                return finish(self.output_layer(x_LBH, weight)[0])
+            return self.output_layer(x_LBH, weight, lambda logits, where: judge(finish(logits).float(), where))[0]
 
         return self.head(hidden, project)
+
+
+def _as_they_are(logits_LBV: Tensor) -> Tensor:
+    return logits_LBV

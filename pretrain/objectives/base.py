@@ -51,14 +51,20 @@ class LossObjective(Protocol):
     def counts(self, rows: Rows) -> Sequence[float]:
         """How many losses of each term, in the order of `weights`, `rows` ask for."""
 
-    def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
-        """Hidden states for the next stage, or on the last one what `terms` and `score` read."""
+    def forward(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Hidden states for the next stage, or on the last one logits."""
+
+    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Likewise, or on the last one what `terms` reads."""
+
+    def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """Likewise, or on the last one what `score` reads."""
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """The terms, by the names that `weights` has. May overwrite `outputs`."""
+        """The terms, by the names that `weights` has."""
 
     def score(self, outputs: Any, batch: MicroBatch) -> Judged:
-        """The labels' scores. May overwrite `outputs`."""
+        """The labels' scores."""
 
 
 def scales(weights: Mapping[str, float], counts: Sequence[float]) -> dict[str, float]:

@@ -20,7 +20,7 @@ _UNASKED = -1
 
 
 class NextSentence(Tokens):
-    """See `base.LossObjective`. Outputs are (logits [L, B, V / tensor ranks], answers [B, 2])."""
+    """See `base.LossObjective`. Beside its logits, a model answers the question, [B, 2]."""
 
     question = "next_sentence"
 
@@ -36,13 +36,13 @@ class NextSentence(Tokens):
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """See `base.LossObjective`."""
-        logits_LBV, answers_B2 = outputs
-        return {**super().terms(logits_LBV, batch), self.question: self._answers(answers_B2, batch)}
+        said, answers_B2 = outputs
+        return {**super().terms(said, batch), self.question: self._answers(answers_B2, batch)}
 
     def score(self, outputs: Any, batch: MicroBatch) -> Judged:
         """See `base.LossObjective`."""
-        logits_LBV, answers_B2 = outputs
-        judged = super().score(logits_LBV, batch)
+        said, answers_B2 = outputs
+        judged = super().score(said, batch)
         others = {**judged.others, self.question: self._answers(answers_B2, batch)}
         return Judged(judged.log_probability, judged.greedy, others)
 

@@ -21,7 +21,8 @@ from pretrain.objectives.label_logits import label_logits
 
 
 class Tokens:
-    """See `base.LossObjective`. Outputs are logits [L, B, V / tensor ranks]."""
+    """See `base.LossObjective`. What is asked of logits is asked where they are made (`models/output_linear.py`), of as
+    many positions as there are at a time."""
 
     weights: Mapping[str, float]
 
@@ -38,9 +39,29 @@ class Tokens:
         return [asked] * (1 + self._z)
 
     def forward(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
-        """Hidden states for the next stage, or on the last one outputs; with a key-value `cache`, of positions that
-        follow those it holds."""
+        """Hidden states for the next stage, or on the last one logits [L, B, V / tensor ranks]; with a key-value
+        `cache`, of positions that follow those it holds."""
         return model(batch) if cache is None else model(batch, cache)
+
+    def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
+        """See `base.LossObjective`."""
+        labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
+
+        def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
+            return self._sums(logits_LBV, labels_LB[where], mask_LB[where])
+
+        return model(batch, judge=judge)
+
+    def forward_score(self, model: nn.Module, batch: MicroBatch, cache: Any = None) -> Any:
+        """See `base.LossObjective`; with a `cache`, as `forward`."""
+        labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
+
+        def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
+            greedy_LB = self._most_probable(logits_LBV) == labels_LB[where]
+            entropy_LB, squares = self._entropy(logits_LBV, labels_LB[where], mask_LB[where])
+            return entropy_LB, greedy_LB, *squares
+
+        return model(batch, cache, judge)
 
     def most_probable(self, outputs: Any) -> Tensor:
         """[B, L] the most probable token ids, on every tensor rank. Overwrites the logits."""
@@ -53,37 +74,43 @@ class Tokens:
         return torch.cat(parts, dim=-1)[..., : self.vocabulary].float().log_softmax(dim=-1)
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
-        """See `base.LossObjective`. Overwrites the logits."""
-        logits_LBV, *unasked = outputs if isinstance(outputs, tuple) else (outputs,)
-        labels_LB = batch.labels_BL.T.contiguous()
+        """See `base.LossObjective`."""
+        (losses, *squares), unasked = _parted(outputs)
+        for answers in unasked:  # of another head, whose gradient is zero
+            losses = losses + 0.0 * answers.float().sum()
+        return self._terms([losses, *squares], batch)
+
+    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+        """See `base.LossObjective`."""
+        (entropy_LB, greedy_LB, *squares), _ = _parted(outputs)
+        _, *others = self._terms([entropy_LB.sum(), *squares], batch).items()
+        return Judged(-entropy_LB.T, greedy_LB.T, dict(others))
+
+    def _terms(self, sums: Sequence[Tensor], batch: MicroBatch) -> dict[str, Term]:
+        count = batch.loss_mask_BL.sum().int()
+        return {name: Term(one, count) for name, one in zip(("tokens", "z"), sums, strict=False)}
+
+    def _sums(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, ...]:
+        """Of the terms. The gradient of all is the first's: both count the same, so that the weight is all that the
+        second is multiplied by. Overwrites the logits."""
         spread_LB: Tensor | float = 0.0
         if self._smoothing:  # before the logits are overwritten
             spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
-        entropy_LB, others = self._entropy(logits_LBV, labels_LB, batch)
-        losses_LB = entropy_LB + self._smoothing * spread_LB
-        losses = (losses_LB * batch.loss_mask_BL.T).sum()
-        for answers in unasked:  # of another head, whose gradient is zero
-            losses = losses + 0.0 * answers.float().sum()
-        return {"tokens": Term(losses, batch.loss_mask_BL.sum().int()), **others}
+        entropy_LB, squares = self._entropy(logits_LBV, labels_LB, mask_LB)
+        losses = ((entropy_LB + self._smoothing * spread_LB) * mask_LB).sum()
+        for one in squares:
+            losses = losses + self.weights["z"] * (one - one.detach())
+        return losses, *(one.detach() for one in squares)
 
-    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
-        """See `base.LossObjective`. Overwrites the logits."""
-        logits_LBV = outputs[0] if isinstance(outputs, tuple) else outputs
-        labels_LB = batch.labels_BL.T.contiguous()
-        greedy_LB = self._most_probable(logits_LBV) == labels_LB
-        entropy_LB, others = self._entropy(logits_LBV, labels_LB, batch)
-        return Judged(-entropy_LB.T, greedy_LB.T, others)
-
-    def _entropy(self, logits_LBV: Tensor, labels_LB: Tensor, batch: MicroBatch) -> tuple[Tensor, dict[str, Term]]:
-        """The cross entropy [L, B], and the term of the softmax's denominator Z, if there is one: of log(Z)^2
-        (Chowdhery et al. 2022, arXiv 2204.02311, section 5), log(Z) being the entropy plus the label's logit.
+    def _entropy(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """The cross entropy [L, B], and the sum of the term of the softmax's denominator Z, if there is one: of
+        log(Z)^2 (Chowdhery et al. 2022, arXiv 2204.02311, section 5), log(Z) being the entropy plus the label's logit.
         Overwrites the logits."""
         if not self._z:
-            return self._cross_entropy(self._real(logits_LBV), labels_LB), {}
+            return self._cross_entropy(self._real(logits_LBV), labels_LB), ()
         label_LB = label_logits(logits_LBV, labels_LB, self._group)  # before the logits are overwritten
         entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB)
-        squares = ((entropy_LB + label_LB).square() * batch.loss_mask_BL.T).sum()
-        return entropy_LB, {"z": Term(squares, batch.loss_mask_BL.sum().int())}
+        return entropy_LB, (((entropy_LB + label_LB).square() * mask_LB).sum(),)
 
     def _most_probable(self, logits_LBV: Tensor) -> Tensor:
         """The most probable token id [L, B] over all tensor ranks; the lowest id among equals."""
@@ -103,6 +130,11 @@ class Tokens:
         real = self.vocabulary - dist.get_rank(self._group) * logits_LBV.shape[-1]
         logits_LBV.data[..., max(0, real) :] = -torch.inf
         return logits_LBV
+
+
+def _parted(outputs: Any) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """What was said of the logits, and what another head answers."""
+    return (outputs[0], outputs[1:]) if isinstance(outputs[0], tuple) else (outputs, ())
 
 
 class _AboveMean(torch.autograd.Function):

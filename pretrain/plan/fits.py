@@ -18,7 +18,8 @@ def check_holds(config: RunConfig, layout: Layout, own_bytes: float) -> None:
     """Raises ConfigError if what is counted of a rank (`HeldBytes`, without what libraries and the allocator take) is
     more than the `own_bytes` of a device: naming the largest part, and of as many ranks the layout that fits with the
     fewest changes, and of several such that which holds most."""
-    configured, own = _configured(config), Choice(layout, config.batch.micro_sequences, config.parallel.recompute)
+    configured = Configured(config, find_device(_ANY), _NODE)
+    own = Choice(layout, config.batch.micro_sequences, config.parallel.recompute)
     held = held_bytes(configured.work([own]), constants(), overhead=False)
     if held.fullest[0] <= own_bytes:
         return
@@ -57,8 +58,3 @@ def _changes(own: Choice, other: Choice) -> list[str]:
     if own.micro != other.micro:
         said.append(f"batch.micro_sequences={other.micro}")
     return said
-
-
-def _configured(config: RunConfig) -> Configured:
-    precision = "fp32" if config.precision == "fp32" else "bf16"  # which are as wide
-    return Configured(config.model_copy(update={"precision": precision}), find_device(_ANY), _NODE)

@@ -84,11 +84,11 @@ class Decoder:
         """See `base.DecodeEngine`."""
         batch = self._read_on(hypotheses, parents, tokens, labels)
 
-        def says(batch: MicroBatch, logits_TBV: Tensor) -> Tensor:
-            judged = self._objective.score(logits_TBV, batch)
+        def says(batch: MicroBatch, outputs: Any) -> Tensor:
+            judged = self._objective.score(outputs, batch)
             return torch.stack([judged.log_probability.float(), judged.greedy.float()])
 
-        results = self._run(batch, hypotheses.cache, says)
+        results = self._run(batch, hypotheses.cache, says, self._objective.forward_score)
         empty = torch.empty(2, *tokens.shape, device=self._device)
         log_probability, greedy = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
         return log_probability, greedy.astype(bool)
@@ -124,9 +124,9 @@ class Decoder:
         found: np.ndarray = self._groups.from_the_decider(results[0].contiguous() if results else empty).cpu().numpy()
         return found
 
-    def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any) -> list[Any]:
-        """What `says` makes of the micro-batch and the logits, on the last stage."""
-        forward = partial(self._objective.forward, cache=cache)
+    def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any, forward: Any = None) -> list[Any]:
+        """What `says` makes of the micro-batch and of what `forward` made, or else of the logits, on the last stage."""
+        forward = partial(forward or self._objective.forward, cache=cache)
         with self._runner.without_sequence_parallel():
             return self._runner.evaluate([batch], forward, _reported(says), cached=True)
 

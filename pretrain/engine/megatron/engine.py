@@ -92,7 +92,7 @@ class MegatronEngine:
         counts = self.sum_over_data(np.array(self.objective.counts(batch))).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         loss = partial(self._train_loss, scales(self.objective.weights, counts))
-        results = self._runner.train(micro_batches, self.objective.forward, loss, self.sharding.forwarded)
+        results = self._runner.train(micro_batches, self.objective.forward_train, loss, self.sharding.forwarded)
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
         sums = sum_pairs(results, 1 + len(names), self.device)
         sums = self.groups.from_last_stage(self.groups.sum_over_replicas(sums))
@@ -137,7 +137,9 @@ class MegatronEngine:
             if positions % slices:
                 raise ValueError(f"{self.layout} scores multiples of {slices} positions, not {positions}")
         with self._runner.without_sequence_parallel() if picked else nullcontext():  # which splits what is picked from
-            results = self._runner.evaluate(self._cutter.cut(batch, micro), self.objective.forward, self._score_loss)
+            results = self._runner.evaluate(
+                self._cutter.cut(batch, micro), self.objective.forward_score, self._score_loss
+            )
         _, *names = self.objective.weights
         both = torch.zeros(2, padded, length // self.layout.context, device=self.device)
         for index, judged in enumerate(results):

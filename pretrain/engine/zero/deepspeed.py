@@ -93,8 +93,7 @@ class DeepSpeedSharding(ABC):
             # Of this backward pass, however many are nested in it (recomputed layers run their own).
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
-        outputs = output if isinstance(output, tuple) else (output,)
-        register_multi_grad_hook(outputs, begins, mode="any")
+        register_multi_grad_hook([one for one in _tensors(output) if one.requires_grad], begins, mode="any")
 
     def reduce(self, token_count: int) -> None:
         self._finish()
@@ -188,3 +187,12 @@ class DeepSpeedSharding(ABC):
     @abstractmethod
     def _publish(self) -> None:
         """Copies the fp32 weights into those in use, on every data rank."""
+
+
+def _tensors(output: Any) -> Iterator[Tensor]:
+    """In tuples of tuples."""
+    if isinstance(output, tuple):
+        for one in output:
+            yield from _tensors(one)
+    else:
+        yield output

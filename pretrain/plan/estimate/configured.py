@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from pretrain.plan.declaration import Declared
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
 from pretrain.plan.layout import Layout
+from pretrain.plan.logits import positions_at_once
 from pretrain.plan.memory import num_moments, state_bytes
 from pretrain.plan.parts import declared
 from pretrain.plan.split import chunk_layers
@@ -204,6 +206,7 @@ class Configured:
             inner_widths=same(4 if model.gated else 1 if model.activation == "relu" else 2),
             logit_bytes=same(4 if bytes_of == 4 else 8),
             logit_ranks=tensor,
+            logit_positions=np.array([self._logit_positions(layout.tensor) for layout in layouts]),
             rotary=same(model.positions.name == "rotary"),
             banded=same(self._hidden_share()),
             dropout=same(model.dropout > 0),
@@ -231,6 +234,11 @@ class Configured:
                 keys = [model.attention.of_layer(layer).mean_keys(length, bool(which)) for layer in range(layers)]
                 found.append((which, length, float(np.mean(keys)), reads if which else 0))
         return found
+
+    def _logit_positions(self, tensor: int) -> float:
+        return (
+            inf if self.config.precision == "fp16" else positions_at_once(self.config.model.padded_vocabulary // tensor)
+        )
 
     def _hidden_share(self) -> float:
         """Share of layers whose pattern is not the dense one."""

@@ -104,10 +104,13 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
 
 def loss_bytes(work: Work) -> Array:
     """[n] of one micro-batch: the last norm, and the probabilities of all words in fp32, which take the place of fp32
-    logits; half-precision logits and their gradients are beside them."""
-    positions = work.micro * work.labels / work.context
-    rows = positions * work.vocabulary / work.logit_ranks
-    return 2 * positions * work.hidden * work.width / work.slices + work.logit_bytes * rows
+    logits; half-precision logits and their gradients are beside them. Of some positions at a time, if not all: then
+    the gradient of what makes them is there too, in fp32, and that of all their hidden states."""
+    positions, words = work.micro * work.labels / work.context, work.vocabulary / work.logit_ranks
+    logits = work.logit_bytes * np.minimum(positions, work.logit_positions) * words
+    sums = 4 * words * work.word_width + positions * work.word_width * work.width
+    norm = 2 * positions * work.hidden * work.width / work.slices
+    return norm + logits + np.where(positions > work.logit_positions, sums, 0.0)
 
 
 def _hidden(work: Work, length: Array) -> Array:

@@ -113,6 +113,7 @@ def _rows(lines: list[dict[str, str]]) -> Rows:
         inner_widths=2 + gated,
         logit_bytes=np.select([stack == "aleph-alpha", stack == "llm-foundry"], [16.0, 4.0], 12.0),
         logit_ranks=np.where(stack == "aleph-alpha", 1.0, tensor),
+        logit_positions=none + np.inf,
         rotary=gated,
         banded=none,
         dropout=none,

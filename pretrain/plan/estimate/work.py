@@ -80,6 +80,8 @@ class Work:
     """at most, for each position and word"""
     logit_ranks: Array
     """tensor ranks that share the words of a position"""
+    logit_positions: Array
+    """of which a rank has logits at a time; the gradient of what makes them is summed up meanwhile, if not all"""
     rotary: Array
     banded: Array
     """share of the layers in which a query does not see all that comes before"""

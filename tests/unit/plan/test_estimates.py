@@ -83,6 +83,19 @@ def test_activations_of_a_dense_layer_are_sixteen_times_its_input() -> None:
     assert held(run, "tp8+sp").activations[0, 0] == pytest.approx(16 / 8 * 24 * one, rel=0.01)
 
 
+def test_logits_are_held_a_gibibyte_at_a_time_but_in_fp16() -> None:
+    run = gpt3("1.3b")
+    words = run.model.padded_vocabulary
+    at_once = 2**30 // (4 * words)  # positions: 2.6 sequences
+    kept, all_kept = held(run, "dp8", 2, "full"), held(run, "dp8", 4, "full")
+    norm, logits = 2 * 2048 * run.model.hidden * 2, 8 * words
+    assert kept.working[0, 0] == pytest.approx(2 * (norm + logits * 2048)), "all of two sequences"
+    sums = 4 * words * run.model.hidden + 4 * 2048 * run.model.hidden * 2
+    assert all_kept.working[0, 0] == pytest.approx(4 * norm + logits * at_once + sums), "of four a part at a time"
+    halves = held(run.model_copy(update={"precision": "fp16"}), "dp8", 4, "full")
+    assert halves.working[0, 0] == pytest.approx(4 * (norm + logits * 2048))
+
+
 def test_a_larger_model_longer_sequences_and_fewer_devices_take_longer() -> None:
     run = gpt3("6.7b")
     few, many = seconds(run, "tp2dp4+zero1", "tp2dp16+zero1").total
