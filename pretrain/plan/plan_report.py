@@ -11,7 +11,7 @@ from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.goodput import Goodput
 from pretrain.plan.parameters import num_parameters
 from pretrain.plan.run_length import Position, run_length
-from pretrain.plan.search import Found, Option
+from pretrain.plan.search import ROOMY, Found, Option
 
 _GIB = 2**30
 _DAY_S = 86_400
@@ -106,6 +106,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "stack": plan.stack_name,
         "layouts_judged": plan.found.judged,
         "options": [figures(plan, option) for option in plan.found.options],
+        "with_room": None if plan.found.room is None else figures(plan, plan.found.room),
         "goodput": vars(plan.goodput),
         "advice": plan.advice,
     }
@@ -136,6 +137,7 @@ def lines(plan: Plan, explain: bool) -> list[str]:
         f"{high:.3g}), {best['steps']:,} steps in {best['days']:,.1f} days, {best['gpu_hours']:,.0f} GPU-hours"
         f"{money}{energy}",
     ]
+    out += _tightness(plan)
     out.append(
         f"machines fail {plan.goodput.failures_per_day:.2g} times a day: checkpoint.every_steps="
         f"{plan.goodput.every_steps} keeps {plan.goodput.share:.1%} of the time for steps that count"
@@ -145,6 +147,20 @@ def lines(plan: Plan, explain: bool) -> list[str]:
         out += ["", "a step, in seconds:", *_shares(best["seconds"], 1.0, "s")]
         out += ["", "the fullest rank, in GiB:", *_shares(best["held"], _GIB, "GiB")]
     return [*out, "", best["parallel"]]
+
+
+def _tightness(plan: Plan) -> list[str]:
+    """What to take if the first option turns out not to fit."""
+    limit, best, room = plan.device.memory_gib * _GIB, plan.found.options[0], plan.found.room
+    if best.held_bytes <= ROOMY * limit:
+        return []
+    said = (
+        f"it fills {best.held_bytes / limit:.0%} of a device, and may not fit: one in four estimates is 10% off or more"
+    )
+    if room is None:
+        return [f"{said}; no layout leaves a tenth free"]
+    layout = f"{room.choice.layout}, micro {room.choice.micro}, recompute {room.choice.recompute}"
+    return [f"{said}; with a tenth free: {layout}, {room.seconds:.3g} s, {room.held_bytes / _GIB:.1f} GiB"]
 
 
 def _shares(parts: dict[str, float], unit: float, name: str) -> list[str]:

@@ -23,6 +23,8 @@ from pretrain.plan.ramp import batch_sizes
 Target = Literal["throughput", "cost", "memory"]
 _MOST_TENSOR, _MOST_CONTEXT, _MOST_VIRTUAL, _MOST_MICRO = 16, 16, 12, 64
 _GIB = 2**30
+ROOMY = 0.9
+"""of the memory; a layout that an estimate has above it may not fit, as one in four published peaks is further off"""
 _LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
 
 
@@ -53,6 +55,8 @@ class Found:
     judged: int
     least: Option
     """that which holds least, whether it fits or not"""
+    room: Option | None = None
+    """the best that leaves a tenth of the memory free; None where none does, or the first does so"""
 
 
 def search(
@@ -75,7 +79,11 @@ def search(
     roomy = bool(len(order)) and bytes_held[order[0]] < 0.7 * limit
     options = [option(choices[i], seconds, held, i, roomy) for i in _differing(choices, order, top)]
     least = int(bytes_held.argmin())
-    return Found(options, len(choices), option(choices[least], seconds, held, least, False))
+    loose = order[bytes_held[order] <= ROOMY * limit]
+    room = (
+        option(choices[loose[0]], seconds, held, int(loose[0]), False) if len(loose) and loose[0] != order[0] else None
+    )
+    return Found(options, len(choices), option(choices[least], seconds, held, least, False), room)
 
 
 def judge(

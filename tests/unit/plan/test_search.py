@@ -148,10 +148,22 @@ class TestCommand:
         path.write_text(f"extends: gpt3/1.3b\n{block}")
         plan_layout(load(RunConfig, path, ["model.vocabulary=50257"]), 16)
 
+    def test_says_what_to_take_if_the_first_should_not_fit(self, capsys: pytest.CaptureFixture[str]) -> None:
+        asked = ["plan", "gpt3/2.7b", "--gpus", "1", "--hardware", "h100", "batch.ramp=null", "--top", "99"]
+        assert main([*asked, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        limit, room = told["memory_bytes"], told["with_room"]
+        assert told["options"][0]["held_bytes"] > 0.9 * limit >= room["held_bytes"]
+        assert all(o["held_bytes"] > 0.9 * limit for o in told["options"] if o["step_s"] < 0.98 * room["step_s"])
+        assert main(asked) == 0
+        assert f"with a tenth free: {room['layout']}, micro {room['micro_sequences']}, " in capsys.readouterr().out
+        assert main(["plan", "gpt3/1.3b", *asked[2:], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["with_room"] is None, "the first leaves as much"
+
     def test_takes_hardware_of_ones_own(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         own = tmp_path / "ours.yaml"
         shipped = (FOLDER / "h100.yaml").read_text()
-        own.write_text(shipped.replace("memory_gib: 80", "memory_gib: 20"))
+        own.write_text(shipped.replace("memory_gib: 79.1", "memory_gib: 20"))
         assert main(["plan", "gpt3/1.3b", "--gpus", "8", "--hardware", str(own), "--json"]) == 0
         assert all(o["held_bytes"] < 20 * 2**30 for o in json.loads(capsys.readouterr().out)["options"])
 
