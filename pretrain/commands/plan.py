@@ -26,6 +26,7 @@ def main(argv: list[str]) -> int:
         (
             "gpt3/6.7b --gpus 64 --hardware a100-80",
             "gpt3/175b --gpus 1024 --hardware h100 --price 2.5 --explain",
+            "gpt3/6.7b --gpus 64 --hardware h100 --as-is batch.micro_sequences=2 --explain",
             "gpt3/13b --gpus 128 --hardware ours.yaml --target cost --json",
             "sparse-transformer/enwik8 --show-attention",
             "--calibrate runs/first --hardware h100 --out ours.yaml    # and then: --stack ours.yaml",
@@ -43,6 +44,7 @@ def main(argv: list[str]) -> int:
         default="throughput",
         help="what is best: most tokens a second, fewest GPU-hours (fewer devices may do), least memory",
     )
+    parser.add_argument("--as-is", action="store_true", help="judge the config's own layout alone, fits it or not")
     parser.add_argument(
         "--stack", type=str, default="unknown", metavar="NAME", help="software whose factor to use, or a file"
     )
@@ -105,7 +107,7 @@ def main(argv: list[str]) -> int:
     failures = Failures(options.save_seconds, options.restart_seconds, options.failures_per_gpu_hour)
     plan = make_plan(
         config, options.hardware, options.gpus, options.gpus_per_node, options.stack, options.target, options.top,
-        prices, failures,
+        prices, failures, options.as_is,
     )  # fmt: skip
     print(json.dumps(as_json(plan), indent=2) if options.json else "\n".join(lines(plan, options.explain)))
     if options.frontier is not None:

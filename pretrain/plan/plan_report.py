@@ -152,11 +152,14 @@ def lines(plan: Plan, explain: bool) -> list[str]:
 def _tightness(plan: Plan) -> list[str]:
     """What to take if the first option turns out not to fit."""
     limit, best, room = plan.device.memory_gib * _GIB, plan.found.options[0], plan.found.room
+    share = f"{best.held_bytes / limit:.0%} of a device"
+    if best.held_bytes > limit:
+        return [f"it needs {share}: it does not fit"]
     if best.held_bytes <= ROOMY * limit:
         return []
-    said = (
-        f"it fills {best.held_bytes / limit:.0%} of a device, and may not fit: one in four estimates is 10% off or more"
-    )
+    said = f"it fills {share}, and may not fit: one in four estimates is 10% off or more"
+    if plan.found.judged == 1:
+        return [said]
     if room is None:
         return [f"{said}; no layout leaves a tenth free"]
     layout = f"{room.choice.layout}, micro {room.choice.micro}, recompute {room.choice.recompute}"

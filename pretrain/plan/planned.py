@@ -4,8 +4,10 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.advice import advice
 from pretrain.plan.device import Device, find_device
+from pretrain.plan.estimate.configured import Choice
 from pretrain.plan.estimate.constants import Fitted, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
+from pretrain.plan.layout import plan_layout
 from pretrain.plan.plan_report import Plan, Prices
 from pretrain.plan.search import Found, Target, search, too_large
 
@@ -14,9 +16,10 @@ _ASSUMED_VOCABULARY = 50_257
 
 def make_plan(
     config: RunConfig, hardware: str, gpus: int, per_node: int | None, stack_name: str, target: Target, top: int,
-    prices: Prices, failures: Failures,
+    prices: Prices, failures: Failures, as_is: bool = False,
 ) -> Plan:  # fmt: skip
-    """`per_node` devices of a machine, or as many as the hardware's file says. Raises ConfigError for names that are
+    """`per_node` devices of a machine, or as many as the hardware's file says. `as_is`: of the config's own layout
+    alone. Raises ConfigError for names that are
     not known, numbers that no layout suits, and models that are too large."""
     config = _with_vocabulary(config)
     device, stack = find_device(hardware), find_stack(stack_name)
@@ -26,8 +29,9 @@ def make_plan(
             f"--gpus {gpus} are no whole number of machines with {per_node} each: use {gpus // per_node * per_node}, "
             "or say --gpus-per-node"
         )
-    found = search(config, device, gpus, per_node, stack, target, top)
-    if target == "cost":
+    own = Choice(plan_layout(config, gpus), config.batch.micro_sequences, config.parallel.recompute) if as_is else None
+    found = search(config, device, gpus, per_node, stack, target, top, own)
+    if target == "cost" and not as_is:
         gpus, found = _cheapest(config, device, gpus, per_node, stack, found, top)
     if not found.options:
         raise ConfigError(too_large(config, device, gpus, per_node, found))
@@ -36,7 +40,7 @@ def make_plan(
         device.price_per_hour if prices.per_gpu_hour is None else prices.per_gpu_hour,
         device.watts if prices.watts is None else prices.watts,
     )
-    better = advice(config, device, gpus, per_node, stack, best) if target == "throughput" else []
+    better = advice(config, device, gpus, per_node, stack, best) if target == "throughput" and not as_is else []
     goodput = best_goodput(best.seconds, gpus, failures)
     return Plan(config, device, hardware, gpus, per_node, stack_name, stack, found, goodput, better, prices)
 

@@ -61,16 +61,15 @@ class Found:
 
 def search(
     config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, target: Target = "throughput",
-    top: int = 10,
+    top: int = 10, only: Choice | None = None,
 ) -> Found:  # fmt: skip
-    """Raises ConfigError where no layout is legal."""
-    choices = list(every_choice(config, gpus, per_node))
+    """`only` this one is judged, and shown whether it fits or not. Raises ConfigError where no layout is legal."""
+    choices = list(every_choice(config, gpus, per_node)) if only is None else [only]
     if not choices:
         raise ConfigError(no_layout(config, gpus, per_node))
     seconds, held, limit = judge(config, device, per_node, choices, stack)
     bytes_held = held.fullest
-    fits = bytes_held <= limit
-    fitting = np.flatnonzero(fits)
+    fitting = np.flatnonzero((bytes_held <= limit) | (only is not None))
     if target == "memory":
         order = fitting[np.lexsort((seconds.total[fitting], bytes_held[fitting]))]
     else:

@@ -160,6 +160,25 @@ class TestCommand:
         assert main(["plan", "gpt3/1.3b", *asked[2:], "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["with_room"] is None, "the first leaves as much"
 
+    def test_judges_the_layout_of_the_config_as_it_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+        asked = ["plan", "gpt3/6.7b", "--gpus", "16", "--hardware", "h100", "batch.ramp=null"]
+        own = [
+            "parallel.tensor=4",
+            "parallel.sequence=true",
+            "parallel.zero=0",
+            "batch.micro_sequences=2",
+            "parallel.recompute=full",
+        ]
+        assert main([*asked, *own, "--as-is", "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        (only,) = told["options"]
+        assert (only["layout"], only["micro_sequences"], only["recompute"]) == ("tp4pp1dp4+sp", 2, "full")
+        assert (told["layouts_judged"], told["advice"]) == (1, [])
+        assert main([*asked, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["options"][0]["step_s"] < only["step_s"]
+        assert main([*asked, "--as-is", "parallel.tensor=1", "parallel.zero=0"]) == 0
+        assert "of a device: it does not fit" in capsys.readouterr().out
+
     def test_takes_hardware_of_ones_own(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         own = tmp_path / "ours.yaml"
         shipped = (FOLDER / "h100.yaml").read_text()
