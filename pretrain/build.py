@@ -67,6 +67,7 @@ def meet(config: RunConfig) -> list[Dataset]:
     """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
     all of them where they were not started alike."""
     datasets = open_datasets(config)
+    device.order_kernels(config.parallel)
     device.join(config.health, statement(config, versions(), datasets))
     return datasets
 

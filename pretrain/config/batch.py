@@ -20,7 +20,12 @@ class Short(Section):
 
 class BatchSize(Section):
     sequences: int = Field(gt=0, description="sequences per global batch (one optimizer step)")
-    micro_sequences: int = Field(1, gt=0, description="sequences per forward pass on one data rank")
+    micro_sequences: int = Field(
+        1,
+        gt=0,
+        description="sequences per forward pass on one data rank; while a ramp's batches are smaller, the most below "
+        "that divide a rank's share",
+    )
     ramp: Ramp | None = Field(None, description="batch-size ramp; absent: full batch from the start")
     short: Short | None = Field(None, description="shorter sequences at first (BERT); absent: all of one length")
 

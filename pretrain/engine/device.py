@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from pretrain.config.health import Health
+from pretrain.config.parallel import Parallel
 from pretrain.errors import ConfigError
 from pretrain.process.agreement import NotMetError, agree
 from pretrain.process.meeting import await_rank_0, check_resolves
@@ -63,6 +64,13 @@ def install() -> torch.device:
         module.torch = _torch_without_cuda()
     _installed = True
     return cpu
+
+
+def order_kernels(parallel: Parallel) -> None:
+    """Before CUDA starts. megatron-core's tensor ranks exchange while they compute, which needs a GPU to begin kernels
+    in the order they are called (`tensor_parallel/layers.py`). DeepSpeed's own streams would wait for each other."""
+    if parallel.tensor > 1 and not parallel.shards_by_deepspeed:
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
 def join(health: Health, said: Mapping[str, object] | None = None) -> None:

@@ -193,17 +193,20 @@ def _check_shared_layers(parallel: Parallel) -> None:
 
 
 def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
-    per_pass = data * batch.micro_sequences
     # The interleaved schedule moves micro-batches in groups of one per stage.
-    group = per_pass * (parallel.pipeline if parallel.virtual > 1 else 1)
-    for sequences in batch_sizes(batch):
-        if sequences % group:
-            stages = f" x {parallel.pipeline} stages (interleaved)" if parallel.virtual > 1 else ""
-            nearest = max(group, round(sequences / group) * group)
-            ramped = " (on the way up batch.ramp)" if batch.ramp is not None else ""
+    group = data * (parallel.pipeline if parallel.virtual > 1 else 1)
+    stages = f" x {parallel.pipeline} stages (interleaved)" if parallel.virtual > 1 else ""
+    *smaller, whole = batch_sizes(batch)  # smaller ones have smaller micro-batches (`ramp.micro_sequences`)
+    asked = [
+        (whole, group * batch.micro_sequences, "", f" x batch.micro_sequences={batch.micro_sequences}"),
+        *((sequences, group, " (on the way up batch.ramp)", "") for sequences in smaller),
+    ]
+    for sequences, divisor, ramped, micro in asked:
+        if sequences % divisor:
+            nearest = max(divisor, round(sequences / divisor) * divisor)
             raise ConfigError(
-                f"a global batch of {sequences} sequences{ramped} does not divide over {data} data ranks x "
-                f"batch.micro_sequences={batch.micro_sequences}{stages}: the nearest that does is {nearest}"
+                f"a global batch of {sequences} sequences{ramped} does not divide over {data} data "
+                f"ranks{micro}{stages}: the nearest that does is {nearest}"
             )
 
 

@@ -21,6 +21,12 @@ def batch_sequences(batch: BatchSize, tokens_seen: int) -> int:
     return sizes[tokens_seen * len(sizes) // batch.ramp.tokens]
 
 
+def micro_sequences(batch: BatchSize, share: int, group: int) -> int:
+    """Sequences of a micro-batch where a data rank has `share` of a batch, and micro-batches come in groups of `group`:
+    `batch.micro_sequences`, or of a smaller batch, on the way up a ramp, the most below that divide it."""
+    return next(many for many in range(batch.micro_sequences, 0, -1) if share % (many * group) == 0)
+
+
 def short_samples(config: RunConfig) -> int:
     """Samples at the beginning of a run that are shorter than the others (`batch.short`)."""
     short = config.batch.short

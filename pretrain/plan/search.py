@@ -115,7 +115,8 @@ def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Choice
         shared = [replace(layout, zero=1)]
         if layout.replicas > 1:
             shared += [replace(layout, zero=stage, zero_engine="deepspeed") for stage in (2, 3)]
-        micros = [size for size in range(1, min(_MOST_MICRO, common // group) + 1) if common // group % size == 0]
+        share = config.batch.sequences // group
+        micros = [size for size in range(1, min(_MOST_MICRO, share) + 1) if share % size == 0]
         for one, recompute, micro in product(shared, RECOMPUTE, micros):
             yield Choice(one, micro, recompute)
 

@@ -10,7 +10,7 @@ import torch
 
 from tests.helpers.breadth import only
 from tests.helpers.ranks import meet_again, run_ranks
-from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
+from tests.helpers.tiny import build_engine, rows, tiny_config, train, whole_state
 
 STEPS = range(5)
 FP32_TOLERANCE = 1e-5  # of the loss; the promise of docs/architecture.md
@@ -113,6 +113,35 @@ def test_untied_head_follows_one_rank_through_a_pipeline() -> None:
     found = run_ranks(2, _run, {"pipeline": 2}, "fp32", False, _model(True))[0]
     _assert_same_run(found, _one_rank("fp32", False, True), FP32_TOLERANCE)
     assert "model/output_layer.weight" in found[1]
+
+
+def _up_a_ramp(parallel: dict[str, Any], micro: int) -> tuple[list[tuple[float, float]], list[int]]:
+    """(mean loss and gradient norm of batches of 6 sequences and of 8, sequences in each micro-batch)"""
+    batch = {"sequences": 8, "micro_sequences": micro}
+    ramp = {"start_sequences": 2, "increment_sequences": 2, "tokens": 10_000}
+    engine = build_engine(tiny_config(parallel=parallel, batch={**batch, "ramp": ramp}))
+    found, sizes, forward = [], [], engine.objective.forward_train
+
+    def counted(model: Any, micro_batch: Any) -> Any:
+        sizes.append(len(micro_batch.tokens_BS))
+        return forward(model, micro_batch)
+
+    engine.objective.forward_train = counted  # type: ignore[method-assign]
+    for step, many in enumerate((6, 8)):
+        own = rows(engine, step)[np.arange(many // engine.data_world)]
+        result = engine.train_step(own, 1e-3, step)  # type: ignore[arg-type]
+        found.append((result.loss_sum / result.token_count, result.grad_norm))
+    return found, sizes
+
+
+def test_on_the_way_up_a_ramp_smaller_micro_batches_are_the_same_run() -> None:
+    found, sizes = run_ranks(1, _up_a_ramp, {}, 4)[0]
+    expected, ones = run_ranks(1, _up_a_ramp, {}, 1)[0]
+    assert (sizes, ones) == ([3, 3, 4, 4], [1] * 14)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    interleaved, groups = run_ranks(2, _up_a_ramp, {"pipeline": 2, "virtual": 2}, 4)[0]
+    assert groups == [3] * 4 + [4] * 4, "two micro-batches or a multiple of that, through two chunks each"
+    np.testing.assert_allclose(interleaved, expected, rtol=1e-5)
 
 
 Placed = tuple[int, dict[str, Any]]

@@ -34,6 +34,7 @@ from pretrain.objectives.tokens import Tokens
 from pretrain.plan.layout import Layout
 from pretrain.plan.parameters import chunks_of
 from pretrain.plan.parts import declared
+from pretrain.plan.ramp import micro_sequences
 from pretrain.random import dropout
 
 
@@ -88,7 +89,9 @@ class MegatronEngine:
         assert self.sharding is not None, "built for evaluation"
         self.sharding.begin(self.keeps_gradients)
         first_row = dropout.key(f"{self.config.run.seed}/{step}") + self.data_rank * len(batch.tokens)
-        micro_batches = self._cutter.cut(batch, self.config.batch.micro_sequences, first_row)
+        group = self.layout.pipeline if self.layout.virtual > 1 else 1
+        micro = micro_sequences(self.config.batch, len(batch.tokens), group)
+        micro_batches = self._cutter.cut(batch, micro, first_row)
         counts = self.sum_over_data(np.array(self.objective.counts(batch))).tolist()
         token_count = int(np.nan_to_num(counts[0]))
         loss = partial(self._train_loss, scales(self.objective.weights, counts))

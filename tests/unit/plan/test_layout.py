@@ -100,6 +100,11 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         4,
         ("20 sequences", "4 data ranks", "batch.micro_sequences=2", "nearest that does is 16"),
     ),
+    "batch of a ramp": (
+        {"batch": {"sequences": 24, "ramp": {"start_sequences": 6, "increment_sequences": 6, "tokens": 100}}},
+        4,
+        ("6 sequences (on the way up batch.ramp)", "4 data ranks", "nearest that does is 8"),
+    ),
     "batch smaller than the ranks": ({"batch": {"sequences": 2}}, 8, ("2 sequences", "nearest that does is 8")),
     "interleaved batch": (
         {"batch": {"sequences": 6}, "parallel": {"pipeline": 4, "virtual": 2}},
@@ -172,6 +177,13 @@ def test_illegal_layout_names_the_rule_and_the_nearest_legal_value(case: str) ->
     sections, world, expected = ILLEGAL[case]
     said = refusal(config(**sections), world)
     assert all(part in said for part in expected), said
+
+
+def test_on_the_way_up_a_ramp_data_ranks_alone_divide_batches() -> None:
+    ramp = {"start_sequences": 4, "increment_sequences": 4, "tokens": 100}
+    plan_layout(config(batch={"sequences": 32, "micro_sequences": 8, "ramp": ramp}), 4)
+    with pytest.raises(ConfigError, match="of 28 sequences does not divide over 4 data ranks x batch"):
+        plan_layout(config(batch={"sequences": 28, "micro_sequences": 8, "ramp": ramp}), 4)
 
 
 def test_the_nearest_batch_that_a_refusal_names_is_legal() -> None:

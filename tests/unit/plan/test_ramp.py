@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.config.batch import BatchSize, Ramp
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.ramp import batch_sequences, batch_sizes, first_batch_at, samples_of, tokens_of
+from pretrain.plan.ramp import batch_sequences, batch_sizes, first_batch_at, micro_sequences, samples_of, tokens_of
 
 RAMP = BatchSize(sequences=64, ramp=Ramp(start_sequences=16, increment_sequences=16, tokens=4000))
 
@@ -14,6 +14,13 @@ RAMP = BatchSize(sequences=64, ramp=Ramp(start_sequences=16, increment_sequences
 def test_sizes_rise_from_the_start_to_the_full_batch() -> None:
     assert batch_sizes(RAMP) == [16, 32, 48, 64]
     assert batch_sizes(BatchSize(sequences=64)) == [64]
+
+
+@pytest.mark.parametrize(
+    ("share", "group", "micro"), [(1, 1, 1), (5, 1, 5), (7, 1, 7), (9, 1, 3), (16, 1, 8), (16, 4, 4), (12, 2, 6)]
+)
+def test_a_smaller_batch_has_the_largest_micro_batches_that_divide_it(share: int, group: int, micro: int) -> None:
+    assert micro_sequences(BatchSize(sequences=64, micro_sequences=8), share, group) == micro
 
 
 @pytest.mark.parametrize(

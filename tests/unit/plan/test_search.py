@@ -176,7 +176,7 @@ class TestCommand:
         assert (told["layouts_judged"], told["advice"]) == (1, [])
         assert main([*asked, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["options"][0]["step_s"] < only["step_s"]
-        assert main([*asked, "--as-is", "parallel.tensor=1", "parallel.zero=0"]) == 0
+        assert main([*asked, "--as-is", "parallel.tensor=1", "parallel.sequence=false", "parallel.zero=0"]) == 0
         assert "of a device: it does not fit" in capsys.readouterr().out
 
     def test_takes_hardware_of_ones_own(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

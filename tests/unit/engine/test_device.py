@@ -1,0 +1,30 @@
+"""What is set for CUDA before it starts."""
+
+import os
+from typing import Any
+
+import pytest
+
+from pretrain.config.parallel import Parallel
+from pretrain.engine.device import order_kernels
+
+
+@pytest.mark.parametrize(
+    ("parallel", "said", "found"),
+    [
+        ({"tensor": 2}, None, "1"),
+        ({"tensor": 2}, "8", "8"),
+        ({}, None, None),
+        ({"tensor": 2, "zero": 3, "zero_engine": "deepspeed"}, None, None),
+    ],
+    ids=["tensor ranks", "told otherwise", "none", "DeepSpeed's"],
+)
+def test_tensor_ranks_have_kernels_in_the_order_they_are_called(
+    parallel: dict[str, Any], said: str | None, found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    monkeypatch.setenv(name, said or "")
+    if said is None:
+        monkeypatch.delenv(name)
+    order_kernels(Parallel(**parallel))
+    assert os.environ.get(name) == found
