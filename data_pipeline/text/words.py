@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from data_pipeline.common.hashing import mix
 
 _SPACE, _NOTHING, _LETTER, _ITSELF = 0, 1, 2, 3
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+AT_ONCE = 2**19
+"""characters; with the line ends between texts fewer than the powers that are kept at hand"""
 _ALONE = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Burmese
@@ -48,7 +50,24 @@ class Words:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Words:
-        """Hand it many short texts at once: a call costs as much as some thousand characters."""
+        """Hand it many short texts at once: a call costs as much as some thousand characters. Long ones are read a part
+        at a time, as what a part needs is many times its size."""
+        if sum(len(text) for text in texts) <= AT_ONCE:
+            return cls._of(texts)
+        found: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]] = []
+        counts = np.zeros(len(texts) + 1, np.int64)
+        for group in _groups(texts):
+            numbers, offsets, parts = zip(*group, strict=True)
+            words = cls._of(parts)
+            each = np.diff(words.firsts)
+            np.add.at(counts, np.array(numbers) + 1, each)
+            offset = np.repeat(np.array(offsets, np.int64), each)
+            found.append((words.hashes, words.begins + offset, words.ends + offset))
+        hashes, begins, ends = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        return cls(hashes, begins, ends, np.cumsum(counts))
+
+    @classmethod
+    def _of(cls, texts: Sequence[str]) -> Words:
         lengths = np.array([len(text) for text in texts], np.int64)
         borders = np.concatenate([[0], np.cumsum(lengths + 1)])  # a newline after each text
         joined = "\n".join([*texts, ""])
@@ -88,6 +107,33 @@ class Words:
         sums = np.zeros(len(self.hashes) + 1, np.uint64)
         np.cumsum(self.hashes * powers[: len(self.hashes)], out=sums[1:])
         return mix((sums[self.firsts[1:]] - sums[self.firsts[:-1]]) * inverses[self.firsts[:-1]])
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[tuple[int, int, str]]]:
+    """(number of the text, character that the part begins with, the part), together about `AT_ONCE` characters each."""
+    group: list[tuple[int, int, str]] = []
+    size = 0
+    for number, text in enumerate(texts):
+        for begin, end in _cuts(text):
+            if group and size + end - begin > AT_ONCE:
+                yield group
+                group, size = [], 0
+            group.append((number, begin, text[begin:end]))
+            size += end - begin
+    yield group
+
+
+def _cuts(text: str) -> Iterator[tuple[int, int]]:
+    """(begin, end) of parts that no word crosses: of `AT_ONCE` characters, or up to the next space beyond them."""
+    begin = 0
+    while len(text) - begin > AT_ONCE:
+        limit = begin + AT_ONCE
+        end = max(text.rfind(space, begin, limit) for space in " \n")
+        if end < 0:
+            end = min((place for space in " \n" if (place := text.find(space, limit)) >= 0), default=len(text) - 1)
+        yield begin, end + 1
+        begin = end + 1
+    yield begin, len(text)
 
 
 def _characters(text: str) -> tuple[NDArray[Any], NDArray[np.uint8], NDArray[np.uint64]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data_pipeline.text import words
 from data_pipeline.text.words import Words
 from tests.helpers.datasets import ODD
 
@@ -49,6 +50,24 @@ def check(texts: list[str]) -> None:
         for (word, _, _), value in zip(expected, words.hashes[first:end].tolist(), strict=True):
             assert seen.setdefault(word, value) == value, word
     assert len(set(seen.values())) == len(seen)
+
+
+def test_long_texts_have_the_words_that_they_have_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(3)
+    texts = [
+        *TEXTS,
+        *(random_text(draw, 400) for _ in range(60)),
+        "x" * 300,
+        "",
+        "long " + "y" * 200 + "\nend",
+        "z " * 99,
+    ]
+    whole = Words.of(texts)
+    for at_once in (1, 7, 64, 250):
+        monkeypatch.setattr(words, "AT_ONCE", at_once)
+        parts = Words.of(texts)
+        for name in ("hashes", "begins", "ends", "firsts"):
+            np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=f"{name}, {at_once}")
 
 
 def test_words_are_those_of_plain_python() -> None:
