@@ -31,6 +31,7 @@ from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
+from tests.multirank.test_output_linear import CASES, assert_like, judged
 from tests.multirank.test_packing import seen
 from tests.unit.attention.test_patterns import oracle
 
@@ -298,3 +299,11 @@ def test_a_gpu_s_products_are_right_and_timed() -> None:
     assert right
     assert flops > 1e12
     assert 0 < seconds < 1
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 1e-2)])
+@pytest.mark.parametrize("case", ["a tied head, a cap, smoothing, drift", "a bias, a question, drift"])
+def test_few_logits_at_a_time_are_worth_what_all_are(case: str, precision: str, tolerance: float) -> None:
+    all_at_once, few = (run_ranks(1, judged, *CASES[case], {}, many, precision)[0] for many in (10**6, 10))
+    assert few.calls > all_at_once.calls
+    assert_like(few, all_at_once, tolerance)

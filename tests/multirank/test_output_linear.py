@@ -44,7 +44,7 @@ class Found:
     """how often logits were judged"""
 
 
-def _found(
+def judged(
     family: str, settings: dict[str, Any], parallel: dict[str, Any], at_once: int, precision: str = "fp32"
 ) -> Found:  # fmt: skip
     calls = 0
@@ -70,7 +70,7 @@ def _found(
     )  # fmt: skip
 
 
-def _assert_like(found: Found, expected: Found, rel: float) -> None:
+def assert_like(found: Found, expected: Found, rel: float) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=rel)
     assert found.terms.keys() == expected.terms.keys()
     for name, (value, count) in found.terms.items():
@@ -86,10 +86,10 @@ def _assert_like(found: Found, expected: Found, rel: float) -> None:
 )
 def test_few_logits_at_a_time_are_worth_what_all_are(case: str, layout: str) -> None:
     family, settings = CASES[case]
-    (expected,) = run_ranks(1, _found, family, settings, {}, 10**6)
+    (expected,) = run_ranks(1, judged, family, settings, {}, 10**6)
     world, parallel = LAYOUTS[layout]
-    few = run_ranks(world, _found, family, settings, parallel, _POSITIONS)
-    _assert_like(few[-1], expected, 1e-5)
+    few = run_ranks(world, judged, family, settings, parallel, _POSITIONS)
+    assert_like(few[-1], expected, 1e-5)
     assert few[-1].calls > 3 * expected.calls / world, "they were judged a few at a time"
 
 
@@ -167,10 +167,10 @@ def test_all_logits_are_never_there() -> None:
 @pytest.mark.parametrize("layout", ["one rank", "tensor 2, sequence", slow("zero 3")])
 def test_in_bf16_too(layout: str) -> None:
     world, parallel = LAYOUTS[layout]
-    expected, few = (run_ranks(world, _found, "bert", {}, parallel, n, "bf16")[0] for n in (10**6, _POSITIONS))
-    _assert_like(few, expected, 1e-3)
+    expected, few = (run_ranks(world, judged, "bert", {}, parallel, n, "bf16")[0] for n in (10**6, _POSITIONS))
+    assert_like(few, expected, 1e-3)
 
 
 def test_fp16_has_all_logits_at_once_when_trained() -> None:
-    (found,) = run_ranks(1, _found, "qwen2", {}, {}, _POSITIONS, "fp16")
+    (found,) = run_ranks(1, judged, "qwen2", {}, {}, _POSITIONS, "fp16")
     assert found.calls == ROWS / 2, "once for each micro-batch"
