@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from launch import attempts, presence
@@ -18,31 +19,31 @@ def cancel(run_dir: Path, now: bool) -> list[str]:
     """Ends all jobs of the run, those that wait at once, those that run after they have saved, unless it is to be
     `now`; or the supervisor on this machine. Returns what was done, in sentences. Raises ConfigError where nothing of
     it is there to end."""
-    directory = run_dir / "launch"
-    if not directory.is_dir():
+    directory = queueing.folder(run_dir)
+    if directory is None:
         raise ConfigError(f"{run_dir} was not started by `pretrain launch`: end its ranks with Ctrl-C or SIGTERM")
     jobs = queueing.queued(directory)
     try:
-        for records in {directory, *(Path(job.records) for job in jobs)}:
+        for records in {directory, *(Path(job.records) for job in jobs), *directory.glob("task-*")}:
             attempts.forbid(records)
     except OSError as error:
         raise unwritable(directory, error) from None
-    done = [sentence for job in jobs if (sentence := _end_job(job, now)) is not None]
+    done = [sentence for job in jobs for sentence in _end_job(job, now)]
     done += _end_here(directory, now)
     if not done:
         raise ConfigError(f"{run_dir}: nothing of it is queued or running, as far as can be seen from here")
     return done
 
 
-def _end_job(job: queueing.Queued, now: bool) -> str | None:
-    state = client.job_facts(job.number).get("JobState", "")
-    if not state.startswith(_OPEN):
-        return None
-    gentle = state.startswith("RUNNING") and not now
-    refused = client.cancel(job.number, "TERM" if gentle else None)
-    if refused is not None:
-        raise ConfigError(f"job {job.number} cannot be cancelled: {refused}")
-    return f"job {job.number} ({job.name}) " + ("saves and ends" if gentle else "is cancelled")
+def _end_job(job: queueing.Queued, now: bool) -> Iterator[str]:
+    for facts in client.task_facts(job.number):
+        state = facts.get("JobState", "")
+        if state.startswith(_OPEN):
+            gentle, name = state.startswith("RUNNING") and not now, client.name_of(facts)
+            refused = client.cancel(name, "TERM" if gentle else None)
+            if refused is not None:
+                raise ConfigError(f"job {name} cannot be cancelled: {refused}")
+            yield f"job {name} ({job.name}) " + ("saves and ends" if gentle else "is cancelled")
 
 
 def _end_here(directory: Path, now: bool) -> list[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from data_pipeline.common.atomic import write_whole
 from pretrain.errors import ConfigError
 
+FILE = "tasks.jsonl"
+"""in the folder of an array's records"""
 _MOST = 10_000
 
 
@@ -49,7 +51,12 @@ def write(path: Path, tasks: list[ArrayTask]) -> None:
 def read(path: Path, number: int) -> ArrayTask:
     """Raises ConfigError where there is none of this number."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8").splitlines()[number])
-        return ArrayTask(tuple(values["command"]), values["run_dir"])
+        return every(path)[number]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"{path} has no task {number} ({error}): submit the array again") from None
+
+
+def every(path: Path) -> list[ArrayTask]:
+    """Those that were written."""
+    found = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [ArrayTask(tuple(values["command"]), values["run_dir"]) for values in found]

@@ -36,13 +36,25 @@ def submit(script: str, dependency: str | None = None, task: str | None = None) 
 def job_facts(job: str) -> dict[str, str]:
     """What `scontrol show job` says of it, by name; empty: Slurm knows it no more. Raises RunError where the controller
     does not answer."""
+    return next(iter(task_facts(job)), {})
+
+
+def task_facts(job: str) -> list[dict[str, str]]:
+    """Likewise, of each task of an array, or of several together that wait; of any other job, its own alone."""
     found = _run("scontrol", ["--oneliner", "show", "job", job])
     if found.returncode != 0:
         if "Invalid job id" in found.stderr:
-            return {}
+            return []
         raise RunError(f"Slurm does not answer: {_said(found)}")
-    line = (found.stdout.splitlines() or [""])[0]
-    return dict(re.findall(r"(\w+)=(\S*)", line))
+    return [dict(re.findall(r"(\w+)=(\S*)", line)) for line in found.stdout.splitlines() if line.strip()]
+
+
+def name_of(facts: Mapping[str, str]) -> str:
+    """What Slurm's commands call the job of these facts, tasks of an array alone: 17, 17_2, 17_[3-5,8]."""
+    if "ArrayTaskId" not in facts:
+        return facts["JobId"]
+    tasks = facts["ArrayTaskId"].partition("%")[0]
+    return f"{facts['ArrayJobId']}_{tasks if tasks.isdecimal() else f'[{tasks}]'}"
 
 
 def requeue(job: str) -> str | None:

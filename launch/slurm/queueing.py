@@ -52,6 +52,14 @@ def write(job: BatchJob) -> None:
         raise unwritable(job.path, error) from None
 
 
+def folder(path: Path) -> Path | None:
+    """Where records are: of a run that was launched, in it; of an array or a build, the folder itself."""
+    own = path / "launch"
+    if (path / _RECORD).exists() and not (own / _RECORD).exists():
+        return path
+    return own if own.is_dir() else None
+
+
 def queued(directory: Path) -> list[Queued]:
     """Those that were submitted from a job's directory, oldest first."""
     names = list(Queued.__dataclass_fields__)

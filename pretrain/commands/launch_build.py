@@ -85,7 +85,7 @@ def _job(options: argparse.Namespace, argv: list[str]) -> tuple[BatchJob, Callab
         case "processes":
             return alone, lambda: None
         case "folder":
-            file = directory / "tasks.jsonl"
+            file = directory / tasks.FILE
             equal = [tasks.ArrayTask(words, None)] * options.nodes
             array = replace(alone, command=(), tasks=(file, options.nodes, options.nodes))
             return array, partial(tasks.write, file, equal)

@@ -2,10 +2,13 @@
 
 import json
 import subprocess
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
+from launch.array_status import TaskStatus, array_status
 from launch.cancel import cancel
+from launch.slurm import queueing
 from launch.status import Status, status
 from pretrain.commands.arguments import Parser, count
 from pretrain.commands.printing import show
@@ -22,7 +25,9 @@ _WHAT = {
 def main(verb: str, argv: list[str]) -> int:
     """One of the three."""
     parser = Parser(f"launch {verb}", _WHAT[verb], ("runs/book",))
-    parser.add_argument("run", type=Path, help="the run's directory (run.dir)")
+    parser.add_argument(
+        "run", type=Path, help="the run's directory (run.dir); of an array or a build, that of its records"
+    )
     match verb:
         case "status":
             parser.add_argument("--json", action="store_true", help="print JSON")
@@ -34,8 +39,12 @@ def main(verb: str, argv: list[str]) -> int:
     options = parser.parse(argv)
     match verb:
         case "status":
-            found = status(options.run)
-            show([json.dumps(asdict(found), indent=1)] if options.json else _lines(options.run, found))
+            commands = array_status(options.run)
+            found = commands if commands is not None else status(options.run)
+            if options.json:
+                show([json.dumps([asdict(x) for x in found] if isinstance(found, list) else asdict(found), indent=1)])
+            else:
+                show(_array_lines(options.run, found) if isinstance(found, list) else _lines(options.run, found))
         case "logs":
             return _print_log(options.run, options.lines, options.follow)
         case _:
@@ -60,8 +69,17 @@ def _lines(run: Path, found: Status) -> list[str]:
     return [*lines, *(f"  job {job}" for job in found.jobs)]
 
 
+def _array_lines(directory: Path, found: list[TaskStatus]) -> list[str]:
+    counts = Counter(task.state for task in found)
+    lines = [f"{directory}: {len(found)} commands: {', '.join(f'{n} {state}' for state, n in counts.items())}"]
+    for task in found:
+        facts = [task.state, *([f"on {task.where}"] if task.where else []), *([task.then] if task.then else [])]
+        lines.append(f"  {task.number}  {', '.join(facts)}: {task.command}")
+    return lines
+
+
 def _print_log(run: Path, lines: int, follow: bool) -> int:
-    logs = sorted((run / "launch" / "logs").glob("*.out"), key=lambda path: path.stat().st_mtime)
+    logs = sorted(((queueing.folder(run) or run) / "logs").glob("*.out"), key=lambda path: path.stat().st_mtime)
     if not logs:
         raise ConfigError(f"{run} has no log: its job has not begun, or it was not started by `pretrain launch slurm`")
     asked = [f"--lines={lines}", *(["--follow=name"] if follow else [])]

@@ -39,9 +39,8 @@ def main(argv: list[str]) -> int:
     directory = jobs[0].directory
     for queued in queueing.chain(jobs, options.dependency):
         show([f"job {queued.number}: {queued.name}, log {queued.log}"])
-    if options.tasks is None:
-        run = shlex.quote(str(directory.parent))
-        show([f"follow it: pretrain launch status {run}", f"           pretrain launch logs {run} --follow"])
+    where = shlex.quote(str(directory.parent if options.tasks is None else directory))
+    show([f"follow it: pretrain launch status {where}", f"           pretrain launch logs {where} --follow"])
     return 0
 
 
@@ -178,7 +177,7 @@ def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[li
             f"{options.tasks}: commands that ranks run together ({', '.join(_JOIN)}) and others don't mix"
         )
     directory = options.directory.absolute()
-    file = directory / "tasks.jsonl"
+    file = directory / tasks.FILE
     job = BatchJob(
         name=directory.name,
         what=f"The {len(found)} commands of {options.tasks}. Written by: pretrain launch slurm {shlex.join(argv)}",

@@ -13,7 +13,7 @@ from pretrain.observe.metrics import read_events, read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command, disks
 from tests.helpers.launched import Launched, assert_same, fail_node, kill, launch, pretrain, python_that
-from tests.helpers.slurm import Slurm
+from tests.helpers.slurm import OVER, Slurm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 STEPS = 160
@@ -302,3 +302,25 @@ def test_an_array_runs_so_many_at_once(cluster: Slurm, config: Path, tmp_path: P
     assert most == 2
     assert [[json.loads(line)["ending"] for line in path.read_text().splitlines()] for path in ended] == [["done"]] * 4
     assert len(list(tmp_path.glob("run-*/checkpoints/step-00000005"))) == 4
+
+
+def test_an_array_that_is_cancelled_saves_what_runs_and_begins_nothing(
+    cluster: Slurm, config: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "array"
+    lines = [f"train {config} train.steps=100000 run.dir={tmp_path}/run-{n}" for n in range(3)]
+    (tmp_path / "ladder").write_text("\n".join(lines))
+    (job,) = launch(
+        cluster, "--tasks", str(tmp_path / "ladder"), "--at-once", "1", "--directory", str(folder), "--nodes", "1"
+    )
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "run-0" / "metrics.jsonl").exists():
+        assert time.monotonic() < deadline, pretrain(cluster, "launch", "logs", folder).stdout
+        time.sleep(0.5)
+    assert "1 running, 2 waiting" in pretrain(cluster, "launch", "status", folder).stdout
+    assert "saves and ends" in pretrain(cluster, "launch", "cancel", folder).stdout
+    while any(cluster.state_of_task(job, task) not in OVER for task in range(3)):
+        assert time.monotonic() < deadline, pretrain(cluster, "launch", "status", folder).stdout
+        time.sleep(0.5)
+    assert list(tmp_path.glob("run-0/checkpoints/step-*")), "it has saved"
+    assert not list(tmp_path.glob("run-[12]")), "the others have not begun"

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from launch import attempts, presence
+from launch import attempts, presence, tasks
 from launch.attempts import Attempt
 from launch.cancel import cancel
 from launch.status import status
+from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.errors import ConfigError
 from tests.helpers.tiny import tiny_config
@@ -125,6 +126,40 @@ def test_a_running_job_is_asked_to_save_and_a_waiting_one_ends(run: Path, monkey
     assert calls.read_text().splitlines()[-1] == "scancel 17"
     slurm(run, monkeypatch, "JobId=17 JobState=PENDING")
     assert cancel(run, now=False) == ["job 17 (big) is cancelled"]
+
+
+@pytest.fixture
+def array(run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Records of an array of 5 commands: one has ended, one runs, two wait, and of one nothing is known."""
+    slurm(
+        run,
+        monkeypatch,
+        "JobId=18 ArrayJobId=17 ArrayTaskId=1 JobState=RUNNING NodeList=n0\n"
+        "JobId=17 ArrayJobId=17 ArrayTaskId=2-3%2 JobState=PENDING NodeList=(null)\n"
+        "JobId=19 ArrayJobId=17 ArrayTaskId=0 JobState=COMPLETED NodeList=n1",
+    )
+    folder = run / "launch"
+    tasks.write(folder / tasks.FILE, [tasks.ArrayTask(("train", "a b", f"run.seed={n}"), None) for n in range(5)])
+    time = "2026-01-01T00:00:00.000+00:00"
+    attempts.append(folder / "task-0", Attempt(time, time, 0), "done")
+    (folder / "task-1").mkdir()
+    return folder.rename(run.parent / "array")
+
+
+def test_an_array_says_how_each_command_stands(array: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "status", str(array)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{array}: 5 commands: 1 done, 1 running, 2 waiting, 1 unknown"
+    assert said[1:3] == ["  0  done, done: train 'a b' run.seed=0", "  1  running, on n0: train 'a b' run.seed=1"]
+    assert said[4].startswith("  3  waiting: ")
+
+
+def test_an_array_is_cancelled_task_by_task(array: Path) -> None:
+    said = cancel(array, now=False)
+    assert said == ["job 17_1 (big) saves and ends", "job 17_[2-3] (big) is cancelled"]
+    asked = [line for line in (array.parent / "calls").read_text().splitlines() if line.startswith("scancel")]
+    assert asked == ["scancel --batch --signal=TERM 17_1", "scancel 17_[2-3]"]
+    assert attempts.is_forbidden(array / "task-1"), "what runs is not to be queued again"
 
 
 def test_what_has_ended_can_not_be_cancelled(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
