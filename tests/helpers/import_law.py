@@ -83,7 +83,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "policy",
         "supervisor",
         "here slurm",
-        "status cancel",
+        "status array_status cancel",
     ),
     "launch.slurm": ("site client ray_step", "script place", "queueing supervise"),
 }
