@@ -36,7 +36,7 @@ _GAP = (3, 80)
 """steps, until the next fault"""
 _EARLY, _EARLY_S = 0.25, 10.0
 """share of faults that come before the run has got over the last one, and how soon after it"""
-_PATIENCE_S = 420.0
+_PATIENCE_S = 900.0
 
 
 _NO_START = "the supervisor is stopped (SIGSTOP)"
