@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from pretrain.config.attention import Dense
+from pretrain.config.attention import Banded, Dense
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.declaration import Declared
@@ -20,6 +20,8 @@ from pretrain.plan.parts import declared
 from pretrain.plan.split import chunk_layers
 
 RECOMPUTE = ("none", "selective", "full")
+_TOGETHER = 128
+"""queries of a band that share a window, at least"""
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,17 @@ class Configured:
             gradient_state_bytes=same(0),
             optimizer_bytes=same(0),
             inner_widths=same(4 if model.gated else 1 if model.activation == "relu" else 2),
-            logit_bytes=same(4 if bytes_of == 4 else 8),
+            logit_bytes=same((4 if bytes_of == 4 else 8) + (bytes_of if model.logit_cap is not None else 0)),
             logit_ranks=tensor,
             logit_positions=np.array([self._logit_positions(layout.tensor) for layout in layouts]),
             rotary=same(model.positions.name == "rotary"),
-            banded=same(self._hidden_share()),
+            windows=same(self._windows()),
+            score_biases=same(model.positions.name in ("relative", "alibi")),
+            head_norms=same(model.query_key_norm),
+            norms=same(4 if model.norm == "sandwich" else 2),
+            norm_bytes=same(self._norm_bytes(bytes_of)),
+            first_norms=same(model.embedding_norm + (model.is_encoder_decoder and model.norm != "post")),
+            head_tensors=same(4 if model.capabilities.masked_head else 2),
             dropout=same(model.dropout > 0),
             attention_dropout=same(model.attention_dropout > 0 or model.writes_scores),
             gradient_bytes=same(4),
@@ -240,10 +248,30 @@ class Configured:
             inf if self.config.precision == "fp16" else positions_at_once(self.config.model.padded_vocabulary // tensor)
         )
 
-    def _hidden_share(self) -> float:
-        """Share of layers whose pattern is not the dense one."""
+    def _norm_bytes(self, width: float) -> float:
+        """See `Work.norm_bytes`. torch has no kernel for RMS norms on a CPU; those of Gemma are computed in fp32."""
+        kind = self.config.model.norm_type
+        in_fp32 = 4.0 if kind == "rms_zero_centered" and width < 4 else 0.0
+        written_out = self.device.generation == "cpu" and kind != "layer"
+        return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
+
+    def _windows(self) -> float:
+        """See `Work.windows`. On a CPU a kernel goes through them and keeps none (`attention/patterns/merged.py`)."""
         patterns = [self.config.model.attention.of_layer(layer) for layer in range(max(self.config.model.stacks))]
-        return float(np.mean([not isinstance(pattern, Dense) for pattern in patterns]))
+        if self.device.generation == "cpu":
+            return 0.0
+        return float(np.mean([copies(pattern) for pattern in patterns]))
+
+
+def copies(pattern: object) -> float:
+    """Of each key, in how many windows it is kept besides its own: neighbouring queries share one
+    (`attention/patterns/parts.py`). Patterns of several parts are taken to keep it in one."""
+    if isinstance(pattern, Dense):
+        return 0.0
+    if not isinstance(pattern, Banded):
+        return 1.0
+    before = pattern.reach - 1
+    return before / max(_TOGETHER, before // 4)
 
 
 def in_flight(pipeline: Array, virtual: Array, micro_batches: Array, position: Array) -> Array:

@@ -55,7 +55,8 @@ def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
     last = work.predicts * loss_bytes(work)[:, None]
     working = np.maximum(again, last)
     dropped = _hidden(work, work.stacks[0].length) * work.dropout / work.width  # a byte for each element
-    first = work.embeds * dropped[:, None] * work.in_flight
+    normed = _hidden(work, work.stacks[0].length) * work.first_norms * (1 + work.norm_bytes / work.width)
+    first = work.embeds * (dropped + normed)[:, None] * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered = np.where((work.zero == 3)[:, None], 2 * work.width[:, None] * (work.parameters - shared) / layers, 0.0)
@@ -70,20 +71,18 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
     """[n] of one layer and micro-batch, nothing recomputed but what selective recomputation does again."""
     positions = work.micro * stack.length / work.context
     inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
-    # Inputs and outputs of both norms; under sequence parallelism gathered anew for the backward pass.
-    outside = 4 * work.hidden / work.slices
-    # A norm in several operations keeps its input and its quotient in fp32, and half of that once more.
-    outside = outside + np.where(work.fused_norms > 0, 0.0, 2 * 10 / work.width) * work.hidden / work.slices
+    # Inputs of norms, and outputs that something is made of; under sequence parallelism gathered anew for the backward
+    # pass.
+    crossing = np.where(stack.memory_length > 0, 1.0, 0.0)
+    norm_copies = work.norm_bytes / work.width
+    outside = (2 + work.norms + 2 * crossing + (work.norms + crossing) * norm_copies) * work.hidden / work.slices
     grouped = work.kv_heads < work.heads
     queries_keys_values = np.where(grouped, 3 * inner, inner + 2 * keys)  # each key's queries get a copy of it
     rotated = np.where(grouped, 0.0, 2 * inner) * work.rotary  # besides the ones that were turned
     through = work.context > 1  # exchanged for others, which are kept alone; so is what attention made of them
     attention = queries_keys_values + np.where(through, inner, rotated) + inner
-    # What a window needs: each chunk of keys with the one before it, for values too.
-    banded = work.recompute == 0
-    attention = attention + np.where(banded, work.banded * 2 * inner, 0.0)
-    crossing = np.where(stack.memory_length > 0, 1.0, 0.0)
-    outside = outside + crossing * 2 * work.hidden / work.slices
+    attention = attention + work.head_norms * (inner + 2 * keys + (inner + keys) * norm_copies)
+    attention = attention + np.where(work.recompute == 0, work.windows * 2 * inner, 0.0)
     attention = attention + crossing * (2 * inner + 2 * keys * stack.memory_length / stack.length)
     feed_forward = work.inner_widths * work.ffn
     saved = positions * work.width * (outside + (attention + feed_forward) / work.tensor)
@@ -99,17 +98,21 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
     per_score = np.where(
         written, scores, np.where(work.attention_dropout > 0, dropped + heads * work.head_dim * work.width, rows)
     )
-    return saved + angles + masks + np.where(work.recompute == 1, 0.0, per_score) + 16 * positions / work.slices
+    per_score = per_score + work.score_biases * heads * stack.length * work.width
+    scored = np.where(work.recompute == 1, 0.0, per_score)
+    found: Array = saved + angles + masks + scored + 16 * positions / work.slices
+    return found
 
 
 def loss_bytes(work: Work) -> Array:
-    """[n] of one micro-batch: the last norm, and the probabilities of all words in fp32, which take the place of fp32
-    logits; half-precision logits and their gradients are beside them. Of some positions at a time, if not all: then
-    the gradient of what makes them is there too, in fp32, and that of all their hidden states."""
+    """[n] of one micro-batch: what lies between the last layer and logits, and the probabilities of all words in fp32,
+    which take the place of fp32 logits; half-precision logits and their gradients are beside them. Of some positions at
+    a time, if not all: then the gradient of what makes them is there too, in fp32, and that of all their hidden
+    states."""
     positions, words = work.micro * work.labels / work.context, work.vocabulary / work.logit_ranks
     logits = work.logit_bytes * np.minimum(positions, work.logit_positions) * words
     sums = 4 * words * work.word_width + positions * work.word_width * work.width
-    norm = 2 * positions * work.hidden * work.width / work.slices
+    norm = positions * work.hidden * (work.head_tensors * work.width + work.norm_bytes) / work.slices
     return norm + logits + np.where(positions > work.logit_positions, sums, 0.0)
 
 

@@ -115,7 +115,13 @@ def _rows(lines: list[dict[str, str]]) -> Rows:
         logit_ranks=np.where(stack == "aleph-alpha", 1.0, tensor),
         logit_positions=none + np.inf,
         rotary=gated,
-        banded=none,
+        windows=none,
+        score_biases=none,
+        head_norms=none,
+        norms=none + 2,
+        first_norms=none,
+        head_tensors=none + 2,
+        norm_bytes=np.array([0.0 if _fuses_norms(line) else _UNFUSED for line in lines]),
         dropout=none,
         attention_dropout=none,
         gradient_bytes=np.where(zero > 1, 2.0, 4.0),
@@ -157,6 +163,10 @@ def _state(line: dict[str, str]) -> tuple[float, float, float]:
     layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, zero, engine, context)
     state = state_bytes(1.0, layout, "bf16")
     return state.weights, _GRADIENT_BYTES.get(line["stack"], state.gradients), state.optimizer
+
+
+_UNFUSED = 10.0
+"""bytes of each element that a norm in several operations keeps: input and quotient in fp32, and half of that"""
 
 
 def _fuses_norms(line: dict[str, str]) -> bool:

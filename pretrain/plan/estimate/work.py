@@ -83,8 +83,20 @@ class Work:
     logit_positions: Array
     """of which a rank has logits at a time; the gradient of what makes them is summed up meanwhile, if not all"""
     rotary: Array
-    banded: Array
-    """share of the layers in which a query does not see all that comes before"""
+    windows: Array
+    """copies of keys and values that attention keeps of them, on average over layers"""
+    score_biases: Array
+    """1 where biases by distance are kept for every score of a layer, 1 / micro where rows share them"""
+    head_norms: Array
+    """1 where queries and keys are normalized"""
+    norms: Array
+    """of a layer, but for a cross-attention's"""
+    norm_bytes: Array
+    """that a norm keeps of each element besides its input"""
+    first_norms: Array
+    """of embeddings and at an encoder's end"""
+    head_tensors: Array
+    """of the width of hidden states, between the last layer and logits"""
     dropout: Array
     attention_dropout: Array
     gradient_bytes: Array

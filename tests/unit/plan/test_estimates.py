@@ -5,12 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
+from pretrain.attention.patterns.merged import apart
+from pretrain.attention.patterns.registry import parts_of
+from pretrain.config.attention import Banded
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import device_names, find_device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.configured import Choice, Configured, copies
 from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
@@ -18,6 +23,7 @@ from pretrain.plan.layout import Layout
 from pretrain.plan.layout_names import parse
 from pretrain.plan.memory import largest_state
 from pretrain.plan.parameters import rank_parameters
+from tests.helpers.saved import counted
 from tests.unit.plan.configs import config
 
 H100 = find_device("h100")
@@ -81,6 +87,16 @@ def test_activations_of_a_dense_layer_are_sixteen_times_its_input() -> None:
     # norms see whole hidden states without sequence parallelism
     assert held(run, "tp8").activations[0, 0] == pytest.approx((4 + 12 / 8) * 24 * one, rel=0.01)
     assert held(run, "tp8+sp").activations[0, 0] == pytest.approx(16 / 8 * 24 * one, rel=0.01)
+
+
+@pytest.mark.parametrize("window", [64, 256])
+def test_windows_of_a_band_are_counted_as_attention_elsewhere_than_on_a_cpu_keeps_them(window: int) -> None:
+    pattern, length, heads, width = Banded(window=window), 2048, 8, 64
+    q, k, v = (torch.randn(length, heads, width, requires_grad=True) for _ in range(3))
+    with counted([q, k, v]) as saved:
+        _out = apart(q, k, v, parts_of(pattern, length, True), 1.0, F.scaled_dot_product_attention)
+        of_one = saved.now / q.untyped_storage().nbytes()
+    assert of_one == pytest.approx(4 + 2 * copies(pattern), rel=0.05), "queries, keys, values and what is made of them"
 
 
 def test_logits_are_held_a_gibibyte_at_a_time_but_in_fp16() -> None:
