@@ -18,7 +18,7 @@ class TaskStatus:
     number: int
     command: str
     state: str
-    """one of waiting, running, done, stopped, failed, unknown; or Slurm's own word"""
+    """one of waiting, running, done, stopped, failed, cancelled, unknown; or Slurm's own word"""
     where: str | None
     """nodes it runs on"""
     then: str | None
@@ -31,10 +31,11 @@ def array_status(directory: Path) -> list[TaskStatus] | None:
     if not file.is_file():
         return None
     said, found = _of_slurm(directory), []
+    unbegun = "cancelled" if attempts.is_forbidden(directory) else "unknown"
     for number, task in enumerate(tasks.every(file)):
         own = directory / f"task-{number}"
         history, then = attempts.read(own), tail(own / "attempts.jsonl")
-        ending = history[-1].ending if history else "unknown"
+        ending = history[-1].ending if history else unbegun
         state = "failed" if ending == "config" else str(ending)
         facts = said.get(number, {})
         match facts.get("JobState"):

@@ -154,12 +154,14 @@ def test_an_array_says_how_each_command_stands(array: Path, capsys: pytest.Captu
     assert said[4].startswith("  3  waiting: ")
 
 
-def test_an_array_is_cancelled_task_by_task(array: Path) -> None:
+def test_an_array_is_cancelled_task_by_task(array: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = cancel(array, now=False)
     assert said == ["job 17_1 (big) saves and ends", "job 17_[2-3] (big) is cancelled"]
     asked = [line for line in (array.parent / "calls").read_text().splitlines() if line.startswith("scancel")]
     assert asked == ["scancel --batch --signal=TERM 17_1", "scancel 17_[2-3]"]
     assert attempts.is_forbidden(array / "task-1"), "what runs is not to be queued again"
+    assert main(["launch", "status", str(array)]) == 0
+    assert "1 done, 1 running, 2 waiting, 1 cancelled" in capsys.readouterr().out, "Slurm's word is newer"
 
 
 def test_what_has_ended_can_not_be_cancelled(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
