@@ -78,6 +78,7 @@ def described(machine: Machine) -> Device:
     for ranks, one in machine.at_once.items():
         given = _GIVEN | {"overhead_gib": machine.rank_bytes / 2**30, "message_s": one.message_s / 2}
         given["link_share"] = one.link_bytes_per_s / link if one.link_bytes_per_s else 1.0
+        given["bubble_share"] = float(ranks <= machine.cores)  # with more, a core is never without work
         found = _fitted(machine.configs, one.seconds, bare, given)
         measured[ranks] = {name: float(f"{value:.4g}") for name, value in (given | found).items()}
     return bare.model_copy(update={"measured": measured})

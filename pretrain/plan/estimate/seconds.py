@@ -85,7 +85,7 @@ def step_seconds(work: Work, c: Constants, factor: Array | float = 1.0) -> StepS
         "tensor": micro_batches * of(tensor),
         "context": micro_batches * of(context),
         "pipeline": micro_batches * of(sent),
-        "bubble": passing / work.virtual,
+        "bubble": c.bubble_share * passing / work.virtual,
         "replicas": unhidden + micro_batches * of(gathered),
         "update": update,
     }

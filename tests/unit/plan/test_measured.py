@@ -51,6 +51,17 @@ def test_steps_that_were_not_timed_are_as_long_as_on_the_machine(device: Device,
         assert found == pytest.approx(slower * _seconds(run, device, true), rel=0.05), ranks
 
 
+def test_ranks_of_a_pipeline_that_share_cores_gain_what_others_wait(device: Device) -> None:
+    run = config(batch={"sequences": 8}, parallel={"pipeline": 2})
+    shared = described(replace(MACHINE, cores=1, at_once={1: AtOnce([1.0] * len(MACHINE.configs), 0.0, 0.0)} | {
+        2: AtOnce([2.0] * len(MACHINE.configs), 2e-4, 5e8)
+    }))  # fmt: skip
+    for machine, waits in ((device, True), (shared, False)):
+        choice = Choice(plan_layout(run, 2), run.batch.micro_sequences, "none")
+        work = Configured(run, machine, 2).work([choice])
+        assert (step_seconds(work, constants_on(machine, 2)).bubble[0] > 0) == waits
+
+
 def test_what_ranks_take_from_each_other_holds_for_as_many_ranks(device: Device, tmp_path: Path) -> None:
     assert sorted(device.measured) == [1, 2]
     assert device.measured_at(1)["message_s"] == 0
