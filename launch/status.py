@@ -48,13 +48,16 @@ class Status:
 
 def status(run_dir: Path) -> Status:
     """Raises ConfigError where no run is."""
-    directory = run_dir / "launch"
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such run")
+    directory = queueing.folder(run_dir) or run_dir / "launch"
     history, steps = attempts.read(directory), run_files.metrics(run_dir)
     beat, found = heartbeat.read(run_dir), run_files.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
     jobs, state, why = _of_queue(directory)
+    if state is None and directory == run_dir and history:  # a build's, which writes no events
+        ending = history[-1].ending
+        state, why = ("finished" if ending == "done" else "failed" if ending == "config" else ending), None
     if state is None:
         state, why = ("running", None) if presence.here(directory) is not None else _of_files(run_dir, beat)
     total = _total_steps(run_dir)

@@ -58,8 +58,9 @@ def _lines(run: Path, found: Status) -> list[str]:
     facts += [f"loss {found.loss:.4f}"] if found.loss is not None else []
     facts += [f"{found.tokens_per_second:,.0f} tokens/s"] if found.tokens_per_second is not None else []
     facts += [f"{duration(found.left_s)} left"] if found.left_s is not None else []
-    lines.append(f"  {', '.join(facts)}")
-    lines.append("  checkpoint: " + ("none yet" if found.saved is None else f"step {found.saved:,}"))
+    if found.step or found.steps:  # a build has none
+        lines.append(f"  {', '.join(facts)}")
+        lines.append("  checkpoint: " + ("none yet" if found.saved is None else f"step {found.saved:,}"))
     if found.heard_s is not None:
         lines.append(f"  last heard of {duration(found.heard_s)} ago: {found.doing}")
     if found.starts:

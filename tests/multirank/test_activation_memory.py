@@ -126,6 +126,9 @@ def test_whatever_the_family_and_its_attention(recompute: str) -> None:
     kinds = {
         name: family_config(name, model=model, batch=batch, parallel=parallel) for name, model in FAMILY_MODELS.items()
     }
+    kinds["bloom, two rows"] = family_config(
+        "bloom", model=FAMILY_MODELS["bloom"], batch=batch | {"micro_sequences": 2}, parallel=parallel
+    )
     kinds["banded"] = tiny_config(model={"layers": 8, **_WINDOWS}, batch=batch, parallel=parallel)
     _agree(kinds, 1)
 

@@ -134,6 +134,7 @@ class Configured:
         return replace(
             base,
             micro=micro,
+            score_biases=base.score_biases / (micro if config.model.positions.name == "alibi" else 1.0),
             zero=zero,
             deepspeed=deepspeed,
             recompute=np.array([float(RECOMPUTE.index(choice.recompute)) for choice in choices]),

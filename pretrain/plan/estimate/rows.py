@@ -24,6 +24,8 @@ _GRADIENT_BYTES = {
     "megatron-deepspeed-bf16": 8.0,
     "nanotron": 6.0,
 }
+_UNFUSED = 10.0
+"""bytes of each element that a norm in several operations keeps: input and quotient in fp32, and half of that"""
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,6 @@ def _state(line: dict[str, str]) -> tuple[float, float, float]:
     layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, zero, engine, context)
     state = state_bytes(1.0, layout, "bf16")
     return state.weights, _GRADIENT_BYTES.get(line["stack"], state.gradients), state.optimizer
-
-
-_UNFUSED = 10.0
-"""bytes of each element that a norm in several operations keeps: input and quotient in fp32, and half of that"""
 
 
 def _fuses_norms(line: dict[str, str]) -> bool:

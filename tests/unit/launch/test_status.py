@@ -154,6 +154,22 @@ def test_an_array_says_how_each_command_stands(array: Path, capsys: pytest.Captu
     assert said[4].startswith("  3  waiting: ")
 
 
+def test_a_build_in_one_job_says_how_it_stands(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = slurm(run, monkeypatch, "JobId=17 JobState=RUNNING NodeList=n0")
+    folder = (run / "launch").rename(run.parent / "built.launch")
+    assert main(["launch", "status", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{folder}: running", "  job 17 (big): RUNNING on n0"]
+    assert cancel(folder, now=False) == ["job 17 (big) saves and ends"]
+    assert calls.read_text().splitlines()[-1] == "scancel --batch --signal=TERM 17"
+    (run.parent / "bin" / "scontrol").write_text("#!/bin/sh")  # Slurm knows it no more
+    time = "2026-01-01T00:00:00.000+00:00"
+    attempts.append(folder, Attempt(time, time, 0), "done")
+    assert main(["launch", "status", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{folder}: finished"
+
+
 def test_an_array_is_cancelled_task_by_task(array: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = cancel(array, now=False)
     assert said == ["job 17_1 (big) saves and ends", "job 17_[2-3] (big) is cancelled"]
