@@ -112,14 +112,12 @@ class DistanceTables(nn.Module):
 
 
 def table_of(
-    stream_PBH: Tensor, stream: Stream, part: Literal["encoder", "decoder"], model: Model, tensor_ranks: int
-) -> Tensor | None:  # fmt: skip
+    tables_PBH: Tensor, part: Literal["encoder", "decoder"], model: Model, tensor_ranks: int
+) -> Tensor:  # fmt: skip
     """[buckets, heads] of a stack, from the stream's tables."""
-    if "tables" not in stream:
-        return None
     count = table_values(model, tensor_ranks)
     first = count if part == "decoder" and model.has_encoder else 0
-    flat = stream.part(stream_PBH, "tables")[:, 0].reshape(-1)
+    flat = tables_PBH[:, 0].reshape(-1)
     return flat[first : first + count].view(model.relative_buckets, -1)
 
 

@@ -24,7 +24,7 @@ from pretrain.config.model import Model
 from pretrain.models.blocks import HiddenDropout, layer_parts
 from pretrain.models.embeddings import table_of
 from pretrain.models.megatron_config import MegatronConfig
-from pretrain.models.stream import Stream
+from pretrain.models.stream import Part, Stream
 
 Final = Callable[[MegatronConfig], nn.Module]
 """makes what follows the last layer of a pre-norm stack"""
@@ -80,24 +80,32 @@ class Layer(TransformerLayer):
         last = self.layer_number in (encoder_layers, encoder_layers + decoder_layers)
         self.final = final(config) if last and model.norm_first else None
 
-    def forward(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor:
-        """The stream, after this layer's work on its part."""
+    def forward(self, x_PBH: Tensor, *others: Tensor, inputs: LayerInputs) -> Tensor:
+        """Its part of the stream, after this layer's work; `others` are what `others_of` chooses."""
+        given = list(others)
+        memory: Tensor | Pair | None = None
+        if self.reads_memory:
+            memory = given.pop(0) if inputs.cache is None else self._remembered(inputs.cache)
         own, cache = inputs.own[self.part], inputs.cache if self.part == "decoder" else None
         x, _ = super().forward(
-            inputs.stream.part(stream_PBH, self.part),
+            x_PBH,
             attention_mask=own if cache is None else replace(own, cache=cache[self.layer_number]),
-            context=self._memory(stream_PBH, inputs) if self.reads_memory else None,
+            context=memory,
             context_mask=inputs.memory,
-            attention_bias=table_of(stream_PBH, inputs.stream, self.part, self.model, self.tp_group.size()),
+            attention_bias=table_of(given[0], self.part, self.model, self.tp_group.size()) if given else None,
         )
         if self.final is not None:
             x = self.final(x)
-        return inputs.stream.replaced(stream_PBH, self.part, x)
+        out: Tensor = x
+        return out
 
-    def _memory(self, stream_PBH: Tensor, inputs: LayerInputs) -> Tensor | Pair:
-        if inputs.cache is None:
-            return inputs.stream.part(stream_PBH, "encoder")
-        memory = inputs.cache[self.layer_number].memory
+    def others_of(self, parts: Mapping[Part, Tensor]) -> list[Tensor]:
+        """The parts of the stream that it reads besides its own."""
+        names: list[Part] = ["encoder", "tables"] if self.reads_memory else ["tables"]
+        return [parts[name] for name in names if name in parts]
+
+    def _remembered(self, cache: KeyValueCache) -> Pair:
+        memory = cache[self.layer_number].memory
         assert memory is not None, "decoding begins with the encoder's work"
         return memory
 
@@ -133,14 +141,16 @@ class Layers(nn.Module):
         """The stream, after this chunk's layers."""
         # megatron-core's schedules free what is sent, which a view would keep.
         stream: Tensor = make_viewless_tensor(inp=stream_PBH, requires_grad=True, keep_graph=True)
+        parts = inputs.stream.apart(stream)
         for layer in self._layers():
-            if layer.part not in inputs.stream:
+            if layer.part not in parts:
                 continue
+            given = parts[layer.part], *layer.others_of(parts)
             if self.recomputes and self.training:
-                stream = tensor_parallel.checkpoint(partial(layer.__call__, inputs=inputs), False, stream)
+                parts[layer.part] = tensor_parallel.checkpoint(partial(layer.__call__, inputs=inputs), False, *given)
             else:
-                stream = layer(stream, inputs)
-        return stream
+                parts[layer.part] = layer(*given, inputs=inputs)
+        return inputs.stream.joined(parts)
 
     def remember(self, memory_SBH: Tensor, cache: KeyValueCache) -> None:
         """Computes the keys and values of what decoder layers read of the encoder, once for all that follows."""

@@ -1,6 +1,6 @@
-"""The stream: the one tensor [P, B, H] that travels from layer to layer, and so from stage to stage. Its parts lie one
-behind the other and have names: `encoder` and `decoder`, the positions of the stacks that a call is about, and
-`tables`, positions that carry tables of attention biases.
+"""The stream: the one tensor [P, B, H] that travels from stage to stage. Its parts lie one behind the other and have
+names: `encoder` and `decoder`, the positions of the stacks that a call is about, and `tables`, positions that carry
+tables of attention biases. Between the layers of a stage they are tensors of their own.
 
 Under sequence or context parallelism each rank has its slice of `encoder` and of `decoder`, and `tables` whole.
 """
@@ -36,13 +36,14 @@ class Stream:
         """A view of one part; of a stream that has no other, the stream itself, which costs no copy of its gradient."""
         return stream_PBH if self._is_all(name) else stream_PBH[self._span(name)]
 
-    def replaced(self, stream_PBH: Tensor, name: Part, by_PBH: Tensor) -> Tensor:
-        """The stream with another value of one part."""
-        if self._is_all(name):
-            return by_PBH
-        span = self._span(name)
-        parts = stream_PBH[: span.start], by_PBH, stream_PBH[span.stop :]
-        return torch.cat([part for part in parts if len(part)])
+    def apart(self, stream_PBH: Tensor) -> dict[Part, Tensor]:
+        """All parts, as views."""
+        return {name: self.part(stream_PBH, name) for name in self.lengths}
+
+    def joined(self, parts: Mapping[Part, Tensor]) -> Tensor:
+        """The stream of these parts."""
+        values = [parts[name] for name in self.lengths]
+        return torch.cat(values) if len(values) > 1 else values[0]
 
     def _is_all(self, name: Part) -> bool:
         return list(self.lengths) == [name]

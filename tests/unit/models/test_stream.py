@@ -8,22 +8,24 @@ from tests.helpers.families import family_config
 from tests.helpers.tiny import tiny_config
 
 
-def test_a_part_is_found_and_replaced_among_others() -> None:
+def test_a_part_is_found_among_others_and_joined_with_them() -> None:
     stream = Stream({"encoder": 3, "decoder": 2, "tables": 1})
     x = torch.arange(6.0).view(6, 1, 1)
     assert stream.part(x, "decoder").flatten().tolist() == [3, 4]
+    parts = stream.apart(x)
+    assert list(parts) == ["encoder", "decoder", "tables"]
     for part, expected in (("encoder", [9, 9, 9, 3, 4, 5]), ("decoder", [0, 1, 2, 9, 9, 5])):
-        changed = stream.replaced(x, part, torch.full_like(stream.part(x, part), 9))  # type: ignore[arg-type]
-        assert changed.flatten().tolist() == expected
+        changed = {**parts, part: torch.full_like(parts[part], 9)}  # type: ignore[index]
+        assert stream.joined(changed).flatten().tolist() == expected
     with pytest.raises(AssertionError, match="no decoder"):
         Stream({"encoder": 3, "tables": 1}).part(x, "decoder")
 
 
 def test_the_only_part_is_the_stream_itself() -> None:
     x = torch.zeros(4, 1, 1)
-    assert Stream({"decoder": 4}).part(x, "decoder") is x
-    by = torch.ones(4, 1, 1)
-    assert Stream({"decoder": 4}).replaced(x, "decoder", by) is by
+    stream = Stream({"decoder": 4})
+    assert stream.part(x, "decoder") is x
+    assert stream.joined(stream.apart(x)) is x
 
 
 def test_a_model_s_parts() -> None:
