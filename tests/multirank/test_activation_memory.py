@@ -14,7 +14,7 @@ from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.layout import plan_layout
-from tests.helpers.families import family_config
+from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.saved import counted
 from tests.helpers.tiny import build_engine, tiny_config
@@ -53,10 +53,15 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 _WINDOWS: dict[str, Any] = {"sequence_length": 512, "attention": {"pattern": ["banded", "dense"], "window": 64}}
 FAMILY_MODELS: dict[str, dict[str, Any]] = {
-    **{name: {"sequence_length": 128} for name in ("bert", "roformer", "bloom", "llama")},
+    name: {"sequence_length": 128} | ({"target_length": 64} if sections["model"].get("target_length") else {})
+    for name, sections in FAMILIES.items()
+} | {  # a sequence of one window goes through other kernels
     "gemma": _WINDOWS,
+    "gemma2": _WINDOWS,
+    "mistral": {"sequence_length": 512},
+    "bigbird": {"sequence_length": 512},
+    "longformer": {"sequence_length": 1024},
 }
-"""whose estimates are that near; docs/plan.md says how far off those of others are"""
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2": {"parallel": {"tensor": 2}},
     "tp2+sp": {"parallel": {"tensor": 2, "sequence": True}},
@@ -100,14 +105,15 @@ def _estimated(config: RunConfig, world: int) -> dict[int, float]:
 
 
 def _agree(kinds: Mapping[str, RunConfig], world: int) -> None:
+    off = []
     for by_kind in run_ranks(world, _measured, list(kinds.values()), timeout_s=280):
         for (name, config), (stage, measured) in zip(kinds.items(), by_kind, strict=True):
             estimated = _estimated(config, world)
-            if stage in estimated:
-                share = measured / estimated[stage]
-                assert share == pytest.approx(1, abs=0.05), f"{name}, stage {stage}: {share:.3f} of the estimate"
-            else:
+            if stage not in estimated:
                 assert measured < estimated[1], f"{name}: stage {stage} holds more than the one before it"
+            elif measured / estimated[stage] != pytest.approx(1, abs=0.05):
+                off.append(f"{name}, stage {stage}: {measured / estimated[stage]:.3f} of the estimate")
+    assert not off
 
 
 def test_what_is_saved_is_within_5_percent_of_the_estimate() -> None:
@@ -120,15 +126,18 @@ def test_whatever_the_model_and_what_is_recomputed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_whatever_the_family_and_its_attention(recompute: str) -> None:
     batch, parallel = {"sequences": SEQUENCES, "micro_sequences": 1}, {"recompute": recompute}
     kinds = {
         name: family_config(name, model=model, batch=batch, parallel=parallel) for name, model in FAMILY_MODELS.items()
     }
-    kinds["bloom, two rows"] = family_config(
-        "bloom", model=FAMILY_MODELS["bloom"], batch=batch | {"micro_sequences": 2}, parallel=parallel
-    )
+    for name in ("bloom", "shaw"):
+        two = batch | {"micro_sequences": 2}
+        kinds[f"{name}, two rows"] = family_config(name, model=FAMILY_MODELS[name], batch=two, parallel=parallel)
+    for name in ("t5", "gemma2"):
+        model = FAMILY_MODELS[name] | {"attention_dropout": 0.1}
+        kinds[f"{name}, attention dropout"] = family_config(name, model=model, batch=batch, parallel=parallel)
     kinds["banded"] = tiny_config(model={"layers": 8, **_WINDOWS}, batch=batch, parallel=parallel)
     _agree(kinds, 1)
 

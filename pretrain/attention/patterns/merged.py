@@ -34,6 +34,7 @@ def attend(
     batch, heads, length, width = q_BHSD.shape
     if len(parts) == 1 and parts[0].queries.shape == parts[0].keys.shape == (1, length):
         seen = None if parts[0].causal else parts[0].seen_on(q_BHSD.device)
+        seen = None if seen is None else seen[0]  # of three dimensions, torch would write the probabilities out
         return kernel(q_BHSD, k_BHSD, v_BHSD, attn_mask=seen, is_causal=parts[0].causal, scale=scale)
     q, k, v = (x.permute(2, 0, 1, 3).reshape(length, batch * heads, width) for x in (q_BHSD, k_BHSD, v_BHSD))
     if q.device.type == "cpu":

@@ -7,11 +7,11 @@ from math import inf
 
 import numpy as np
 
-from pretrain.config.attention import Banded, Dense
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.declaration import Declared
 from pretrain.plan.device import Device
+from pretrain.plan.estimate.attention_kept import attention_kept
 from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
 from pretrain.plan.layout import Layout
 from pretrain.plan.logits import positions_at_once
@@ -20,8 +20,6 @@ from pretrain.plan.parts import declared
 from pretrain.plan.split import chunk_layers
 
 RECOMPUTE = ("none", "selective", "full")
-_TOGETHER = 128
-"""queries of a band that share a window, at least"""
 
 
 @dataclass(frozen=True)
@@ -169,6 +167,7 @@ class Configured:
 
         tensor = of("tensor")
         bytes_of = 4.0 if config.precision == "fp32" else 2.0
+        kept = attention_kept(model, bytes_of, device.generation == "cpu")
         peak = device.peak(config.precision)
         if peak is None:
             raise ConfigError(f"precision={config.precision} is not in this hardware ({device.generation}): use fp16")
@@ -211,15 +210,15 @@ class Configured:
             logit_ranks=tensor,
             logit_positions=np.array([self._logit_positions(layout.tensor) for layout in layouts]),
             rotary=same(model.positions.name == "rotary"),
-            windows=same(self._windows()),
-            score_biases=same(model.positions.name in ("relative", "alibi")),
+            **{name: same(value) for name, value in vars(kept).items()},
+            shaw_rows=same(model.shaw_rows),
             head_norms=same(model.query_key_norm),
             norms=same(4 if model.norm == "sandwich" else 2),
             norm_bytes=same(self._norm_bytes(bytes_of)),
-            first_norms=same(model.embedding_norm + (model.is_encoder_decoder and model.norm != "post")),
+            embedding_norms=same(model.embedding_norm),
+            final_norms=same(model.norm_first),
             head_tensors=same(4 if model.capabilities.masked_head else 2),
             dropout=same(model.dropout > 0),
-            attention_dropout=same(model.attention_dropout > 0 or model.writes_scores),
             gradient_bytes=same(4),
             fp8=same(0),
             kernel=np.full(n, KERNELS.index("flash2")),
@@ -255,24 +254,6 @@ class Configured:
         in_fp32 = 4.0 if kind == "rms_zero_centered" and width < 4 else 0.0
         written_out = self.device.generation == "cpu" and kind != "layer"
         return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
-
-    def _windows(self) -> float:
-        """See `Work.windows`. On a CPU a kernel goes through them and keeps none (`attention/patterns/merged.py`)."""
-        patterns = [self.config.model.attention.of_layer(layer) for layer in range(max(self.config.model.stacks))]
-        if self.device.generation == "cpu":
-            return 0.0
-        return float(np.mean([copies(pattern) for pattern in patterns]))
-
-
-def copies(pattern: object) -> float:
-    """Of each key, in how many windows it is kept besides its own: neighbouring queries share one
-    (`attention/patterns/parts.py`). Patterns of several parts are taken to keep it in one."""
-    if isinstance(pattern, Dense):
-        return 0.0
-    if not isinstance(pattern, Banded):
-        return 1.0
-    before = pattern.reach - 1
-    return before / max(_TOGETHER, before // 4)
 
 
 def in_flight(pipeline: Array, virtual: Array, micro_batches: Array, position: Array) -> Array:

@@ -43,20 +43,14 @@ def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
     weights = work.weight_bytes[:, None] * work.parameters
     gradients = work.gradient_state_bytes[:, None] * work.parameters
     optimizer = work.optimizer_bytes[:, None] * work.parameters
-    kept, again = np.zeros_like(work.stages), np.zeros_like(work.stages)
-    for stack in work.stacks:
-        whole = layer_bytes(work, stack)
-        whole_layers = work.recompute == 2
-        inputs = _hidden(work, stack.length)
-        # A stage's layers are shared out equally among its chunks.
-        in_flight = stack.layers / work.virtual[:, None] * work.in_flight
-        kept = kept + in_flight * np.where(whole_layers, inputs, whole)[:, None]
-        again = np.maximum(again, np.where(whole_layers[:, None] & (stack.layers > 0), whole[:, None], 0.0))
+    kept, again = _of_layers(work)
     last = work.predicts * loss_bytes(work)[:, None]
     working = np.maximum(again, last)
-    dropped = _hidden(work, work.stacks[0].length) * work.dropout / work.width  # a byte for each element
-    normed = _hidden(work, work.stacks[0].length) * work.first_norms * (1 + work.norm_bytes / work.width)
-    first = work.embeds * (dropped + normed)[:, None] * work.in_flight
+    embedded = _hidden(work, work.stacks[0].length)
+    first = embedded * (
+        work.dropout / work.width + work.embedding_norms * _norm_copies(work)
+    )  # a byte for what drops out
+    first = first[:, None] * work.embeds * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered = np.where((work.zero == 3)[:, None], 2 * work.width[:, None] * (work.parameters - shared) / layers, 0.0)
@@ -67,8 +61,32 @@ def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
     return HeldBytes(weights, gradients, optimizer, kept + first, working, buffers)
 
 
+def _of_layers(work: Work) -> tuple[Array, Array]:
+    """[n, s] what layers keep of all micro-batches in flight, and what is there besides while one is computed again:
+    then its input is among those kept, and what later stacks kept of the micro-batch has gone."""
+    whole_layers, selective = (work.recompute == 2)[:, None], (work.recompute == 1)[:, None]
+    kept, again, behind = (np.zeros_like(work.stages) for _ in range(3))
+    for stack in reversed(work.stacks):
+        last = stack is work.stacks[-1]
+        inputs, whole = (part[:, None] for part in (_hidden(work, stack.length), layer_bytes(work, stack)))
+        norm = inputs * (work.final_norms * _norm_copies(work))[:, None] * (work.predicts if last else work.embeds)
+        of_one = stack.layers / work.virtual[:, None] * np.where(whole_layers, inputs, whole)
+        behind, earlier = behind + of_one, behind
+        # What a decoder reads; unless it is made here again, the stream that both were in, too.
+        read = _hidden(work, stack.memory_length)[:, None] * (1 + np.where(whole_layers, 0.0, work.embeds))
+        of_one = of_one + np.where(stack.layers > 0, read, 0.0)
+        if not last:  # the last norm lies with the head
+            of_one = of_one + np.where(whole_layers, 0.0, norm)
+        kept = kept + of_one * work.in_flight
+        core = core_bytes(work, stack, work.most_scores) - _behind_core(work, stack)
+        one = np.select([whole_layers, selective], [whole - inputs + norm, core[:, None]], 0.0) - earlier
+        again = np.maximum(again, np.where(stack.layers > 0, one, 0.0))
+    return kept, again
+
+
 def layer_bytes(work: Work, stack: Stack) -> Array:
-    """[n] of one layer and micro-batch, nothing recomputed but what selective recomputation does again."""
+    """[n] of one layer and micro-batch, nothing recomputed but what selective recomputation does again: on average, or
+    if whole layers are recomputed, of the one that has most scores."""
     positions = work.micro * stack.length / work.context
     inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
     # Inputs of norms, and outputs that something is made of; under sequence parallelism gathered anew for the backward
@@ -76,31 +94,51 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
     crossing = np.where(stack.memory_length > 0, 1.0, 0.0)
     norm_copies = work.norm_bytes / work.width
     outside = (2 + work.norms + 2 * crossing + (work.norms + crossing) * norm_copies) * work.hidden / work.slices
-    grouped = work.kv_heads < work.heads
-    queries_keys_values = np.where(grouped, 3 * inner, inner + 2 * keys)  # each key's queries get a copy of it
-    rotated = np.where(grouped, 0.0, 2 * inner) * work.rotary  # besides the ones that were turned
-    through = work.context > 1  # exchanged for others, which are kept alone; so is what attention made of them
-    attention = queries_keys_values + np.where(through, inner, rotated) + inner
-    attention = attention + work.head_norms * (inner + 2 * keys + (inner + keys) * norm_copies)
-    attention = attention + np.where(work.recompute == 0, work.windows * 2 * inner, 0.0)
+    attention = inner + 2 * keys + inner
+    between = (work.kv_heads > 1) & (work.kv_heads < work.heads)  # a group's queries have keys behind them: copied
+    attention = attention + work.head_norms * (inner + 2 * keys + between * inner + (inner + keys) * norm_copies)
     attention = attention + crossing * (2 * inner + 2 * keys * stack.memory_length / stack.length)
     feed_forward = work.inner_widths * work.ffn
     saved = positions * work.width * (outside + (attention + feed_forward) / work.tensor)
-    angles = work.rotary * positions * 2 * work.head_dim * 4
     masks = positions * work.dropout * 2 * work.hidden / work.slices  # a byte for each element
-    # Sums of rows for the softmax's backward pass; of plain attention, and with dropout, all probabilities.
+    share = np.where(work.recompute == 2, work.most_scores, work.score_share)
+    # Of grouped queries and keys the copies alone.
+    instead = np.where(work.kv_heads < work.heads, positions * work.width * (inner + 2 * keys) / work.tensor, 0.0)
+    read = np.where(work.read_score_bytes > 0, stack.memory_length * work.read_score_bytes, 4.0)
+    of_reading = crossing * positions * work.heads / work.tensor * read
+    core = np.where(work.recompute == 1, 0.0, core_bytes(work, stack, share) - instead + of_reading)
+    found: Array = saved + core + masks + 16 * positions / work.slices
+    return found
+
+
+def core_bytes(work: Work, stack: Stack, share: Array) -> Array:
+    """[n] of one layer and micro-batch, what lies between queries, keys and values of its own positions and what
+    attention makes of them. `share` [n]: of the keys, those whose scores are written out."""
+    positions = work.micro * stack.length / work.context
+    inner, grouped = work.heads * work.head_dim, work.kv_heads < work.heads
+    turned = np.where(grouped, 3 * inner, 2 * inner * work.rotary)  # each key's queries get a copy of it
+    # Exchanged between context ranks for others, which are kept alone; so is what attention made of them.
+    copies = np.where(work.context > 1, np.where(grouped, 4 * inner, inner), turned) + work.windows * 2 * inner
+    angles = work.rotary * positions * 2 * work.head_dim * 4
+    # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.
     heads = positions * work.heads / work.tensor
-    rows = heads * 4
-    written = work.kernel < KERNELS.index("flash1")
     score_bytes = np.where(work.kernel == 0, 4 + work.width + 1 + work.width, work.width * 2 + 1)
-    scores = heads * stack.length * score_bytes
-    dropped = heads * stack.length * (np.where(work.width == 2, 4.0, 4.0) + 1 + work.width)
-    per_score = np.where(
-        written, scores, np.where(work.attention_dropout > 0, dropped + heads * work.head_dim * work.width, rows)
-    )
+    per_score = np.where(work.kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
+    scaled = np.where(grouped | (work.rotary > 0), 0.0, work.head_dim)  # queries, where they are no copy already
+    written = heads * (stack.length * share * work.score_bytes + (scaled + 2 * work.shaw_rows) * work.width)
+    per_score = np.where(work.score_bytes > 0, written, per_score)
     per_score = per_score + work.score_biases * heads * stack.length * work.width
-    scored = np.where(work.recompute == 1, 0.0, per_score)
-    found: Array = saved + angles + masks + scored + 16 * positions / work.slices
+    per_score = per_score + positions / work.micro * stack.length * share * work.pair_bytes
+    found: Array = positions * work.width * copies / work.tensor + angles + per_score
+    return found
+
+
+def _behind_core(work: Work, stack: Stack) -> Array:
+    """[n] what a layer keeps that has gone when its attention is computed again: of its feed-forward part, and with
+    that one's norm half of what lies outside."""
+    positions = work.micro * stack.length / work.context
+    outside = (1 + work.norms / 2 * _norm_copies(work)) * work.hidden / work.slices
+    found: Array = positions * work.width * (outside + work.inner_widths * work.ffn / work.tensor)
     return found
 
 
@@ -114,6 +152,11 @@ def loss_bytes(work: Work) -> Array:
     sums = 4 * words * work.word_width + positions * work.word_width * work.width
     norm = positions * work.hidden * (work.head_tensors * work.width + work.norm_bytes) / work.slices
     return norm + logits + np.where(positions > work.logit_positions, sums, 0.0)
+
+
+def _norm_copies(work: Work) -> Array:
+    """[n] of its input, that a norm keeps."""
+    return 1 + work.norm_bytes / work.width
 
 
 def _hidden(work: Work, length: Array) -> Array:

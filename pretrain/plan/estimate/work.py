@@ -87,18 +87,31 @@ class Work:
     """copies of keys and values that attention keeps of them, on average over layers"""
     score_biases: Array
     """1 where biases by distance are kept for every score of a layer, 1 / micro where rows share them"""
+    score_bytes: Array
+    """of each score of a head, where scores are written out; 0: a kernel keeps none"""
+    read_score_bytes: Array
+    """likewise, of a decoder's attention to an encoder"""
+    score_share: Array
+    """of the keys, those whose scores are written out, on average over layers"""
+    most_scores: Array
+    """likewise, of the layer that has most"""
+    pair_bytes: Array
+    """of each query and key that have a score, for all heads and rows together"""
+    shaw_rows: Array
+    """of the tables of distances that queries and probabilities meet"""
     head_norms: Array
     """1 where queries and keys are normalized"""
     norms: Array
     """of a layer, but for a cross-attention's"""
     norm_bytes: Array
     """that a norm keeps of each element besides its input"""
-    first_norms: Array
-    """of embeddings and at an encoder's end"""
+    embedding_norms: Array
+    """1 where embeddings are normalized"""
+    final_norms: Array
+    """1 where a norm ends each stack"""
     head_tensors: Array
     """of the width of hidden states, between the last layer and logits"""
     dropout: Array
-    attention_dropout: Array
     gradient_bytes: Array
     """of a gradient that is exchanged"""
     fp8: Array

@@ -15,7 +15,8 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import device_names, find_device
-from pretrain.plan.estimate.configured import Choice, Configured, copies
+from pretrain.plan.estimate.attention_kept import copies
+from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds

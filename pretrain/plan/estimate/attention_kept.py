@@ -1,0 +1,81 @@
+"""What attention keeps for its backward pass besides queries, keys, values and its output: see `Work` for the names."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretrain.config.attention import Banded, Dense
+from pretrain.config.model import Model
+from pretrain.config.patterns.base import PatternSettings
+
+_TOGETHER = 128
+"""queries of a band that share a window, at least"""
+
+
+@dataclass(frozen=True)
+class AttentionKept:
+    """Numbers of one model, on average over layers."""
+
+    windows: float
+    score_biases: float
+    score_bytes: float
+    read_score_bytes: float
+    score_share: float
+    most_scores: float
+    pair_bytes: float
+
+
+def attention_kept(model: Model, width: float, on_cpu: bool) -> AttentionKept:
+    """`width`: bytes of an activation."""
+    learned = model.positions.name == "relative"
+    biased = learned or model.positions.name == "alibi"
+    drops = model.attention_dropout > 0
+    writes = drops or model.writes_scores
+    patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
+    if writes:
+        shares = [1.0 if biased else _chunk_share(pattern, model) for pattern in patterns]
+        windows = [float(share < 1) for share in shares]
+    else:
+        shares, windows = [1.0], [_windows(pattern, model, on_cpu) for pattern in patterns]
+    seen = 1.0 if writes or (learned and not model.is_encoder_decoder) else 0.0
+    rows = 8.0 if model.shaw_rows else 0.0  # which row of the tables each pair picks
+    rounded = width if width < 4 else 0.0  # probabilities are made in fp32
+    of_cap = width if model.score_cap is not None else 0.0
+    dropped = 1 + width if drops else rounded
+    return AttentionKept(
+        windows=float(np.mean(windows)),
+        score_biases=biased and not writes,
+        score_bytes=4 + of_cap + dropped if writes else 0.0,
+        read_score_bytes=4 + dropped if drops else 0.0,
+        score_share=float(np.mean(shares)),
+        most_scores=max(shares),
+        pair_bytes=seen + rows,
+    )
+
+
+def _chunk_share(pattern: PatternSettings, model: Model) -> float:
+    """Of a sequence's keys, those that a chunk of queries meets (`attention/patterns/banded.py`)."""
+    if not isinstance(pattern, Banded) or model.has_encoder or pattern.reach >= model.sequence_length:
+        return 1.0
+    return 2 * pattern.reach / model.sequence_length
+
+
+def _windows(pattern: PatternSettings, model: Model, on_cpu: bool) -> float:
+    """On a CPU a kernel goes through windows and keeps none (`attention/patterns/merged.py`). Where biases by distance
+    are learned, it multiplies copies of queries and keys, of a window's size; of an encoder's padded rows it keeps what
+    it made of tokens, half of that size, beside the rows."""
+    if not on_cpu:
+        return copies(pattern)
+    padded = 0.5 if model.has_encoder and not isinstance(pattern, Dense) else 0.0
+    return padded + (model.positions.name == "relative")
+
+
+def copies(pattern: PatternSettings) -> float:
+    """Of each key, in how many windows it is kept besides its own: neighbouring queries share one
+    (`attention/patterns/parts.py`). Patterns of several parts are taken to keep it in one."""
+    if isinstance(pattern, Dense):
+        return 0.0
+    if not isinstance(pattern, Banded):
+        return 1.0
+    before = pattern.reach - 1
+    return before / max(_TOGETHER, before // 4)
