@@ -201,6 +201,7 @@ class Configured:
             zero=same(0),
             deepspeed=same(0),
             recompute=same(0),
+            products_kept=same(0),
             width=same(bytes_of),
             weight_bytes=same(0),
             gradient_state_bytes=same(0),

@@ -107,7 +107,11 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
     read = np.where(work.read_score_bytes > 0, stack.memory_length * work.read_score_bytes, 4.0)
     of_reading = crossing * positions * work.heads / work.tensor * read
     core = np.where(work.recompute == 1, 0.0, core_bytes(work, stack, share) - instead + of_reading)
-    found: Array = saved + core + masks + 16 * positions / work.slices
+    every = saved + core + masks + 16 * positions / work.slices
+    # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
+    products = 2 * work.hidden / work.slices + (2 * inner + keys + work.ffn) / work.tensor
+    chosen = work.products_kept * (work.recompute == 1) > 0
+    found: Array = np.where(chosen, positions * work.width * products, every)
     return found
 
 

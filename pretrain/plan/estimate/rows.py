@@ -24,6 +24,10 @@ _GRADIENT_BYTES = {
     "megatron-deepspeed-bf16": 8.0,
     "nanotron": 6.0,
 }
+# Of each logit, at the peak. nanotron's loss makes a second copy in fp32, which becomes the gradient.
+_LOGIT_BYTES = {"aleph-alpha": 16.0, "llm-foundry": 4.0, "nanotron": 8.0}
+_PLAIN_GATES = ("nanotron", "torchtitan-eager")
+"""write a gated feed-forward layer as activation and product, and keep what lies between"""
 _UNFUSED = 10.0
 """bytes of each element that a norm in several operations keeps: input and quotient in fp32, and half of that"""
 
@@ -112,8 +116,9 @@ def _rows(lines: list[dict[str, str]]) -> Rows:
         weight_bytes=states[:, 0],
         gradient_state_bytes=states[:, 1],
         optimizer_bytes=states[:, 2],
-        inner_widths=2 + gated,
-        logit_bytes=np.select([stack == "aleph-alpha", stack == "llm-foundry"], [16.0, 4.0], 12.0),
+        inner_widths=2 + gated * np.where(np.isin(stack, _PLAIN_GATES), 2, 1),
+        logit_bytes=np.select([stack == name for name in _LOGIT_BYTES], list(_LOGIT_BYTES.values()), 12.0),
+        products_kept=np.array([float(name.startswith("torchtitan")) for name in stack]),
         logit_ranks=np.where(stack == "aleph-alpha", 1.0, tensor),
         logit_positions=none + np.inf,
         rotary=gated,

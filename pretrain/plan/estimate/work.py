@@ -68,6 +68,8 @@ class Work:
     deepspeed: Array
     recompute: Array
     """0 nothing, 1 attention, 2 whole layers"""
+    products_kept: Array
+    """1 where 1 means instead that every second matrix product and attention's output are kept, and nothing else"""
     width: Array
     """bytes of an activation or weight that is computed with"""
     weight_bytes: Array
