@@ -13,7 +13,10 @@ class SavedBytes:
 
     def __init__(self, besides: Iterable[Tensor]) -> None:
         self.now = self.peak = 0
+        besides = list(besides)
         self._besides = {tensor.untyped_storage().data_ptr() for tensor in besides}
+        # What ZeRO's third stage gathers is let go of by DeepSpeed, and kept by nothing but this count.
+        self._gathered = {tuple(tensor.ds_shape) for tensor in besides if hasattr(tensor, "ds_shape")}
         self._uses: dict[int, int] = {}
 
     def hold(self, place: int, size: int) -> None:
@@ -30,7 +33,8 @@ class SavedBytes:
 
     def pack(self, tensor: Tensor) -> Any:
         place = tensor.untyped_storage().data_ptr()
-        return tensor if place in self._besides else _Held(tensor.detach(), self)
+        weight = place in self._besides or tuple(tensor.shape) in self._gathered
+        return tensor if weight else _Held(tensor.detach(), self)
 
 
 class _Held:

@@ -72,6 +72,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "pp2+vp2": {"parallel": {"pipeline": 2, "virtual": 2}},
     "pp4+vp2": {"parallel": {"pipeline": 4, "virtual": 2}},
     "tp2pp2": {"parallel": {"tensor": 2, "pipeline": 2}},
+    "zero 3": {"parallel": {"zero": 3, "zero_engine": "deepspeed"}},
+    "zero 3, full": {"parallel": {"zero": 3, "zero_engine": "deepspeed", "recompute": "full"}},
 }
 
 
