@@ -1,5 +1,7 @@
 """`run`: name, place on disk, seed."""
 
+from typing import Literal
+
 from pydantic import Field, field_validator, model_validator
 
 from data_pipeline.config import PathText
@@ -23,6 +25,9 @@ class Run(Section):
     )
     seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
     deterministic: bool = Field(False, description="ask torch for deterministic kernels (always so on a CPU)")
+    kernels: Literal["plain", "compiled"] = Field(
+        "plain", description="torch's own operations, or neighbouring ones compiled into one (docs/performance.md)"
+    )
     change: Request | None = Field(
         None, description="goes on with another learning rate, schedule, batch or length from here (docs/optimizers.md)"
     )

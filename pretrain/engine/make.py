@@ -4,11 +4,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.models import kernels
+from pretrain.models.kernels import PROVIDERS
 from pretrain.plan.layout import Layout
 
 
 def make_engine(config: RunConfig, layout: Layout, train: bool = True) -> Engine:
     """On the process group that this rank has joined (`device.join`), its weights not yet filled. With `train=False` it
     can only score and decode, and holds no gradients and no optimizer."""
-    return MegatronEngine(config, layout, kernels.plain(device.install()), train)
+    return MegatronEngine(config, layout, PROVIDERS[config.run.kernels](device.install()), train)

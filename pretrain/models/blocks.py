@@ -88,13 +88,7 @@ class FeedForward(MLP):
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor | None]:
         x, bias = self.linear_fc1(hidden_states)
-        if bias is not None:
-            x = x + bias
-        if self.config.gated_linear_unit:
-            gate, x = x.unflatten(-1, (-1, 2)).unbind(-1)
-            x = self.activation_func(gate) * x
-        else:
-            x = self.activation_func(x)
+        x = self.config.kernels.activated(x, bias, self.activation_func, self.config.gated_linear_unit)
         if self.dropout.active:
             x = self.dropout(x.transpose(0, 1)).transpose(0, 1)
         out: tuple[Tensor, Tensor | None] = self.linear_fc2(x)

@@ -1,12 +1,15 @@
 """Which implementation computes each kind of operation: one provider, chosen once, where an engine is made.
 
-Models name operations (`column_linear`, `norm["rms"]`, ...), never libraries, so another provider (fused kernels on a
-GPU, say) is one more function here. `pretrain verify` judges any choice.
+Models name operations (`column_linear`, `norm["rms"]`, ...), never libraries, so another provider is one more function
+here. `pretrain verify` judges any choice against the plain one.
 """
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,6 +19,7 @@ from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParall
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from pretrain.errors import ConfigError
 from pretrain.models.output_linear import OutputLinear
 
 
@@ -40,8 +44,11 @@ class ZeroCenteredRMSNorm(RMSNorm):
     """Likewise, with the gain kept less one: what decays to zero, or has few bits, is the distance from one."""
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = F.rms_norm(x.float(), self.normalized_shape, 1 + self.weight.float(), self.eps)
-        return normed.to(x.dtype)
+        return self.compute(x, self.weight, self.eps)
+
+    @staticmethod
+    def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
+        return F.rms_norm(x.float(), weight.shape, 1 + weight.float(), eps).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,9 @@ class Kernels:
     """by `model.norm_type`: (config, width, eps)"""
     activation: Mapping[str, Callable[[Tensor], Tensor]]
     """by `model.activation`; of a gated one, of the gate"""
+    activated: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]
+    """(x [..., F], bias [F], activation, gated) -> what it makes of x + bias, [..., F], or of a gated one [..., F / 2],
+    whose gates and values lie side by side"""
     attention: Callable[..., Tensor]
     """as torch's scaled_dot_product_attention"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
@@ -69,6 +79,16 @@ class Kernels:
     @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
+
+
+def _activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
+    if bias is not None:
+        x = x + bias
+    if not gated:
+        return activation(x)
+    gate, value = x.unflatten(-1, (-1, 2)).unbind(-1)
+    out: Tensor = activation(gate) * value
+    return out
 
 
 _GELU_TANH = partial(F.gelu, approximate="tanh")
@@ -91,6 +111,36 @@ def plain(device: torch.device) -> Kernels:
             "gated_silu": F.silu,
             "gated_relu": F.relu,
         },
+        activated=_activated,
         attention=F.scaled_dot_product_attention,
         cross_entropy=vocab_parallel_cross_entropy,
     )
+
+
+def compiled(device: torch.device) -> Kernels:
+    """Likewise, but what lies between matrix products of a feed-forward layer, and norms that take several operations,
+    are one kernel each, made by torch.compile. Dropout stays outside: compiled, its hash made another mask on a CPU.
+    Raises ConfigError where nothing here can compile."""
+    check_compiler(device)
+
+    class Norm(ZeroCenteredRMSNorm):
+        compute = staticmethod(torch.compile(ZeroCenteredRMSNorm.compute, dynamic=True))
+
+    own = plain(device)
+    norms = {**own.norm, "rms_zero_centered": Norm}
+    return replace(own, norm=norms, activated=torch.compile(_activated, dynamic=True))
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raises ConfigError unless torch.compile has what it needs: triton on a GPU, a C++ compiler on a CPU."""
+    if device.type == "cuda":
+        needed, found = "triton", find_spec("triton") is not None
+    else:
+        names = [os.environ.get("CXX", "g++"), "clang++"]
+        needed, found = "a C++ compiler", any(shutil.which(name) for name in names)
+    if not found:
+        raise ConfigError(f"run.kernels=compiled needs {needed}, which is not here: install it, or set plain")
+
+
+PROVIDERS: Mapping[str, Callable[[torch.device], Kernels]] = {"plain": plain, "compiled": compiled}
+"""by `run.kernels`"""

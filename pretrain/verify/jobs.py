@@ -22,7 +22,7 @@ class Job:
     layout: Layout
     config: RunConfig
     reference: RunConfig
-    """what it is compared with: one rank in fp32, with micro-batches of another size and without recomputation"""
+    """what it is compared with: one rank in fp32, micro-batches of another size, no recomputation, plain kernels"""
 
     @property
     def title(self) -> str:
@@ -65,6 +65,7 @@ def fits(config: RunConfig, layout: Layout, full: bool) -> bool:
 def _reference(config: RunConfig, micro_sequences: int) -> RunConfig:
     tree = _on_layout(config, ONE_RANK, "fp32", micro_sequences).model_dump(mode="json")
     tree["parallel"]["recompute"] = "none"
+    tree["run"]["kernels"] = "plain"
     return validate(RunConfig, tree, "the reference")
 
 

@@ -31,6 +31,7 @@ from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
+from tests.multirank.test_kernels import compare_kernels
 from tests.multirank.test_output_linear import CASES, assert_like, judged
 from tests.multirank.test_packing import seen
 from tests.unit.attention.test_patterns import oracle
@@ -307,3 +308,7 @@ def test_few_logits_at_a_time_are_worth_what_all_are(case: str, precision: str, 
     all_at_once, few = (run_ranks(1, judged, *CASES[case], {}, many, precision)[0] for many in (10**6, 10))
     assert few.calls > all_at_once.calls
     assert_like(few, all_at_once, tolerance)
+
+
+def test_compiled_kernels_make_the_same_run() -> None:
+    compare_kernels()

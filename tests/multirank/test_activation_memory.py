@@ -48,6 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "fewer heads of keys": {"model": {"kv_heads": 2, "positions": "rotary"}},
     "gated": {"model": {"activation": "gated_gelu"}},
     "relu": {"model": {"activation": "relu"}},
+    "gated, compiled": {"model": {"activation": "gated_gelu"}, "run": {"kernels": "compiled"}},
     # with few words, as logits that are there for a moment are not saved
     "bf16": {"precision": "bf16", "parallel": {"recompute": "full"}, "model": {"vocabulary": 100}},
 }

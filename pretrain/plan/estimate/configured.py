@@ -7,6 +7,7 @@ from math import inf
 
 import numpy as np
 
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.declaration import Declared
@@ -206,7 +207,7 @@ class Configured:
             weight_bytes=same(0),
             gradient_state_bytes=same(0),
             optimizer_bytes=same(0),
-            inner_widths=same(4 if model.gated else 1 if model.activation == "relu" else 2),
+            inner_widths=same(_inner_widths(model, config.run.kernels == "compiled")),
             logit_bytes=same((4 if bytes_of == 4 else 8) + (bytes_of if model.logit_cap is not None else 0)),
             logit_ranks=tensor,
             logit_positions=np.array([self._logit_positions(layout.tensor) for layout in layouts]),
@@ -255,6 +256,13 @@ class Configured:
         in_fp32 = 4.0 if kind == "rms_zero_centered" and width < 4 else 0.0
         written_out = self.device.generation == "cpu" and kind != "layer"
         return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
+
+
+def _inner_widths(model: Model, compiled: bool) -> int:
+    """Of a gate, its activation, the value and their product; compiled, the activation is made anew."""
+    if model.gated:
+        return 3 if compiled else 4
+    return 1 if model.activation == "relu" else 2
 
 
 def in_flight(pipeline: Array, virtual: Array, micro_batches: Array, position: Array) -> Array:
