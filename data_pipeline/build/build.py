@@ -92,7 +92,7 @@ def build(
                 else:
                     _build(config, sources, sha256, identity, folder, run, executor)
                     _publish(folder / "output", config.output)
-                keep_digests(config, sha256)
+                keep_digests(config, sources, sha256)
         scratch.remove(config.output)
         return there is None
     except OSError as error:

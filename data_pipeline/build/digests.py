@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import InputSource, state_of
+from data_pipeline.build.inputs import InputSource, State, state_of
 from data_pipeline.build.units import RunTasks
 from data_pipeline.common.atomic import written
 from data_pipeline.common.hashing import digest_of, file_sha256
@@ -46,9 +46,7 @@ def known_digests(config: BuildConfig, sources: list[InputSource]) -> Digests | 
 
 def find_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks) -> Digests:
     """Reads all files, in tasks. Raises DataError for one that changes meanwhile."""
-    files = {path: state_of(path) for path in _files(config, sources)}
-    files |= {file.path: file.state for source in sources for file in source.inputs}
-    groups = list(_groups(files))
+    groups = list(_groups(_states(config, sources)))
     tasks = [
         BuildTask(f"{number:06d}", partial(_digests, group), sum(state[0] for _, state in group))
         for number, group in enumerate(groups)
@@ -57,9 +55,10 @@ def find_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks)
     return {path: digest for group, its in found for (path, _), digest in zip(group, its, strict=True)}
 
 
-def keep_digests(config: BuildConfig, sha256: Digests) -> None:
+def keep_digests(config: BuildConfig, sources: list[InputSource], sha256: Digests) -> None:
     """For `known_digests`."""
-    kept = {str(path): {"state": state_of(path), "sha256": digest} for path, digest in sha256.items()}
+    states = _states(config, sources)
+    kept = {str(path): {"state": states[path], "sha256": digest} for path, digest in sha256.items()}
     try:
         with written(_kept(config), durable=False) as path:
             path.write_text(json.dumps(kept))
@@ -69,11 +68,8 @@ def keep_digests(config: BuildConfig, sha256: Digests) -> None:
         _log.warning("%s can't be written (%s): the next start reads all input again.", _kept(config), error.strerror)
 
 
-_State = tuple[int, int, int]
-
-
-def _groups(files: dict[Path, _State]) -> Iterator[list[tuple[Path, _State]]]:
-    held: list[tuple[Path, _State]] = []
+def _groups(files: dict[Path, State]) -> Iterator[list[tuple[Path, State]]]:
+    held: list[tuple[Path, State]] = []
     size = 0
     for path, state in files.items():
         if held and (size + state[0] > _TASK_BYTES or len(held) == _TASK_FILES):
@@ -84,7 +80,7 @@ def _groups(files: dict[Path, _State]) -> Iterator[list[tuple[Path, _State]]]:
     yield held
 
 
-def _digests(files: list[tuple[Path, _State]]) -> list[str]:
+def _digests(files: list[tuple[Path, State]]) -> list[str]:
     found = []
     for path, state in files:
         found.append(file_sha256(path))
@@ -96,6 +92,12 @@ def _digests(files: list[tuple[Path, _State]]) -> list[str]:
 def _files(config: BuildConfig, sources: list[InputSource]) -> list[Path]:
     paths = dict.fromkeys(file.path for source in sources for file in source.inputs)
     return list(paths | dict.fromkeys(path for step in config.steps for path in step.files()))
+
+
+def _states(config: BuildConfig, sources: list[InputSource]) -> dict[Path, State]:
+    """Of each file; of input, as it was found."""
+    found = {file.path: file.state for source in sources for file in source.inputs}
+    return {path: found[path] if path in found else state_of(path) for path in _files(config, sources)}
 
 
 def _kept(config: BuildConfig) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ _BUILD_VERSION = 2  # raise it when equal input and settings would give another 
 _WORK_VERSION = 3  # raise it when what is kept of a stopped build is kept otherwise
 SIZES = ("member_tokens", "shard_tokens")
 """Settings that only the last stages go by."""
+State = tuple[int, int, int]
 HOW = ("output", "executor", "ray_address", "workers", "piece_bytes")
 """Settings that decide how and where a dataset is made, and nothing of what is in it."""
 
@@ -32,7 +35,7 @@ class Input:
     """What the dataset calls it: its path from the folder that the source's files share, wherever that folder lies."""
     validation: bool
     """Whether all of its documents are held out."""
-    state: tuple[int, int, int]
+    state: State
     """Its size in bytes, time of change in ns, and inode, before anything of it was read."""
 
     def check_unchanged(self) -> None:
@@ -117,18 +120,40 @@ def _settings(config: BuildConfig) -> dict[str, Any]:
 
 
 def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tuple[Input, ...]:
-    held_out = set(find_inputs(validation) if validation else [])
-    training = set(find_inputs(patterns)) - held_out
-    if not training:
-        raise DataError(f"validation_input names all of the input {patterns}; give other files to train on.")
-    found = sorted(training | held_out)
-    resolved = [os.path.realpath(path) for path in found]
-    folder = os.path.commonpath({os.path.dirname(path) for path in resolved})
-    names = [path[len(folder) :].lstrip("/") for path in resolved]
-    return tuple(Input(p, name, p in held_out, state_of(p)) for p, name in zip(found, names, strict=True))
+    held_out = set(find_inputs(validation)) if validation else set[Path]()
+    found = find_inputs(patterns)
+    if held_out:
+        training = set(found) - held_out
+        if not training:
+            raise DataError(f"validation_input names all of the input {patterns}; give other files to train on.")
+        found = sorted(training | held_out)
+    places = list(_places(found))
+    folder = os.path.commonpath({os.path.dirname(real) for real, _ in places})
+    names = [real[len(folder) :].lstrip("/") for real, _ in places]
+    return tuple(
+        Input(path, name, path in held_out, state) for path, name, (_, state) in zip(found, names, places, strict=True)
+    )
 
 
-def state_of(path: Path) -> tuple[int, int, int]:
+def _places(paths: list[Path]) -> Iterator[tuple[str, State]]:
+    """(real path, state) of each. Folders are resolved once: to ask at every file costs as much as to read a small
+    one."""
+    folders: dict[str, str] = {}
+    for path in paths:
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            yield os.path.realpath(path), state_of(path)
+            continue
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        yield os.path.join(folders[folder], name), _state(status)
+
+
+def state_of(path: Path) -> State:
     """(size in bytes, time of change in ns, inode)"""
-    status = path.stat()
+    return _state(os.stat(path))
+
+
+def _state(status: os.stat_result) -> State:
     return status.st_size, status.st_mtime_ns, status.st_ino

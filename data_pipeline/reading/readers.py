@@ -41,29 +41,30 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
 
     Raises DataError when one names nothing, or a file of an unknown kind.
     """
-    found: set[Path] = set()
+    found: dict[Path, str] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            files = [p for p in path.rglob("*") if p.is_file()]
-            matches = [p for p in files if _kind(p)]
-            if others := sorted(str(p) for p in files if not _kind(p)):
+            there = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+            files = [(name, _kind(name)) for name in there if os.path.isfile(name)]
+            matches = {Path(name): kind for name, kind in files if kind}
+            if others := sorted(name for name, kind in files if not kind):
                 _log.warning(
                     "%d files in %s are of no known kind and left out, such as %s.", len(others), path, others[0]
                 )
         else:
             # A file whose name holds [ or * is itself before it is a pattern.
             names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)
-            matches = [Path(name) for name in names if os.path.isfile(name)]
+            matches = {Path(name): _kind(name) or "" for name in names if os.path.isfile(name)}
         if not matches:
             raise DataError(f"No file matches input {pattern!r}; give a {_KINDS} file, directory or glob.")
-        found.update(matches)
-    for path in found:
-        if not _kind(path):
+        found |= matches
+    for path, kind in found.items():
+        if not kind:
             raise DataError(
                 f"{path} is of no known kind; input is {_KINDS}, all but .parquet also as {', '.join(DECOMPRESSORS)}."
             )
-    return sorted(found)
+    return sorted(found, key=_parts)
 
 
 def read_documents(
@@ -97,9 +98,15 @@ def packed(path: Path) -> bool:
     return path.suffix.lower() in (*DECOMPRESSORS, *_COMPRESSES_ITSELF)
 
 
-def _kind(path: Path) -> str | None:
+def _parts(path: Path) -> tuple[str, ...]:
+    """What paths are sorted by; told once for each, and not at each comparison."""
+    return path.parts
+
+
+def _kind(path: Path | str) -> str | None:
     """The suffix that says what is in a file, whatever compresses it; None when it is something else."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = bool(suffixes) and suffixes[-1] in DECOMPRESSORS
-    kind = suffixes[-1 - packed] if len(suffixes) > packed else None
+    stem, kind = os.path.splitext(os.path.basename(path).lower())
+    packed = kind in DECOMPRESSORS
+    if packed:
+        kind = os.path.splitext(stem)[1]
     return None if kind not in _FORMATS or (packed and kind in _COMPRESSES_ITSELF) else kind

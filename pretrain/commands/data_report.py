@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     out = options.out or options.directory / "report.html"
     reports = _reports(options.directory)
     check_writable(out)
-    from pretrain.evaluate.report.data_page import write_page
+    from pretrain.data.steps_page import write_page
 
     write_page(out, str(options.directory), reports)
     print(f"report: {out}")

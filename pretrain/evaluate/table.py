@@ -7,7 +7,6 @@ from typing import Any
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.metrics import (
     chance_text,
-    figure,
     metric_named,
     metrics_of,
     score_text,
@@ -17,6 +16,7 @@ from pretrain.evaluate.report.sections import cut_prompts
 from pretrain.evaluate.run import Results
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
+from pretrain.pages.numbers import figure
 
 _WIDTH = 100
 _LEAST = 12  # characters that are left of a name

@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain": (
         "errors lean_imports",
-        "config process",
+        "config pages process",
         "plan",
         "data random",
         "attention",

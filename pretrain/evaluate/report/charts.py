@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
-from pretrain.evaluate.report.metrics import compact
+from pretrain.pages.numbers import compact
 
 INK, BLUE, ORANGE, _FAINT = "#374151", "#2563eb", "#ea580c", "#d1d5db"
 STYLE: dict[Any, Any] = {

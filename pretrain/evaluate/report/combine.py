@@ -11,8 +11,9 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.curves import by_parameters, by_tokens
 from pretrain.evaluate.report.metrics import chance_text, metric_named, score_text
-from pretrain.evaluate.report.page import page, write_text
+from pretrain.evaluate.report.page import page
 from pretrain.evaluate.tasks.registry import HELD_OUT
+from pretrain.pages.page import write_text
 
 _ALIKE = ("seed", "shots", "draws", "limit", "decoding", "scorer")
 """facts that should be the same where scores are compared"""

@@ -5,9 +5,10 @@ from typing import Any, Protocol
 
 from markupsafe import Markup
 
-from pretrain.evaluate.report.metrics import chance_text, compact, metric_named
+from pretrain.evaluate.report.metrics import chance_text, metric_named
 from pretrain.evaluate.report.panels import Series, over
 from pretrain.evaluate.tasks.registry import HELD_OUT
+from pretrain.pages.numbers import compact
 
 
 class Reported(Protocol):

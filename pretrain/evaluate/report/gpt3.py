@@ -2,8 +2,8 @@
 
 import math
 
-from pretrain.evaluate.report.metrics import compact
 from pretrain.evaluate.tasks.published import PUBLISHED, SIZES
+from pretrain.pages.numbers import compact
 
 LARGEST = "175B"
 

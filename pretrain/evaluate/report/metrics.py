@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pretrain.pages.numbers import figure
+
 _ERROR = "_stderr"
 
 
@@ -92,20 +94,3 @@ def spread_text(result: Mapping[str, Any] | None, name: str) -> str:
 def chance_text(result: Mapping[str, Any], name: str) -> str:
     """Accuracy of choosing blindly; nothing where that isn't known, or for other metrics."""
     return f"{100 * result['chance']:.1f} %" if "chance" in result and name.startswith("accuracy") else ""
-
-
-def figure(number: float | None, digits: int = 4) -> str:
-    """Significant digits; nothing for what isn't known."""
-    if number is None:
-        return ""
-    if number >= 1e6:
-        return f"{number:.2e}"
-    return f"{number:,.0f}" if number >= min(1000, 10**digits - 0.5) else f"{number:.{digits}g}"
-
-
-def compact(number: float) -> str:
-    """12345678 -> 12.3M"""
-    for unit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= unit:
-            return f"{number / unit:.3g}{suffix}"
-    return f"{number:,.0f}"

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
 from pretrain.evaluate.report.charts import BLUE, INK, ORANGE, STYLE, svg
-from pretrain.evaluate.report.metrics import Metric, compact
+from pretrain.evaluate.report.metrics import Metric
+from pretrain.pages.numbers import compact
 
 _GREY = "#9ca3af"
 _COLOURS = (BLUE, ORANGE, "#059669", "#7c3aed", "#db2777", "#0891b2", "#ca8a04")

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from pretrain.evaluate.report.charts import INK, ORANGE, STYLE, svg
-from pretrain.evaluate.report.metrics import compact
+from pretrain.pages.numbers import compact
 from pretrain.scaling.isoflop import IsoFlop
 from pretrain.scaling.law import Law
 from pretrain.scaling.points import Points

@@ -7,8 +7,9 @@ from typing import Any
 from markupsafe import Markup
 
 from pretrain.evaluate.report import scale_charts
-from pretrain.evaluate.report.metrics import compact
-from pretrain.evaluate.report.page import page, write_text
+from pretrain.evaluate.report.page import page
+from pretrain.pages.numbers import compact
+from pretrain.pages.page import write_text
 from pretrain.scaling.backtest import MISS
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.points import RunPoint

@@ -15,13 +15,14 @@ from pretrain.evaluate.outcomes import digest
 from pretrain.evaluate.report import gpt3
 from pretrain.evaluate.report.charts import Points, learning_curve
 from pretrain.evaluate.report.facts import Facts
-from pretrain.evaluate.report.page import page, write_text
+from pretrain.evaluate.report.page import page
 from pretrain.evaluate.report.sections import cut_prompts, sections
 from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
 from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.pages.page import write_text
 
 
 def write(

@@ -55,6 +55,17 @@ def test_processes_are_one_command_on_one_node(given: list[str]) -> None:
     assert command(text)[-7:] == ["-m", "pretrain", "data", "build", *given[:3]]
 
 
+@pytest.mark.parametrize("executor", ["processes", "folder", "ray"])
+def test_a_node_gives_its_cores_and_no_gpu(given: list[str], executor: str) -> None:
+    nodes = "1" if executor == "processes" else "4"
+    text = submitted(*given, "--gpus-per-node", "4", f"executor={executor}", "--nodes", nodes, "--restarts", "7")
+    found = options(text)
+    assert found["cpus-per-task"] == "32"  # those of each rank that a run would have there, of which there are 4
+    assert not any("gpu" in name or "gres" in name for name in found)
+    words = command(text)
+    assert words[words.index("--restarts") + 1] == "7"
+
+
 def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert launch_build.main([*given, "executor=ray", "--nodes", "4", "--dry-run"]) == 0
     assert "launch.slurm.ray_step" in capsys.readouterr().out

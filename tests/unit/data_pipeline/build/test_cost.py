@@ -1,5 +1,6 @@
 """What a large build takes, by the rates of a small one."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from data_pipeline.common.grid import Grid
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from pretrain.commands.plan import main
+from pretrain.config.load import dump
 from tests.helpers.datasets import Silent, make_documents, settings
 
 STEPS = ["repair", {"name": "dedup_exact"}]
@@ -68,6 +70,15 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
     assert stages["step-1-decontaminate-prepare-1"].seconds == 3
     assert stages["finishing"].seconds == 500
     assert cost.core_hours == pytest.approx((10_001 + 8 + 3 + 500) / 3600)
+    assert cost.hours == pytest.approx((10_001 / 50 + 10_001 / 2000 + 8 + 3 + 500) / 3600)
+
+
+def test_units_are_of_the_size_that_so_much_input_has_and_only_so_many_cores_work() -> None:
+    config = BuildConfig(input="x", output=Path("y"), tokenizer={"training_bytes": 10**6})  # type: ignore[arg-type]
+    assert project(config, rates(), 10**12, 50).units == -(-2 * 10**12 // 2**25)
+    few = project(config.model_copy(update={"piece_bytes": 10**6}), rates(), 2 * 10**6, 50)
+    assert (few.units, few.cells) == (4, 0)
+    assert few.stages[0].seconds == 21 / 4 + 21 / 4
 
 
 def test_what_steps_prepare_grows_only_with_input_that_it_is_made_of(tmp_path: Path) -> None:
@@ -103,6 +114,25 @@ def test_the_command_stores_rates_and_plans_with_them(tmp_path: Path, capsys: py
     for wrong in (["--nodes", "4"], ["--rates", "x", "--measure", "y"], ["--bytes", "many"]):
         with pytest.raises(Exception, match=r"needed|of its own|no number of bytes"):
             main([*asked, *wrong])
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"), [([], 10**6), (["--bytes", "5MB"], 5 * 10**6), (["--bytes", "50TB"], 5 * 10**13)]
+)
+def test_the_command_plans_for_all_cores_of_all_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: list[str], size: int
+) -> None:
+    (tmp_path / "in.txt").write_text("word " * (10**6 // 5))
+    (tmp_path / "rates.yaml").write_text(dump(rates()))
+    words = ["data", "data/text", f"input={tmp_path}/in.txt", f"output={tmp_path}/out", "tokenizer.type=bytes"]
+    machines = ["--rates", f"{tmp_path}/rates.yaml", "--nodes", "100", "--cores", "64", "--json"]
+    assert main([*words, *machines, *asked]) == 0
+    said = json.loads(capsys.readouterr().out)
+    config = BuildConfig(input="x", output=Path("y"), tokenizer={"type": "bytes"})  # type: ignore[arg-type]
+    cost = project(config, rates(), size, 6400)
+    for name in ("input_bytes", "tokens", "units", "shards", "members", "cells", "tasks", "hours", "core_hours"):
+        assert said[name] == getattr(cost, name), name
+    assert said["input_bytes"] == size
 
 
 @pytest.mark.parametrize("executor", ["folder", "processes"])

@@ -1,10 +1,14 @@
 """A Ray cluster that is not there: one sentence, in seconds, before any work. Without Ray itself."""
 
+import dataclasses
+import os
 import socket
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,3 +74,68 @@ def test_what_a_node_does_not_see_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     assert wrong(code="") == "has other code of pretrain than this machine"
     read.write_text("123")
     assert wrong() == f"does not see the file {read} as this machine does"
+
+
+class OneNode:
+    """Stands for Ray with a node whose storage is its own: it works on what it is given from another folder."""
+
+    def __init__(self, there: Path) -> None:
+        self._there = there
+        anything = types.SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None)
+        self.util = types.SimpleNamespace(scheduling_strategies=anything)
+        self.exceptions = types.SimpleNamespace(RayError=RuntimeError)
+        self.init = self.shutdown = lambda **_: None
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": "1", "NodeManagerHostname": "far", "Alive": True, "Resources": {"CPU": 4.0}}]
+
+    def remote(self, **_: Any) -> Callable[..., Any]:
+        def made(function: Callable[..., Any]) -> Any:
+            def call(place: ray_cluster._Place) -> Any:
+                return (function, dataclasses.replace(place, mark=self._there / place.mark.name))
+
+            return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=call))
+
+        return made
+
+    def wait(self, asked: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+        return asked, []
+
+    def get(self, reference: tuple[Callable[..., Any], Any]) -> Any:
+        return reference[0](reference[1])
+
+
+@pytest.mark.parametrize("address", ["auto", None])
+def test_storage_that_a_node_does_not_share_is_found_before_the_first_task(
+    config: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "far").mkdir()
+    monkeypatch.setattr(ray_cluster, "_ray", lambda: OneNode(tmp_path / "far"))
+    with pytest.raises(DataError, match=f"^The Ray node far does not see the folder {tmp_path}/far, where .*; mend it"):
+        build(settings(**config, ray_address=address), Silent)
+    assert not list((tmp_path / ".out.building").glob("*/*.done.json"))
+
+
+def test_a_node_that_joins_later_is_asked_before_its_first_task(tmp_path: Path) -> None:
+    place = ray_cluster._Place(tmp_path / "no mark", "x", str(tmp_path), (), tuple, (), ray_cluster._code())
+    done: list[int] = []
+    with pytest.raises(DataError, match=f"does not see the folder {tmp_path}"):
+        ray_cluster._done_there(place, done.append, 1)
+    assert not done
+
+
+@pytest.mark.parametrize(("workers", "cores"), [(3, 3), (None, len(os.sched_getaffinity(0)))])
+def test_without_an_address_ray_is_started_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: int | None, cores: int
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    asked: list[dict[str, Any]] = []
+    ray = types.SimpleNamespace(init=lambda **given: asked.append(given) or 1 / 0, shutdown=lambda: None)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(ray_cluster, "_ray", lambda: ray)
+    with (
+        pytest.raises(DataError, match="The Ray cluster at local can't be joined"),
+        ray_cluster.connected(None, workers, tmp_path, (), tuple),
+    ):
+        pass
+    assert (asked[0]["address"], asked[0]["num_cpus"]) == ("local", cores)

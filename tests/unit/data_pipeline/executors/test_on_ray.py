@@ -120,3 +120,10 @@ def test_a_node_may_leave(nodes: RayNodes, config: Path, expected: Path) -> None
     nodes.remove()
     assert build.wait(LIMIT_S) == 0
     assert_same(expected, output)
+
+
+def test_without_an_address_it_is_a_ray_of_this_machine(config: Path, expected: Path) -> None:
+    """Also beside another cluster."""
+    output = config.parent / "by-one-machine"
+    assert start(config, output, "ray", "").wait(LIMIT_S) == 0
+    assert_same(expected, output)
