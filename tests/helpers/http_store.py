@@ -71,7 +71,7 @@ def serve(directory: Path) -> Iterator[HttpStore]:
                 self.connection.close()
                 return
             if fault == "silent":
-                time.sleep(0.5)
+                time.sleep(3.0)
                 self.close_connection = True
                 return
             if isinstance(fault, int) or not path.is_file():
