@@ -157,7 +157,7 @@ def _tightness(plan: Plan) -> list[str]:
         return [f"it needs {share}: it does not fit"]
     if best.held_bytes <= ROOMY * limit:
         return []
-    said = f"it fills {share}, and may not fit: one in four estimates is 10% off or more"
+    said = f"it fills {share}, and may not fit: one in eight estimates is 10% off or more"
     if plan.found.judged == 1:
         return [said]
     if room is None:

@@ -24,7 +24,7 @@ Target = Literal["throughput", "cost", "memory"]
 _MOST_TENSOR, _MOST_CONTEXT, _MOST_VIRTUAL, _MOST_MICRO = 16, 16, 12, 64
 _GIB = 2**30
 ROOMY = 0.9
-"""of the memory; a layout that an estimate has above it may not fit, as one in four published peaks is further off"""
+"""of the memory; a layout that an estimate has above it may not fit, as one in eight published peaks is further off"""
 _LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
 
 

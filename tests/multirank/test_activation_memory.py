@@ -68,6 +68,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2+sp": {"parallel": {"tensor": 2, "sequence": True}},
     "tp2+sp, full": {"parallel": {"tensor": 2, "sequence": True, "recompute": "full"}},
     "cp2, rotary": {"parallel": {"context": 2}, "model": {"positions": "rotary"}},
+    "cp2, selective": {"parallel": {"context": 2, "recompute": "selective"}},
     "pp4": {"parallel": {"pipeline": 4}},
     "pp4, full": {"parallel": {"pipeline": 4, "recompute": "full"}},
     "pp2+vp2": {"parallel": {"pipeline": 2, "virtual": 2}},
