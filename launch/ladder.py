@@ -1,12 +1,14 @@
 """`make ladder`: a scaling law on real text, tested by a run that it had not seen: up to three hours on two cores.
 
-    python -m launch.ladder [--tiny]
+    python -m launch.ladder [--tiny] [--rule olmo]
 
 Small runs are trained, a law is fitted to them, and what it says of a run with at least four times the compute of the
 largest is written down (runs/ladder/law/predictions.jsonl) before that run is trained. Stopped at any point, the same
 command goes on. `--tiny` does the same in minutes, to see that every part works: of such runs no law can be had.
+`--rule`: of learning rates; `constant`, if left out.
 """
 
+import argparse
 import json
 import os
 import shlex
@@ -14,7 +16,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch import demo_text
@@ -27,31 +29,37 @@ class Plan:
     """What is trained."""
 
     folder: Path
+    data: Path
     text_bytes: int
     sizes: str
     ratios: str
     seeds: str
     asked_size: str
     asked_ratio: str
+    rule: str = "constant"
 
 
-WHOLE = Plan(Path("runs/ladder"), 100_000_000, "58k,99k,133k,208k", "40,80", "3,3,2,1", "471k", "70")
-TINY = Plan(Path("runs/ladder-tiny"), 6_000_000, "38k,58k,80k,99k", "5,10", "1", "208k", "10")
+WHOLE = Plan(
+    Path("runs/ladder"), Path("datasets/ladder"), 100_000_000, "58k,99k,133k,208k", "40,80", "3,3,2,1", "471k", "70"
+)
+TINY = Plan(
+    Path("runs/ladder-tiny"), Path("datasets/ladder-tiny"), 6_000_000, "38k,58k,80k,99k", "5,10", "1", "208k", "10"
+)
 
 
 def main(plan: Plan) -> int:
     """Does what is not done yet. Returns the exit status."""
     started = time.monotonic()
-    data, law = Path("datasets") / plan.folder.name, plan.folder / "law"
+    data, law = plan.data, plan.folder / "law"
     if not data.exists():
         text = data.with_suffix(".xml")
         demo_text.fetch(text, plan.text_bytes)
         settings = ["tokenizer.vocabulary=1024", "validation_fraction=0.03"]
         _run("data", "build", "data/text", f"input={text}", f"output={data}", *settings)
-    _ladder(plan.folder / "plan", data, plan.sizes, plan.ratios, plan.seeds, plan.folder / "runs")
+    _ladder(plan, "plan", data, plan.sizes, plan.ratios, plan.seeds, "runs")
     for name in ("stems.txt", "branches.txt"):  # the second take up checkpoints of the first
         _train_all(_commands(plan.folder / "plan" / name))
-    _ladder(plan.folder / "asked", data, plan.asked_size, plan.asked_ratio, "1", plan.folder / "asked-run")
+    _ladder(plan, "asked", data, plan.asked_size, plan.asked_ratio, "1", "asked-run")
     (asked,) = json.loads((plan.folder / "asked" / "ladder.json").read_text())["runs"]
     if not (law / "predictions.jsonl").exists():
         _run("scale", "fit", str(plan.folder / "runs"), "--out", str(law))
@@ -62,10 +70,13 @@ def main(plan: Plan) -> int:
     return 0
 
 
-def _ladder(out: Path, data: Path, sizes: str, ratios: str, seeds: str, runs: Path) -> None:
+def _ladder(plan: Plan, name: str, data: Path, sizes: str, ratios: str, seeds: str, runs: str) -> None:
+    out = plan.folder / name
     if not (out / "ladder.json").exists():
-        options = ["--sizes", sizes, "--tokens-per-parameter", ratios, "--seeds", seeds, "--runs", str(runs)]
-        _run("scale", "ladder", BASE, f"data.path={data}", *options, "--out", str(out))
+        options = ["--sizes", sizes, "--tokens-per-parameter", ratios, "--seeds", seeds, "--rule", plan.rule]
+        _run(
+            "scale", "ladder", BASE, f"data.path={data}", *options, "--runs", str(plan.folder / runs), "--out", str(out)
+        )
 
 
 def _commands(file: Path) -> list[list[str]]:
@@ -108,5 +119,16 @@ def _run(*arguments: str, threads: int | None = None) -> None:
         )
 
 
+def _plan() -> Plan:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="minutes in place of hours")
+    parser.add_argument("--rule", default=Plan.rule, help="as `pretrain scale ladder --rule`")
+    options = parser.parse_args()
+    plan = TINY if options.tiny else WHOLE
+    if options.rule == plan.rule:
+        return plan
+    return replace(plan, rule=options.rule, folder=plan.folder.with_name(f"{plan.folder.name}-{options.rule}"))
+
+
 if __name__ == "__main__":
-    sys.exit(main(TINY if sys.argv[1:] == ["--tiny"] else WHOLE))
+    sys.exit(main(_plan()))

@@ -4,11 +4,13 @@
 |---|---|---|---|
 | `olmo` | 0.0047 (N / 108M)^(-1/3) / 2 | 327,680 (N / 108M)^(2/3) | N |
 | `gpt3` | its table 2.1, between sizes and beyond them as a power of N | the same | 375e6 |
+| `constant` | that of the base | as `olmo` | as `olmo` |
 | `width` | that of the base x base width / width | that of the base | that of the base |
 
 `olmo` is OLMo-core's ladder, after Porian et al. 2024, arXiv 2406.19146. `gpt3` is Brown et al. 2020, arXiv 2005.14165.
 `width` is what muP says of Adam on matrices between hidden layers (Yang et al. 2022, arXiv 2203.03466, table 3), here
-for all parameters: simpler than muP, which keeps embeddings at one rate.
+for all parameters: simpler than muP, which keeps embeddings at one rate. `constant` is for models of 32 to 80 channels,
+at which `olmo` is too high: the sweep in docs/scale.md.
 """
 
 import math
@@ -18,7 +20,7 @@ import numpy as np
 
 from pretrain.config.run_config import RunConfig
 
-RULES = ("olmo", "gpt3", "width")
+RULES = ("olmo", "gpt3", "constant", "width")
 _OLMO_PARAMETERS, _OLMO_RATE, _OLMO_BATCH = 108e6, 0.0047, 327_680
 _GPT3_WARMUP = 375_000_000
 # Table 2.1: parameters, learning rate, tokens of a batch.
@@ -41,9 +43,10 @@ class Settings:
 def settings(rule: str, parameters: float, width: int, base: RunConfig) -> Settings:
     """By one of RULES. `width`: of the model; `base`: what the ladder is made from."""
     match rule:
-        case "olmo":
+        case "olmo" | "constant":
             batch_tokens = _OLMO_BATCH * (parameters / _OLMO_PARAMETERS) ** (2 / 3)
-            return Settings(olmo_rate(parameters), batch_tokens, parameters)
+            rate = olmo_rate(parameters) if rule == "olmo" else base.optimizer.learning_rate
+            return Settings(rate, batch_tokens, parameters)
         case "gpt3":
             return Settings(gpt3_rate(parameters), _gpt3(parameters, 2), _GPT3_WARMUP)
         case _:

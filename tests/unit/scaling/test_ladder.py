@@ -44,6 +44,12 @@ def test_olmos_rule_is_its_formula() -> None:
     assert found.warmup_tokens == 108e6 * 8
 
 
+def test_the_constant_rule_is_olmos_but_for_the_bases_rate() -> None:
+    found, olmo = (rules.settings(rule, 1e6, 256, base()) for rule in ("constant", "olmo"))
+    assert found.learning_rate == 1e-3
+    assert (found.batch_tokens, found.warmup_tokens) == (olmo.batch_tokens, olmo.warmup_tokens)
+
+
 def test_the_width_rule_divides_the_bases_rate_by_the_width() -> None:
     found = rules.settings("width", 1e6, 256, base())
     assert found.learning_rate == pytest.approx(1e-3 * 64 / 256)
