@@ -20,7 +20,7 @@ from data_pipeline.build.encode import FACTS, Encoded, encoded_unit, in_order, t
 from data_pipeline.build.inputs import InputSource
 from data_pipeline.build.passes import Survey
 from data_pipeline.build.units import RunTasks
-from data_pipeline.common.arrays import TextTable, arrays_in, save
+from data_pipeline.common.arrays import TextTable, arrays_in, copies_in, save
 from data_pipeline.common.atomic import written
 from data_pipeline.common.grid import Grid
 from data_pipeline.common.work import BuildTask
@@ -146,7 +146,7 @@ def assemble(
 
 def split_of(plan: SplitPlan, results: list[dict[str, Any]]) -> Split:
     """What a manifest says of the shards that were written."""
-    tables = [ShardTable.from_arrays(list(arrays_in(plan.record(shard)))[1:]) for shard in range(plan.shards)]
+    tables = [ShardTable.from_arrays(list(copies_in(plan.record(shard)))[1:]) for shard in range(plan.shards)]
     table = ShardTable.joined(tables)
     _, documents, tokens = table.sizes.sum(axis=1).tolist()
     return Split(

@@ -61,6 +61,11 @@ def arrays_in(path: Path) -> Iterator[NDArray[Any]]:
         os.close(file)
 
 
+def copies_in(path: Path) -> Iterator[NDArray[Any]]:
+    """Likewise, in memory: what is mapped keeps a file open, and who holds arrays of many files can't have that."""
+    return (array.copy() for array in arrays_in(path))
+
+
 def save(path: Path, *arrays: NDArray[Any]) -> None:
     """A file of these arrays, which appears once it is whole."""
     with written(path) as scratch, scratch.open("wb") as file:

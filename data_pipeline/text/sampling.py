@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import TextTable, arrays_in, save
+from data_pipeline.common.arrays import TextTable, arrays_in, copies_in, save
 from data_pipeline.common.hashing import mix
 from data_pipeline.reading.documents import Document
 
@@ -61,7 +61,7 @@ def sample(documents: Iterable[Document], most: int, seed: int, path: Path) -> N
 
 def bound(samples: Sequence[Path], most: int, path: Path) -> None:
     """Task: the number at or below which the first `most` different documents of all lie."""
-    found = np.unique(np.concatenate([next(arrays_in(one)) for one in samples]))
+    found = np.unique(np.concatenate([next(copies_in(one)) for one in samples]))
     save(path, found[:most][-1:] if len(found) >= most else np.array([2**64 - 1], np.uint64))
 
 
