@@ -46,11 +46,9 @@ def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
     kept, again = _of_layers(work)
     last = work.predicts * loss_bytes(work)[:, None]
     working = np.maximum(again, last)
-    embedded = _hidden(work, work.stacks[0].length)
-    first = embedded * (
-        work.dropout / work.width + work.embedding_norms * _norm_copies(work)
-    )  # a byte for what drops out
-    first = first[:, None] * work.embeds * work.in_flight
+    dropped = work.dropout / work.width  # a byte for each element
+    embedded = _hidden(work, work.stacks[0].length) * (dropped + work.embedding_norms * _norm_copies(work))
+    first = embedded[:, None] * work.embeds * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
     gathered = np.where((work.zero == 3)[:, None], 2 * work.width[:, None] * (work.parameters - shared) / layers, 0.0)
@@ -72,7 +70,7 @@ def _of_layers(work: Work) -> tuple[Array, Array]:
         norm = inputs * (work.final_norms * _norm_copies(work))[:, None] * (work.predicts if last else work.embeds)
         of_one = stack.layers / work.virtual[:, None] * np.where(whole_layers, inputs, whole)
         behind, earlier = behind + of_one, behind
-        # What a decoder reads; unless it is made here again, the stream that both were in, too.
+        # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
         read = _hidden(work, stack.memory_length)[:, None] * (1 + np.where(whole_layers, 0.0, work.embeds))
         of_one = of_one + np.where(stack.layers > 0, read, 0.0)
         if not last:  # the last norm lies with the head
