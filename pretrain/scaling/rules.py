@@ -9,8 +9,8 @@
 
 `olmo` is OLMo-core's ladder, after Porian et al. 2024, arXiv 2406.19146. `gpt3` is Brown et al. 2020, arXiv 2005.14165.
 `width` is what muP says of Adam on matrices between hidden layers (Yang et al. 2022, arXiv 2203.03466, table 3), here
-for all parameters: simpler than muP, which keeps embeddings at one rate. `constant` is for models of 32 to 80 channels,
-at which `olmo` is too high: the sweep in docs/scale.md.
+for all parameters: simpler than muP, which keeps embeddings at one rate. `constant` is for models as small as those
+of the sweep in docs/scale.md, of 32 to 56 channels, for which `olmo` is too high.
 """
 
 import math
