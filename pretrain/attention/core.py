@@ -17,7 +17,7 @@ from pretrain.attention.exchange import own_positions, whole_sequences
 from pretrain.attention.patterns.base import Kernel, masked
 from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.attention.relative import Biases, bias_of_distances, by_distance
-from pretrain.attention.rotary import frequencies, gain, rotated
+from pretrain.attention.rotary import frequencies, gain
 from pretrain.attention.runs import Runs, by_runs, seen_in_runs
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
@@ -70,6 +70,7 @@ class CoreAttention(MegatronModule):
         self.biased = model.positions.name == "relative"
         falls = model.positions.name == "alibi" and kind != "cross"
         self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
+        self.rotate = config.kernels.rotated
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
         self.distance, self.cap = model.relative_distance, model.score_cap
@@ -78,7 +79,9 @@ class CoreAttention(MegatronModule):
         if isinstance(model.positions, ShawPositions) and kind != "cross":
             heads = model.heads // pg_collection.tp.size()
             self.shaw = ShawAttention(model.positions, heads, model.head_width, pg_collection)
-        self.dropout = Dropout(config.attention_dropout, shared_by=("tensor", "context"))
+        self.dropout = Dropout(
+            config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropped
+        )
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: AttentionInputs,
@@ -91,7 +94,7 @@ class CoreAttention(MegatronModule):
         if self.rotary is not None:
             turns = frequencies(self.rotary, query.shape[-1], self.heads.dense, query.device)
             larger, neighbours = gain(self.rotary, self.heads.dense), self.rotary.interleaved
-            query, key = (rotated(x, inputs.positions_BS, turns, neighbours, larger) for x in (query, key))
+            query, key = (self.rotate(x, inputs.positions_BS, turns, neighbours, larger) for x in (query, key))
         if self.context.size() > 1:
             query, key, value = self._whole(query, key, value)
             if attention_bias is not None:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from megatron.core.transformer.attention import CrossAttentionSubmodules, SelfAttentionSubmodules
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
@@ -25,12 +24,8 @@ class HiddenDropout(Dropout):
     ranks each such slice."""
 
     def __init__(self, config: MegatronConfig) -> None:
-        super().__init__(config.hidden_dropout, ("context", "tensor") if config.sequence_parallel else ("context",))
-
-    def mask(self, shape: torch.Size, device: torch.device) -> Tensor:
-        positions, rows, width = shape
-        dropped: Tensor = super().mask(torch.Size([rows, positions, width]), device).transpose(0, 1)
-        return dropped
+        shared_by = ("context", "tensor") if config.sequence_parallel else ("context",)
+        super().__init__(config.hidden_dropout, shared_by, rows_second=True, compute=config.kernels.dropped)
 
 
 class BiasDropoutAdd(nn.Module):
@@ -39,14 +34,15 @@ class BiasDropoutAdd(nn.Module):
     def __init__(self, config: MegatronConfig, model: Model) -> None:
         super().__init__()
         self.dropout = HiddenDropout(config)
+        self.added = config.kernels.added
 
     def forward(self, training: bool, fused: bool) -> Callable[..., Tensor]:
         return self.add
 
     def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
         x, bias = x_with_bias
-        added: Tensor = residual + self.dropout(x if bias is None else x + bias)
-        return added
+        drawn = self.dropout.drawn(x.shape, x.device) if self.dropout.active else None
+        return self.added(x, bias, residual, drawn)
 
 
 class ResidualThenNorm(BiasDropoutAdd):
@@ -84,14 +80,14 @@ class FeedForward(MLP):
     def __init__(self, config: MegatronConfig) -> None:
         linears = MLPSubmodules(linear_fc1=config.kernels.column_linear, linear_fc2=config.kernels.row_linear)
         super().__init__(config, linears, ffn_hidden_size=config.ffn_hidden_size)
-        self.dropout = Dropout(config.ffn_dropout, ("context",), ("tensor",))
+        self.dropout = Dropout(
+            config.ffn_dropout, ("context",), ("tensor",), rows_second=True, compute=config.kernels.dropped
+        )
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor | None]:
         x, bias = self.linear_fc1(hidden_states)
         x = self.config.kernels.activated(x, bias, self.activation_func, self.config.gated_linear_unit)
-        if self.dropout.active:
-            x = self.dropout(x.transpose(0, 1)).transpose(0, 1)
-        out: tuple[Tensor, Tensor | None] = self.linear_fc2(x)
+        out: tuple[Tensor, Tensor | None] = self.linear_fc2(self.dropout(x))
         return out
 
 

@@ -19,8 +19,10 @@ from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParall
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from pretrain.attention.rotary import rotated
 from pretrain.errors import ConfigError
 from pretrain.models.output_linear import OutputLinear
+from pretrain.random.dropout import Drawn, dropped
 
 
 class LayerNorm(nn.LayerNorm):
@@ -39,12 +41,16 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(hidden_size, eps=eps)
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.compute(x, self.weight, self.eps)
+
+    @staticmethod
+    def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
+        return F.rms_norm(x, weight.shape, weight, eps)
+
 
 class ZeroCenteredRMSNorm(RMSNorm):
     """Likewise, with the gain kept less one: what decays to zero, or has few bits, is the distance from one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.compute(x, self.weight, self.eps)
 
     @staticmethod
     def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
@@ -71,6 +77,12 @@ class Kernels:
     activated: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]
     """(x [..., F], bias [F], activation, gated) -> what it makes of x + bias, [..., F], or of a gated one [..., F / 2],
     whose gates and values lie side by side"""
+    dropped: Callable[[Tensor, Drawn], Tensor]
+    """as random.dropout.dropped"""
+    added: Callable[[Tensor, Tensor | None, Tensor, Drawn | None], Tensor]
+    """(x [S, B, H], bias [H], residual [S, B, H], what drops of x + bias) -> their sum"""
+    rotated: Callable[..., Tensor]
+    """as attention.rotary.rotated"""
     attention: Callable[..., Tensor]
     """as torch's scaled_dot_product_attention"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
@@ -89,6 +101,14 @@ def _activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Te
     gate, value = x.unflatten(-1, (-1, 2)).unbind(-1)
     out: Tensor = activation(gate) * value
     return out
+
+
+def _added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
+    if bias is not None:
+        x = x + bias
+    if drawn is not None:
+        x = dropped(x, drawn)
+    return residual + x
 
 
 _GELU_TANH = partial(F.gelu, approximate="tanh")
@@ -112,23 +132,35 @@ def plain(device: torch.device) -> Kernels:
             "gated_relu": F.relu,
         },
         activated=_activated,
+        dropped=dropped,
+        added=_added,
+        rotated=rotated,
         attention=F.scaled_dot_product_attention,
         cross_entropy=vocab_parallel_cross_entropy,
     )
 
 
 def compiled(device: torch.device) -> Kernels:
-    """Likewise, but what lies between matrix products of a feed-forward layer, and norms that take several operations,
-    are one kernel each, made by torch.compile. Dropout stays outside: compiled, its hash made another mask on a CPU.
-    Raises ConfigError where nothing here can compile."""
+    """Likewise, but what lies between matrix products, dropout among it, and norms that take several operations are one
+    kernel each, made by torch.compile. Raises ConfigError where nothing here can compile."""
     check_compiler(device)
+    fused = partial(torch.compile, dynamic=True)
 
-    class Norm(ZeroCenteredRMSNorm):
-        compute = staticmethod(torch.compile(ZeroCenteredRMSNorm.compute, dynamic=True))
+    class Norm(RMSNorm):
+        compute = staticmethod(fused(RMSNorm.compute))
+
+    class ZeroCenteredNorm(ZeroCenteredRMSNorm):
+        compute = staticmethod(fused(ZeroCenteredRMSNorm.compute))
 
     own = plain(device)
-    norms = {**own.norm, "rms_zero_centered": Norm}
-    return replace(own, norm=norms, activated=torch.compile(_activated, dynamic=True))
+    return replace(
+        own,
+        norm={**own.norm, "rms": Norm, "rms_zero_centered": ZeroCenteredNorm},
+        activated=fused(_activated),
+        dropped=fused(dropped),
+        added=fused(_added),
+        rotated=fused(rotated),
+    )
 
 
 def check_compiler(device: torch.device) -> None:

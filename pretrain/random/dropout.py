@@ -11,7 +11,8 @@ forwarded since.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from megatron.core.tensor_parallel.random import _MODEL_PARALLEL_RNG_TRACKER_NAME, get_cuda_rng_tracker
@@ -36,19 +37,59 @@ def begin(first_row: int) -> None:
     get_cuda_rng_tracker().set_states({_MODEL_PARALLEL_RNG_TRACKER_NAME: torch.cuda.get_rng_state()})
 
 
-class Dropout(nn.Module):
-    """One site, for tensors [rows, ..., columns]. `probability` counts in steps of 2**-16, rounded down; `shared_by`
-    names the axes of the layout whose ranks share dimension 1, each holding an equal part, the outermost first;
-    `columns_by` those that share the columns."""
+class Drawn(NamedTuple):
+    """What decides which elements of a tensor drop out."""
 
-    def __init__(self, probability: float, shared_by: Sequence[str], columns_by: Sequence[str] = ()) -> None:
+    first: Tensor
+    """[] int64, of the first row at one site"""
+    begin: int
+    """of this rank's part of the shared dimension, in the whole"""
+    begin_columns: int
+    levels: int
+    """of 2**16, those that drop"""
+    rows_second: bool
+    """the tensor is [shared, rows, ..., columns], not [rows, shared, ..., columns]"""
+
+    def mask(self, shape: torch.Size) -> Tensor:
+        """Bool `shape`: the elements to drop."""
+        shared, rows, *inner, columns = shape if self.rows_second else (shape[1], shape[0], *shape[2:])
+        hashed = _mix(torch.arange(rows, device=self.first.device) + self.first)
+        hashed = _fold(hashed, self.begin, shared)
+        for size in inner:
+            hashed = _fold(hashed, 0, size)
+        lanes = _fold(hashed, self.begin_columns // _LANES, -(-columns // _LANES)).view(torch.int16)
+        mask = lanes[..., :columns] < self.levels - _LEVELS // 2  # lanes count from -2**15
+        return mask.transpose(0, 1) if self.rows_second else mask
+
+
+def dropped(x: Tensor, drawn: Drawn) -> Tensor:
+    """`x`, where what remains is made larger by the share that drops."""
+    return x.masked_fill(drawn.mask(x.shape), 0.0) * (_LEVELS / (_LEVELS - drawn.levels))
+
+
+class Dropout(nn.Module):
+    """One site, for tensors [rows, shared, ..., columns]; or with `rows_second`, [shared, rows, ..., columns].
+
+    `probability` counts in steps of 2**-16, rounded down; `shared_by` names the axes of the layout whose ranks share
+    that dimension, each holding an equal part, the outermost first; `columns_by` those that share the columns.
+    `compute` does what `dropped` does."""
+
+    def __init__(
+        self,
+        probability: float,
+        shared_by: Sequence[str],
+        columns_by: Sequence[str] = (),
+        rows_second: bool = False,
+        compute: Callable[[Tensor, Drawn], Tensor] = dropped,
+    ) -> None:
         super().__init__()
         self.dropped_levels, self.shared_by, self.columns_by = int(probability * _LEVELS), shared_by, columns_by
         self.site = self.shard = self.column_shard = 0
+        self.rows_second, self.compute = rows_second, compute
 
     def place(self, name: str, axes: Mapping[str, tuple[int, int]]) -> None:
         """Where in the whole model this is: a name of its own, and this rank's (rank, number of ranks) on each axis,
-        from which follows its part of dimension 1 and of the columns."""
+        from which follow its parts of the shared dimension and of the columns."""
         self.site = key(name)
         self.shard, self.column_shard = _shard(self.shared_by, axes), _shard(self.columns_by, axes)
 
@@ -57,23 +98,21 @@ class Dropout(nn.Module):
         return self.training and self.dropped_levels > 0
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.active:
-            return x
-        scale = _LEVELS / (_LEVELS - self.dropped_levels)
-        return x.masked_fill(self.mask(x.shape, x.device), 0.0) * scale
+        return self.compute(x, self.drawn(x.shape, x.device)) if self.active else x
 
-    def mask(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Bool `shape`: the elements to drop."""
+    def drawn(self, shape: torch.Size, device: torch.device) -> Drawn:
+        """For the rows of this forward pass, in which tensors here have `shape`."""
         assert self.site, "a site is placed before it is used"
-        rows, shared, *inner, columns = shape
-        first = (torch.initial_seed() + self.site + 2**63) % 2**64 - 2**63  # as int64 holds it
-        hashed = _mix(torch.arange(rows, device=device) + first)
-        hashed = _fold(hashed, self.shard * shared, shared)
-        for size in inner:
-            hashed = _fold(hashed, 0, size)
+        shared, columns = shape[0 if self.rows_second else 1], shape[-1]
         assert not self.column_shard or columns % _LANES == 0, "ranks share whole lanes"
-        lanes = _fold(hashed, self.column_shard * (columns // _LANES), -(-columns // _LANES)).view(torch.int16)
-        return lanes[..., :columns] < self.dropped_levels - _LEVELS // 2  # lanes count from -2**15
+        first = (torch.initial_seed() + self.site + 2**63) % 2**64 - 2**63  # as int64 holds it
+        return Drawn(
+            torch.full((), first, device=device),  # a kernel that fills it: a copy would be waited for
+            self.shard * shared,
+            self.column_shard * columns,
+            self.dropped_levels,
+            self.rows_second,
+        )
 
 
 def _shard(shared_by: Sequence[str], axes: Mapping[str, tuple[int, int]]) -> int:
@@ -88,6 +127,8 @@ def _shard(shared_by: Sequence[str], axes: Mapping[str, tuple[int, int]]) -> int
 def _fold(hashed: Tensor, start: int, count: int) -> Tensor:
     """[...] -> [..., count]: another hash for each of the coordinates [start, start + count)."""
     coordinates = torch.arange(start, start + count, device=hashed.device)
+    # Changes nothing. Without it torch.compile takes the product below for an index; in C++, one so large is undefined.
+    coordinates.bitwise_and_((1 << 63) - 1)
     return _mix(hashed[..., None] + coordinates * _GAMMA)
 
 

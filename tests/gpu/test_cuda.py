@@ -31,7 +31,7 @@ from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
-from tests.multirank.test_kernels import compare_kernels
+from tests.multirank.test_kernels import compare_dropout, compare_kernels
 from tests.multirank.test_output_linear import CASES, assert_like, judged
 from tests.multirank.test_packing import seen
 from tests.unit.attention.test_patterns import oracle
@@ -102,7 +102,8 @@ def test_dropout_masks_are_those_of_the_cpu() -> None:
     dropout, shape = Dropout(0.1, shared_by=("tensor",)), torch.Size([3, 4, 65, 130])
     dropout.place("layer", {"tensor": (1, 2)})
     torch.default_generator.manual_seed(2**64 - 2)
-    assert torch.equal(dropout.mask(shape, torch.device("cuda")).cpu(), dropout.mask(shape, torch.device("cpu")))
+    on_gpu, on_cpu = (dropout.drawn(shape, torch.device(kind)).mask(shape) for kind in ("cuda", "cpu"))
+    assert torch.equal(on_gpu.cpu(), on_cpu)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -308,6 +309,11 @@ def test_few_logits_at_a_time_are_worth_what_all_are(case: str, precision: str, 
     all_at_once, few = (run_ranks(1, judged, *CASES[case], {}, many, precision)[0] for many in (10**6, 10))
     assert few.calls > all_at_once.calls
     assert_like(few, all_at_once, tolerance)
+
+
+@pytest.mark.parametrize("shape", [(3, 65, 130), (2, 3, 70, 66)], ids=str)
+def test_compiled_dropout_drops_the_same_elements(shape: tuple[int, ...]) -> None:
+    compare_dropout(shape, torch.device("cuda"))
 
 
 def test_compiled_kernels_make_the_same_run() -> None:

@@ -36,6 +36,8 @@ PLAIN: dict[str, Any] = {}
 FULL: dict[str, Any] = {"parallel": {"recompute": "full"}}
 SELECTIVE: dict[str, Any] = {"parallel": {"recompute": "selective"}}
 DROPOUT: dict[str, Any] = {"model": {"dropout": 0.1}}
+DROPOUTS = {"dropout": 0.1, "attention_dropout": 0.1, "ffn_dropout": 0.1}
+COMPILED = {"kernels": "compiled"}
 PROBABILITIES: dict[str, Any] = {"model": {"attention_dropout": 0.1}}
 MODELS: dict[str, dict[str, Any]] = {
     "plain": PLAIN,
@@ -48,7 +50,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "fewer heads of keys": {"model": {"kv_heads": 2, "positions": "rotary"}},
     "gated": {"model": {"activation": "gated_gelu"}},
     "relu": {"model": {"activation": "relu"}},
-    "gated, compiled": {"model": {"activation": "gated_gelu"}, "run": {"kernels": "compiled"}},
+    "gated, compiled": {"model": {"activation": "gated_gelu"}, "run": COMPILED},
+    "dropout everywhere": {"model": DROPOUTS},
+    "relu, dropout everywhere": {"model": DROPOUTS | {"activation": "relu"}},
+    "dropout everywhere, compiled": {"model": DROPOUTS, "run": COMPILED},
+    "relu, dropout everywhere, compiled": {"model": DROPOUTS | {"activation": "relu"}, "run": COMPILED},
+    "dropout everywhere, compiled, full": FULL | {"model": DROPOUTS, "run": COMPILED},
+    "rotary, compiled": {"model": {"positions": "rotary"}, "run": COMPILED},
     # with few words, as logits that are there for a moment are not saved
     "bf16": {"precision": "bf16", "parallel": {"recompute": "full"}, "model": {"vocabulary": 100}},
 }
@@ -140,8 +148,12 @@ def test_whatever_the_family_and_its_attention(recompute: str) -> None:
         two = batch | {"micro_sequences": 2}
         kinds[f"{name}, two rows"] = family_config(name, model=FAMILY_MODELS[name], batch=two, parallel=parallel)
     for name in ("t5", "gemma2"):
-        model = FAMILY_MODELS[name] | {"attention_dropout": 0.1}
-        kinds[f"{name}, attention dropout"] = family_config(name, model=model, batch=batch, parallel=parallel)
+        model = FAMILY_MODELS[name] | DROPOUTS
+        kinds[f"{name}, dropout everywhere"] = family_config(name, model=model, batch=batch, parallel=parallel)
+    for name in ("gemma", "llama", "t5"):
+        kinds[f"{name}, compiled"] = family_config(
+            name, model=FAMILY_MODELS[name], batch=batch, parallel=parallel, run=COMPILED
+        )
     kinds["banded"] = tiny_config(model={"layers": 8, **_WINDOWS}, batch=batch, parallel=parallel)
     _agree(kinds, 1)
 

@@ -9,7 +9,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.errors import ConfigError
-from pretrain.models.kernels import check_compiler
+from pretrain.models.kernels import check_compiler, compiled
+from pretrain.random.dropout import Dropout, dropped
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config
@@ -35,8 +36,31 @@ def _losses_and_graphs(configs: list[RunConfig]) -> list[tuple[list[float], int]
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_compiled_kernels_make_the_same_run_with_the_same_dropout() -> None:
     compare_kernels()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(3, 65, 130), (16, 2, 128), (2, 3, 70, 66)], ids=str)
+def test_compiled_dropout_drops_the_same_elements(shape: tuple[int, ...]) -> None:
+    compare_dropout(shape, torch.device("cpu"))
+
+
+def compare_dropout(shape: tuple[int, ...], on: torch.device) -> None:
+    """Asserts it, at the beginning of a sequence and further on."""
+    one, fused = Dropout(0.1, ("tensor",), rows_second=len(shape) == 3), compiled(on)
+    for rank in (0, 3):
+        one.place("layer", {"tensor": (rank, 4)})
+        torch.default_generator.manual_seed(2**64 - 2 + rank % 2)
+        x = torch.ones(shape, device=on)
+        drawn = one.drawn(x.shape, on)
+        expected = dropped(x, drawn)
+        assert 0.05 < (expected == 0).float().mean() < 0.15
+        for _ in range(3):
+            never_written = [torch.full((size,), -1, device=on) for size in range(1, 2 * x.numel(), x.numel() // 7)]
+            del never_written  # so that what a kernel forgets to write is not, by chance, what was right before
+            assert torch.equal(fused.dropped(x, drawn), expected)
 
 
 def compare_kernels() -> None:
@@ -53,9 +77,9 @@ def compare_kernels() -> None:
         for kernels in ("plain", "compiled")
     ]
     found = run_ranks(1, _losses_and_graphs, both, timeout_s=280)[0]
-    for name, (plain, none), (compiled, graphs) in zip(kinds, found[::2], found[1::2], strict=True):
+    for name, (plain, none), (together, graphs) in zip(kinds, found[::2], found[1::2], strict=True):
         assert (none, graphs > 0) == (0, True), f"{name}: {graphs} graphs compiled"
-        assert compiled == pytest.approx(plain, abs=2e-2 if "bf16" in name else 1e-4), name
+        assert together == pytest.approx(plain, abs=2e-2 if "bf16" in name else 1e-4), name
         assert max(plain) - min(plain) > 0.02, f"{name}: weights change"
 
 

@@ -25,7 +25,7 @@ def site(
 
 def mask(dropout: Dropout, first_row: int = 0, shape: tuple[int, ...] = SHAPE) -> Tensor:
     torch.manual_seed((key("7/3") + first_row) % 2**64)
-    return dropout.mask(torch.Size(shape), torch.device("cpu"))
+    return dropout.drawn(torch.Size(shape), torch.device("cpu")).mask(torch.Size(shape))
 
 
 @pytest.mark.parametrize("probability", [0.001, 0.1, 0.5, 0.9])
@@ -57,9 +57,9 @@ def test_every_coordinate_gives_other_elements() -> None:
         "head": mask(site(tensor=(1, 2))),
     }
     torch.manual_seed(key("7/4"))
-    others["step"] = site().mask(whole.shape, whole.device)
+    others["step"] = site().drawn(whole.shape, whole.device).mask(whole.shape)
     torch.manual_seed(key("8/3"))
-    others["seed"] = site().mask(whole.shape, whole.device)
+    others["seed"] = site().drawn(whole.shape, whole.device).mask(whole.shape)
     for one, other in combinations({"itself": whole, **others}.items(), 2):
         if {one[0], other[0]} != {"itself", "row"}:  # these share rows, as they should: see below
             assert_independent(one[1], other[1], (one[0], other[0]))

@@ -25,8 +25,8 @@ class AttentionKept:
     pair_bytes: float
 
 
-def attention_kept(model: Model, width: float, on_cpu: bool) -> AttentionKept:
-    """`width`: bytes of an activation."""
+def attention_kept(model: Model, width: float, mask_bytes: float, on_cpu: bool) -> AttentionKept:
+    """`width`: bytes of an activation. `mask_bytes`: that say of an element whether it drops."""
     learned = model.positions.name == "relative"
     biased = learned or model.positions.name == "alibi"
     drops = model.attention_dropout > 0
@@ -41,7 +41,7 @@ def attention_kept(model: Model, width: float, on_cpu: bool) -> AttentionKept:
     rows = 8.0 if model.shaw_rows else 0.0  # which row of the tables each pair picks
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
     of_cap = width if model.score_cap is not None else 0.0
-    dropped = 1 + width if drops else rounded
+    dropped = mask_bytes + width if drops else rounded
     return AttentionKept(
         windows=float(np.mean(windows)),
         score_biases=biased and not writes,

@@ -168,7 +168,9 @@ class Configured:
 
         tensor = of("tensor")
         bytes_of = 4.0 if config.precision == "fp32" else 2.0
-        kept = attention_kept(model, bytes_of, device.generation == "cpu")
+        compiled = config.run.kernels == "compiled"
+        mask_bytes = 0.0 if compiled else 1.0  # drawn anew for the backward pass
+        kept = attention_kept(model, bytes_of, mask_bytes, device.generation == "cpu")
         peak = device.peak(config.precision)
         if peak is None:
             raise ConfigError(f"precision={config.precision} is not in this hardware ({device.generation}): use fp16")
@@ -207,20 +209,22 @@ class Configured:
             weight_bytes=same(0),
             gradient_state_bytes=same(0),
             optimizer_bytes=same(0),
-            inner_widths=same(_inner_widths(model, config.run.kernels == "compiled")),
+            inner_widths=same(_inner_widths(model, bytes_of, compiled)),
             logit_bytes=same((4 if bytes_of == 4 else 8) + (bytes_of if model.logit_cap is not None else 0)),
             logit_ranks=tensor,
             logit_positions=np.array([self._logit_positions(layout.tensor) for layout in layouts]),
             rotary=same(model.positions.name == "rotary"),
+            angle_bytes=same(0 if compiled else 4),
             **{name: same(value) for name, value in vars(kept).items()},
             shaw_rows=same(model.shaw_rows),
             head_norms=same(model.query_key_norm),
             norms=same(4 if model.norm == "sandwich" else 2),
-            norm_bytes=same(self._norm_bytes(bytes_of)),
+            norm_bytes=same(0 if compiled else self._norm_bytes(bytes_of)),
             embedding_norms=same(model.embedding_norm),
             final_norms=same(model.norm_first),
             head_tensors=same(4 if model.capabilities.masked_head else 2),
-            dropout=same(model.dropout > 0),
+            dropout=same((model.dropout > 0) * mask_bytes),
+            ffn_dropout=same((model.ffn_dropout > 0) * mask_bytes),
             gradient_bytes=same(4),
             fp8=same(0),
             kernel=np.full(n, KERNELS.index("flash2")),
@@ -258,11 +262,14 @@ class Configured:
         return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
 
 
-def _inner_widths(model: Model, compiled: bool) -> int:
-    """Of a gate, its activation, the value and their product; compiled, the activation is made anew."""
+def _inner_widths(model: Model, width: float, compiled: bool) -> float:
+    """Of a gate, its activation, the value and their product; compiled, the activation is made anew, and of ReLU a byte
+    kept of each input. `width`: bytes of an activation."""
     if model.gated:
         return 3 if compiled else 4
-    return 1 if model.activation == "relu" else 2
+    if model.activation != "relu":
+        return 2
+    return 1 + 1 / width if compiled else 1 + (model.ffn_dropout > 0)
 
 
 def in_flight(pipeline: Array, virtual: Array, micro_batches: Array, position: Array) -> Array:

@@ -46,7 +46,7 @@ def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
     kept, again = _of_layers(work)
     last = work.predicts * loss_bytes(work)[:, None]
     working = np.maximum(again, last)
-    dropped = work.dropout / work.width  # a byte for each element
+    dropped = work.dropout / work.width
     embedded = _hidden(work, work.stacks[0].length) * (dropped + work.embedding_norms * _norm_copies(work))
     first = embedded[:, None] * work.embeds * work.in_flight
     layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
@@ -94,11 +94,13 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
     outside = (2 + work.norms + 2 * crossing + (work.norms + crossing) * norm_copies) * work.hidden / work.slices
     attention = inner + 2 * keys + inner
     between = (work.kv_heads > 1) & (work.kv_heads < work.heads)  # a group's queries have keys behind them: copied
-    attention = attention + work.head_norms * (inner + 2 * keys + between * inner + (inner + keys) * norm_copies)
+    copied = between * inner * np.maximum(work.head_norms, work.recompute == 1)
+    attention = attention + copied + work.head_norms * (inner + 2 * keys + (inner + keys) * norm_copies)
     attention = attention + crossing * (2 * inner + 2 * keys * stack.memory_length / stack.length)
     feed_forward = work.inner_widths * work.ffn
     saved = positions * work.width * (outside + (attention + feed_forward) / work.tensor)
-    masks = positions * work.dropout * 2 * work.hidden / work.slices  # a byte for each element
+    masks = positions * work.dropout * (2 + crossing) * work.hidden / work.slices
+    masks = masks + positions * work.ffn_dropout * work.ffn / work.tensor
     share = np.where(work.recompute == 2, work.most_scores, work.score_share)
     # Of grouped queries and keys the copies alone.
     instead = np.where(work.kv_heads < work.heads, positions * work.width * (inner + 2 * keys) / work.tensor, 0.0)
@@ -121,7 +123,7 @@ def core_bytes(work: Work, stack: Stack, share: Array) -> Array:
     turned = np.where(grouped, 3 * inner, 2 * inner * work.rotary)  # each key's queries get a copy of it
     # Exchanged between context ranks for others, which are kept alone; so is what attention made of them.
     copies = np.where(work.context > 1, np.where(grouped, 4 * inner, inner), turned) + work.windows * 2 * inner
-    angles = work.rotary * positions * 2 * work.head_dim * 4
+    angles = work.rotary * positions * 2 * work.head_dim * work.angle_bytes
     # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.
     heads = positions * work.heads / work.tensor
     score_bytes = np.where(work.kernel == 0, 4 + work.width + 1 + work.width, work.width * 2 + 1)

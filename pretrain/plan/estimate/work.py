@@ -85,6 +85,8 @@ class Work:
     logit_positions: Array
     """of which a rank has logits at a time; the gradient of what makes them is summed up meanwhile, if not all"""
     rotary: Array
+    angle_bytes: Array
+    """of a cosine or sine that is kept"""
     windows: Array
     """copies of keys and values that attention keeps of them, on average over layers"""
     score_biases: Array
@@ -114,6 +116,9 @@ class Work:
     head_tensors: Array
     """of the width of hidden states, between the last layer and logits"""
     dropout: Array
+    """bytes that say of each hidden state whether it drops"""
+    ffn_dropout: Array
+    """likewise of each feature between a feed-forward layer's matrices"""
     gradient_bytes: Array
     """of a gradient that is exchanged"""
     fp8: Array
