@@ -23,6 +23,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import megatron.core
@@ -113,8 +114,8 @@ def measure(
     end = time.perf_counter() + seconds
     while len(pairs) < (steps or 4) or (steps is None and time.perf_counter() < end):
         rows = _rows(config, len(pairs))
-        ours_s, ours_cpu_s = _timed(ours, rows, device)
-        theirs_s, theirs_cpu_s = _timed(theirs, rows, device)
+        ours_s, ours_cpu_s = timed(partial(ours, rows), device)
+        theirs_s, theirs_cpu_s = timed(partial(theirs, rows), device)
         pairs.append(Pair(ours_s, theirs_s, ours_cpu_s, theirs_cpu_s))
     return pairs
 
@@ -177,12 +178,12 @@ def _autocast(config: RunConfig, device: torch.device) -> AbstractContextManager
     return torch.autocast(device.type, torch.bfloat16) if config.precision == "bf16" else nullcontext()
 
 
-def _timed(step: Step, rows: Rows, device: torch.device) -> tuple[float, float]:
+def timed(step: Callable[[], float], device: torch.device) -> tuple[float, float]:
     """(seconds, processor seconds). A step ends by reading its loss, but on a GPU the update may still run then."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     start, start_cpu = time.perf_counter(), time.process_time()
-    step(rows)
+    step()
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter() - start, time.process_time() - start_cpu
