@@ -18,6 +18,7 @@ from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 
+_WORD = np.dtype("<u8")
 Ids = NDArray[np.int64]
 Sample = tuple[Ids, Ids]
 """(input, target): ids without padding, with their ends."""
@@ -72,7 +73,7 @@ def generator(seed: int, sample: Ids) -> np.random.Generator:
     """
     source, epoch, number = sample.tolist()
     key = hashlib.blake2b(f"sample/{seed}/{source}/{epoch}/{number}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(key, _WORD)))
 
 
 def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:

@@ -50,16 +50,18 @@ class Masking:
 
     def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
         """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""
-        special = self.known.is_special[labels]
-        positions = np.flatnonzero(~special)
+        # A row is short: each call of numpy counts.
+        (positions,) = (~self.known.is_special[labels]).nonzero()
         budget = min(len(positions), max(1, round(self.noise_density * len(positions))))
         if not self.whole_words or not len(positions):
             return random.choice(positions, budget, replace=False)
-        begins = self.known.starts_word[labels] | special
-        begins[1:] |= special[:-1] | self.known.ends_sentence[labels[:-1]]
-        begins[0] = True
-        bounds = np.append(np.flatnonzero(begins[positions]), len(positions))  # of words, among `positions`
-        firsts, sizes = bounds[:-1], bounds[1:] - bounds[:-1]
+        begins = self.known.starts_word[labels]
+        begins[1:] |= self.known.ends_word[labels[:-1]]
+        begins[positions[0]] = True
+        (firsts,) = begins[positions].nonzero()  # of words, among `positions`
+        sizes = np.empty_like(firsts)
+        np.subtract(firsts[1:], firsts[:-1], out=sizes[:-1])
+        sizes[-1] = len(positions) - firsts[-1]
         if self.ngrams > 1:
             apart = positions[firsts] != positions[firsts - 1] + 1
             words = self._spans(sizes, apart, budget, random)
@@ -67,7 +69,7 @@ class Masking:
             words = _whole(sizes, budget, random)
         chosen = sizes[words]
         ends = chosen.cumsum()
-        places: Ids = positions[np.arange(ends[-1]) + np.repeat(firsts[words] - ends + chosen, chosen)]
+        places: Ids = positions[np.arange(ends[-1]) + (firsts[words] - ends + chosen).repeat(chosen)]
         return places
 
     def _spans(self, sizes: Ids, apart: NDArray[np.bool_], budget: int, random: np.random.Generator) -> Ids:

@@ -6,6 +6,7 @@ So any dataset can be trained on with any objective, also one whose tokenizer kn
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -112,6 +113,11 @@ class Vocabulary:
     ends_sentence: NDArray[np.bool_]
     ordinary: NDArray[np.int64]
     """The ids that stand for text, ascending."""
+
+    @cached_property
+    def ends_word(self) -> NDArray[np.bool_]:
+        """[vocabulary] whatever follows begins a word: after a sentence, or what is special."""
+        return self.is_special | self.ends_sentence
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, needs: Needs) -> Vocabulary:
