@@ -105,7 +105,7 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 def _kind(path: Path | str) -> str | None:
     """The suffix that says what is in a file, whatever compresses it; None when it is something else."""
-    stem, kind = os.path.splitext(os.path.basename(path).lower())
+    stem, kind = os.path.splitext(str(path).lower())
     packed = kind in DECOMPRESSORS
     if packed:
         kind = os.path.splitext(stem)[1]

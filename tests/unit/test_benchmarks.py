@@ -48,6 +48,7 @@ STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
         {"plan_cpu.MODELS": {"tiny": (1, 32, 2, 16, 64, 2, 1)}, "plan_cpu._STEPS": 1},
     ),
     "sparse": ("TEXT --tiny --out PICTURE", {}),
+    "ranks": ("--steps 1 --length 32 --layouts tensor", {"ranks.MODEL": {"hidden": 64, "heads": 4, "layers": 2}}),
     "reshard": ("--sizes 0M --repeats 1", {}),
     "train_table": ("--seconds 0.1 --shapes tiny --lengths 32 --dtypes fp32 --threads 1", {}),
     "zero": ("--layers 1 --rounds 1", {"zero.RANKS": 2, "zero.BUDGET": 160 << 20, "zero.PRECISIONS": ("fp32",)}),
