@@ -144,7 +144,13 @@ def compiled(device: torch.device) -> Kernels:
     """Likewise, but what lies between matrix products, dropout among it, and norms that take several operations are one
     kernel each, made by torch.compile. Raises ConfigError where nothing here can compile."""
     check_compiler(device)
+    # Of each function: beyond it, torch goes on with plain kernels and a line in the log.
+    torch._dynamo.config.recompile_limit = 64
     fused = partial(torch.compile, dynamic=True)
+    added_up = fused(_added)
+
+    def added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
+        return residual + x if bias is None and drawn is None else added_up(x, bias, residual, drawn)
 
     class Norm(RMSNorm):
         compute = staticmethod(fused(RMSNorm.compute))
@@ -158,7 +164,7 @@ def compiled(device: torch.device) -> Kernels:
         norm={**own.norm, "rms": Norm, "rms_zero_centered": ZeroCenteredNorm},
         activated=fused(_activated),
         dropped=fused(dropped),
-        added=fused(_added),
+        added=added,
         rotated=fused(rotated),
     )
 
