@@ -72,7 +72,12 @@ def main(plan: Plan) -> int:
 
 def _ladder(plan: Plan, name: str, data: Path, sizes: str, ratios: str, seeds: str, runs: str) -> None:
     out = plan.folder / name
-    if not (out / "ladder.json").exists():
+    planned = out / "ladder.json"
+    if planned.exists():
+        rule = json.loads(planned.read_text())["rule"]
+        if rule != plan.rule:
+            sys.exit(f"ladder: {plan.folder} was begun with --rule {rule}, not {plan.rule}: move it elsewhere")
+    else:
         options = ["--sizes", sizes, "--tokens-per-parameter", ratios, "--seeds", seeds, "--rule", plan.rule]
         _run(
             "scale", "ladder", BASE, f"data.path={data}", *options, "--runs", str(plan.folder / runs), "--out", str(out)
