@@ -9,22 +9,19 @@ first makes two steps, in which kernels are compiled, and whose losses have to a
 
 import argparse
 import statistics
-import sys
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from data_pipeline.batch import Rows
-from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
-from pretrain.engine import device as devices
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.plan.layout import plan_layout
-from tests.benchmarks.train_step import device_name, surroundings, timed
+from tests.benchmarks.train_step import started, timed
 
 _DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]
 MODELS = {
@@ -43,12 +40,7 @@ _RATE, _CONFIGS = 1e-4, Path(__file__).parents[2] / "configs"
 
 def main() -> None:
     options = _options()
-    device = devices.install()
-    if device.type != options.device:
-        sys.exit(f"this process runs on {device.type}, not on {options.device}")
-    devices.join(Health())
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    print(surroundings("kernels", f"{device_name(device)}{threads}"))
+    device = started("kernels", options.device)
     print(f"\n{options.dtype}, {options.rows} x {options.length} tokens a step, {options.size}\n")
     print("| Model | ms, plain | ms, compiled | plain / compiled | Quartiles | By processor time |")
     print("|---|---|---|---|---|---|")

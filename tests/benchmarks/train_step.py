@@ -76,12 +76,7 @@ def main() -> None:
     options = _options()
     if options.threads:
         torch.set_num_threads(options.threads)
-    device = devices.install()
-    if device.type != options.device:
-        sys.exit(f"this process runs on {device.type}, not on {options.device}")
-    devices.join(Health())
-    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
-    print(surroundings("train_step", f"{device_name(device)}{threads}"))
+    device = started("train_step", options.device)
     for shape in options.shape:
         config = config_of(shape, options)
         try:
@@ -231,6 +226,17 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def started(module: str, wanted: str) -> torch.device:
+    """The device of this process, which is the whole group; says what figures depend on. Exits if it is another."""
+    device = devices.install()
+    if device.type != wanted:
+        sys.exit(f"this process runs on {device.type}, not on {wanted}")
+    devices.join(Health())
+    threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
+    print(surroundings(module, f"{device_name(device)}{threads}"))
+    return device
+
+
 def surroundings(module: str, hardware: str) -> str:
     """What the figures depend on."""
     return "\n".join(
@@ -246,7 +252,7 @@ def surroundings(module: str, hardware: str) -> str:
 
 def device_name(device: torch.device) -> str:
     if device.type == "cuda":
-        return torch.cuda.getdevice_name(device)
+        return torch.cuda.get_device_name(device)
     information = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", information.read_text()) if information.exists() else None
     return found[1] if found else platform.processor()

@@ -9,6 +9,7 @@ those that torch makes a second on the largest of a few square matrices, in that
 
 import argparse
 import itertools
+import os
 import statistics
 import time
 from multiprocessing import get_context
@@ -33,6 +34,7 @@ def main() -> None:
     add("--dtypes", nargs="+", choices=("fp32", "bf16"), default=["fp32", "bf16"])
     add("--threads", nargs="+", type=int, default=[1, 2])
     options = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the rows' processes: they are about CPUs
     print(surroundings("train_table", device_name(torch.device("cpu"))))
     print("\n| Threads | Precision | Parameters | Tokens a row | Pairs | Ours, tokens/s | Ours / theirs | Quartiles "
           "| By processor time | Of the matrix peak |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip

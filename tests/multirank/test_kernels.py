@@ -36,7 +36,6 @@ def _losses_and_graphs(configs: list[RunConfig]) -> list[tuple[list[float], int]
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_compiled_kernels_make_the_same_run_with_the_same_dropout() -> None:
     compare_kernels()
 

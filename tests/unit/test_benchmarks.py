@@ -73,6 +73,18 @@ def test_every_benchmark_can_be_imported() -> None:
     run_ranks(1, _import_all)
 
 
+def test_a_gpu_is_asked_for_its_name() -> None:
+    assert run_ranks(1, _name_of_a_gpu) == ["the GPU cuda"]
+
+
+def _name_of_a_gpu() -> str:
+    import torch
+
+    with _with({"get_device_name": lambda device: f"the GPU {device}"}, torch.cuda):
+        name: str = importlib.import_module("tests.benchmarks.train_step").device_name(torch.device("cuda"))
+    return name
+
+
 def _import_all() -> None:
     for name in sorted(BENCHMARKS):
         try:
