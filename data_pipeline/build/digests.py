@@ -36,9 +36,9 @@ def known_digests(config: BuildConfig, sources: list[InputSource]) -> Digests | 
     except (OSError, ValueError):
         return None
     found = {}
-    for path in _files(config, sources):
+    for path, state in _states(config, sources).items():
         one = kept.get(str(path), {})
-        if one.get("state") != list(state_of(path)):
+        if one.get("state") != list(state):
             return None
         found[path] = str(one["sha256"])
     return found
@@ -89,15 +89,10 @@ def _digests(files: list[tuple[Path, State]]) -> list[str]:
     return found
 
 
-def _files(config: BuildConfig, sources: list[InputSource]) -> list[Path]:
-    paths = dict.fromkeys(file.path for source in sources for file in source.inputs)
-    return list(paths | dict.fromkeys(path for step in config.steps for path in step.files()))
-
-
 def _states(config: BuildConfig, sources: list[InputSource]) -> dict[Path, State]:
     """Of each file; of input, as it was found."""
     found = {file.path: file.state for source in sources for file in source.inputs}
-    return {path: found[path] if path in found else state_of(path) for path in _files(config, sources)}
+    return found | {path: state_of(path) for step in config.steps for path in step.files() if path not in found}
 
 
 def _kept(config: BuildConfig) -> Path:
