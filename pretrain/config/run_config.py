@@ -37,8 +37,10 @@ class RunConfig(Section):
     data: Data = Data()
     optimizer: Optimizer
     schedule: Schedule = CosineSchedule()
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="of activations and gradients; weights are updated in fp32"
+    precision: Literal["fp32", "bf16", "fp16", "fp8"] = Field(
+        "fp32",
+        description="of activations and gradients; weights are updated in fp32. fp8 is bf16 whose layers multiply "
+        "weights, activations and gradients in 8 bits",
     )
     loss_scale: LossScaling = LossScaling()
     parallel: Parallel = Parallel()

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.rotary import rotated
 from pretrain.errors import ConfigError
+from pretrain.models import fp8
 from pretrain.models.output_linear import OutputLinear
 from pretrain.random.dropout import Drawn, dropped
 
@@ -83,6 +84,8 @@ class Kernels:
     """(x [S, B, H], bias [H], residual [S, B, H], what drops of x + bias) -> their sum"""
     rotated: Callable[..., Tensor]
     """as attention.rotary.rotated"""
+    rounded: fp8.Rounding
+    """as fp8.rounded"""
     attention: Callable[..., Tensor]
     """as torch's scaled_dot_product_attention"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
@@ -111,6 +114,7 @@ def _added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None
     return residual + x
 
 
+_FP8_CAPABILITY = 8, 9  # of the first GPUs that multiply in 8 bits
 _GELU_TANH = partial(F.gelu, approximate="tanh")
 
 
@@ -135,6 +139,7 @@ def plain(device: torch.device) -> Kernels:
         dropped=dropped,
         added=_added,
         rotated=rotated,
+        rounded=fp8.rounded,
         attention=F.scaled_dot_product_attention,
         cross_entropy=vocab_parallel_cross_entropy,
     )
@@ -166,7 +171,17 @@ def compiled(device: torch.device) -> Kernels:
         dropped=fused(dropped),
         added=added,
         rotated=fused(rotated),
+        rounded=fused(fp8.rounded),
     )
+
+
+def in_fp8(kernels: Kernels) -> Kernels:
+    """Likewise, but that layers' linears multiply in 8 bits. Raises ConfigError on a GPU that can't."""
+    if kernels.on_gpu and torch.cuda.get_device_capability(kernels.device) < _FP8_CAPABILITY:
+        name = torch.cuda.get_device_name(kernels.device)
+        raise ConfigError(f"precision=fp8 is not in this hardware ({name}): use bf16, or fp16 where that is not there")
+    column, row = fp8.linears(kernels.rounded)
+    return replace(kernels, column_linear=column, row_linear=row)
 
 
 def check_compiler(device: torch.device) -> None:

@@ -10,8 +10,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.models.kernels import Kernels
 from pretrain.plan.split import split_layers
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-"""`precision` -> what is computed in"""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""`precision` -> what is computed in, but for products in fp8"""
 
 
 @dataclass
@@ -57,7 +57,7 @@ def megatron_config(config: RunConfig, kernels: Kernels) -> MegatronConfig:
         use_cpu_initialization=not kernels.on_gpu,
         calculate_per_token_loss=True,
         params_dtype=torch.float32,
-        bf16=config.precision == "bf16",
+        bf16=DTYPES[config.precision] == torch.bfloat16,
         fp16=config.precision == "fp16",
         pipeline_dtype=DTYPES[config.precision],
         tensor_model_parallel_size=parallel.tensor,

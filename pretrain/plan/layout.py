@@ -3,6 +3,7 @@
 Rank order is megatron-core's: tensor ranks are neighbours, then context, then data, then pipeline.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isqrt
 from typing import Literal
@@ -12,6 +13,9 @@ from pretrain.config.parallel import Parallel
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.ramp import batch_sizes
+
+FP8_BLOCK = 16
+"""GPUs multiply 8-bit numbers in blocks of so many: widths are multiples of it."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,11 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         lengths["batch.short.sequence_length"] = config.batch.short.sequence_length
     for name, length in lengths.items():
         _divides("parallel.context", parallel.context, name, length)
+    if config.precision == "fp8":
+        by_tensor = {"model.ffn": model.ffn_width, "model.heads * model.head_dim": model.heads * model.head_width}
+        by_tensor["(model.heads + 2 * model.kv_heads) * model.head_dim"] = rows
+        _check_blocks({"model.hidden": model.hidden}, "", 1)
+        _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)
     if parallel.sequence:
         if parallel.tensor == 1:
             raise ConfigError(
@@ -136,6 +145,16 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         parallel.zero_engine if parallel.zero else "megatron",
         parallel.context,
     )
+
+
+def _check_blocks(sizes: Mapping[str, int], name: str, ranks: int) -> None:
+    """Of the widths of 8-bit products, which `ranks` share."""
+    for of, size in sizes.items():
+        if size // ranks % FP8_BLOCK:
+            part = f"{of} / {name}={ranks} is {size // ranks}" if ranks > 1 else f"{of} is {size}"
+            raise ConfigError(
+                f"precision=fp8 multiplies in blocks of {FP8_BLOCK}, and {part}: make it a multiple, or use bf16"
+            )
 
 
 def _check_sharding(parallel: Parallel, copies: int) -> None:

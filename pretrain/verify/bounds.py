@@ -6,22 +6,25 @@ from pretrain.verify.departure import Verdict
 FP32 = {"loss": 1e-5, "gradient norm": 1e-5, "gradient": 1e-4, "update": 1e-3, "decay": 1e-1, "scores": 1e-4}
 # How far from fp32 half precision may lead one rank.
 HALF = {"loss": 2e-2, "gradient norm": 5e-2, "gradient": 2e-1, "update": 5e-1, "decay": 5e-1, "scores": 1e-1}
+# Likewise fp8, whose numbers have 3 or 4 bits in place of bf16's 8.
+FP8 = {"loss": 5e-2, "gradient norm": 3e-2, "gradient": 5e-1, "update": 5e-1, "decay": 5e-1, "scores": 2e-1}
 # How many times as far as one rank a layout may depart. Training amplifies rounding, more at a higher learning rate, so
 # it is measured: one rank departs in fp32 only because its micro-batches are of another size, in half by all rounding.
-_FP32_MARGIN, _HALF_MARGIN = 10.0, 4.0
+# In fp8 layouts depart as far as one rank does, but for a few percent: rounding is coarse, and nearly the same.
+_MARGINS = {"fp32": 10.0, "bf16": 4.0, "fp16": 4.0, "fp8": 2.0}
 # What one rank may be near the reference by, by luck: one number, or the parameter that rounding shakes most, where
 # layouts were 4 times apart. fp16 has 3 bits more than bf16.
 _FLOORS = {
     "fp32": FP32,
     "bf16": {"loss": 1e-3, "gradient norm": 5e-3, "gradient": 1e-1, "update": 1e-1, "decay": 3e-1, "scores": 1e-2},
     "fp16": {"loss": 1e-3, "gradient norm": 5e-3, "gradient": 2e-2, "update": 2e-2, "decay": 3e-1, "scores": 1e-2},
+    "fp8": {"loss": 1e-2, "gradient norm": 1e-2, "gradient": 3e-1, "update": 3e-1, "decay": 3e-1, "scores": 3e-2},
 }
 
 
 def bounds_of(precision: str, one_rank: Verdict | None) -> dict[str, float]:
     """What rounding explains in `precision`, given what it did on one rank (None: that is what is to be found out)."""
-    half = precision != "fp32"
     if one_rank is None:
-        return HALF if half else FP32
-    margin = _HALF_MARGIN if half else _FP32_MARGIN
+        return {"fp32": FP32, "bf16": HALF, "fp16": HALF, "fp8": FP8}[precision]
+    margin = _MARGINS[precision]
     return {name: max(floor, margin * one_rank.largest[name]) for name, floor in _FLOORS[precision].items()}

@@ -27,6 +27,7 @@ EXACT = ("steps", *_KEYS)
 BOUNDS = {
     "fp32": {"loss": 1e-5, "gradient norm": 1e-4, "weights": 1e-3},
     "bf16": {"loss": 1e-3, "gradient norm": 1e-2, "weights": 1e-1},
+    "fp8": {"loss": 4e-3, "gradient norm": 3e-2, "weights": 1.5e-1},
 }
 GROWTH_STEPS = 50  # after as many steps rounding explains twice as much, and so on,
 MOST = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # up to here, however long the run
@@ -103,7 +104,8 @@ def compare(a: RecordedRun, b: RecordedRun) -> Iterator[Line]:
     here = range(1, 1 + min(max(a.metrics), max(b.metrics)))
     lacks = [Measured(step, float(step not in a.metrics or step not in b.metrics)) for step in here]
     yield Line("steps", lacks, lambda step: 0.0)
-    bounds = BOUNDS["fp32" if a.config.precision == b.config.precision == "fp32" else "bf16"]
+    numbers = {a.config.precision, b.config.precision}
+    bounds = BOUNDS["fp8" if "fp8" in numbers else "fp32" if numbers == {"fp32"} else "bf16"]
 
     def over_steps(measure: Callable[[dict[str, Any], dict[str, Any]], float]) -> list[Measured]:
         return [Measured(step, measure(a.metrics[step], b.metrics[step])) for step in steps]

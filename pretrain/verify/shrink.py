@@ -15,7 +15,7 @@ from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import width
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.layout import Layout
+from pretrain.plan.layout import FP8_BLOCK, Layout
 from pretrain.plan.split import split_layers
 
 MICRO_SEQUENCES = 2
@@ -38,16 +38,18 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     heads = _multiple(_HEADS, lcm(2 * slices if shares_keys else slices, model.attention.head_period))
     hidden = heads * _HEAD_WIDTH
     length = _multiple(_LENGTH, slices)
+    fp8 = config.precision == "fp8"
+    block, share = (FP8_BLOCK, FP8_BLOCK * tensor) if fp8 else (2, lcm(2, tensor))
     tree["model"] |= {
         "heads": heads,
         "kv_heads": None if not shares_keys else 1 if model.query_groups == 1 else heads // 2,
         "hidden": hidden,
         "embedding_width": None if model.embedding_width is None else hidden // 2,
-        "head_dim": _head_width(model, tensor),
+        "head_dim": _head_width(model, block, share),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
         "activation": _SMOOTH.get(model.activation, model.activation),
-        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_width / model.hidden))) * hidden, tensor),
+        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_width / model.hidden))) * hidden, share),
         "sequence_length": length,
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
@@ -81,15 +83,18 @@ def _smallest_chunk(model: Model, layers: int, chunks: int) -> int:
     return min(split_layers(model.model_copy(update={"layers": layers, "encoder_layers": layers}), chunks))
 
 
-def _head_width(model: Model, tensor: int) -> int | None:
-    """None: what the width and the number of heads say, as in the config. A head of keys that all share is divided."""
+def _head_width(model: Model, block: int, share: int) -> int | None:
+    """A multiple of `block`, or of `share` where all share a head of keys, which is divided. None: what the width and
+    the number of heads say, as in the config; where that is not so, it is not made so by rounding."""
     ratio = model.heads * model.head_width / model.hidden
     divided = model.query_groups == 1 < model.heads
     if ratio == 1 and not divided:
         return None
     low, high = _HEAD_RATIOS
-    width = 2 * round(_HEAD_WIDTH / 2 * min(high, max(low, ratio)))
-    return _multiple(width, lcm(2, tensor)) if divided else width
+    width = block * round(_HEAD_WIDTH / block * min(high, max(low, ratio)))
+    if width == _HEAD_WIDTH and ratio != 1:
+        width += block
+    return _multiple(width, share) if divided else width
 
 
 def _target_length(config: RunConfig, length: int, slices: int) -> int:

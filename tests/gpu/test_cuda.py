@@ -55,7 +55,15 @@ def _curve(precision: str, recompute: str = "none", dropout: float = 0.0) -> lis
     return train(engine, range(STEPS))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+in_fp8 = pytest.param(
+    "fp8",
+    marks=pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="no fp8 in this GPU"
+    ),
+)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", in_fp8])
 def test_loss_starts_at_chance_and_falls(precision: str) -> None:
     losses, norms = np.array(run_ranks(1, _curve, precision)[0]).T
     assert losses[0] == pytest.approx(np.log(VOCABULARY), abs=0.2)
@@ -63,9 +71,10 @@ def test_loss_starts_at_chance_and_falls(precision: str) -> None:
     assert np.isfinite(norms).all()
 
 
-def test_bf16_follows_fp32() -> None:
-    half, full = (np.array(run_ranks(1, _curve, precision)[0])[:, 0] for precision in ("bf16", "fp32"))
-    assert np.abs(half - full).max() < 0.05
+@pytest.mark.parametrize("precision", ["bf16", in_fp8])
+def test_coarser_numbers_follow_fp32(precision: str) -> None:
+    coarse, full = (np.array(run_ranks(1, _curve, chosen)[0])[:, 0] for chosen in (precision, "fp32"))
+    assert np.abs(coarse - full).max() < 0.05
 
 
 def _waits() -> list[str]:
@@ -226,7 +235,7 @@ def _continue(precision: str, directory: Path) -> Any:
     return whole_state(engine), train(engine, range(HALF, STEPS))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", in_fp8])
 def test_run_goes_on_from_a_checkpoint_bit_for_bit(precision: str, tmp_path: Path) -> None:
     state, curve = run_ranks(1, _write, precision, tmp_path)[0]
     found_state, found_curve = run_ranks(1, _continue, precision, tmp_path)[0]

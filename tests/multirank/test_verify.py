@@ -169,8 +169,9 @@ BETWEEN_STAGES: list[tuple[Fault, str]] = [
         slow(("bf16", AMONG_TWO)),
         slow(("bf16", BETWEEN_STAGES)),
         slow(("fp16", [*AMONG_TWO, *BETWEEN_STAGES])),
+        slow(("fp8", [*AMONG_TWO, *BETWEEN_STAGES])),
     ],
-    ids=["bf16", "bf16 between stages", "fp16"],
+    ids=["bf16", "bf16 between stages", "fp16", "fp8"],
 )
 def test_half_precision_alone_shows_it_too(precision: str, planted: list[tuple[Fault, str]], tmp_path: Path) -> None:
     config = tiny_config(precision=precision, run={"dir": "unused", "seed": ODD_SEEDS[0]})

@@ -1,6 +1,6 @@
 """Seconds that one device computes: matrix products, attention, and what only moves memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,7 +71,7 @@ def embedding(work: Work, c: Constants) -> Array:
 def head(work: Work, c: Constants) -> Array:
     """Seconds forward and backward of logits and loss."""
     positions, rows = work.micro * work.labels / work.context, work.vocabulary / work.tensor
-    forward, backward = _products(work, c, [(positions, rows, work.word_width)])
+    forward, backward = _products(replace(work, fp8=np.zeros_like(rows)), c, [(positions, rows, work.word_width)])
     moved = c.loss_passes * positions * rows * 4
     return forward + backward + moved / (work.memory_bytes_per_s * c.memory_share)
 
@@ -89,7 +89,17 @@ def _products(work: Work, c: Constants, products: list[tuple[Array, Array, Array
     for m, n, k in products:
         forward = forward + _product(work, c, m, n, k)
         backward = backward + _product(work, c, m, k, n) + _product(work, c, k, n, m)
+        once, again = _rounding(work, c, m * k, k * n, m * n)
+        forward, backward = forward + once, backward + again
     return forward, backward
+
+
+def _rounding(work: Work, c: Constants, x: Array, weight: Array, out: Array) -> tuple[Array, Array]:
+    """Seconds forward and backward of rounding so many elements to 8 bits, where that is apart from other work; for the
+    backward pass anew, and turned."""
+    speed = work.memory_bytes_per_s * c.memory_share
+    once, turning = work.fp8 * work.rounding_bytes, work.fp8 * (work.rounding_bytes > 0) * 2
+    return once * (x + weight) / speed, (once + turning) * (x + weight + out) / speed
 
 
 def _product(work: Work, c: Constants, m: Array, n: Array, k: Array) -> Array:

@@ -171,9 +171,13 @@ class Configured:
         compiled = config.run.kernels == "compiled"
         mask_bytes = 0.0 if compiled else 1.0  # drawn anew for the backward pass
         kept = attention_kept(model, bytes_of, mask_bytes, device.generation == "cpu")
-        peak = device.peak(config.precision)
-        if peak is None:
-            raise ConfigError(f"precision={config.precision} is not in this hardware ({device.generation}): use fp16")
+        in_fp8 = config.precision == "fp8"
+        peak = device.peak("bf16" if in_fp8 else config.precision)
+        if peak is None or (in_fp8 and device.fp8_flops is None):
+            instead = "bf16" if in_fp8 and peak else "fp16"
+            raise ConfigError(
+                f"precision={config.precision} is not in this hardware ({device.generation}): use {instead}"
+            )
         return Work(
             hidden=same(model.hidden),
             ffn=same(model.ffn_width),
@@ -226,7 +230,9 @@ class Configured:
             dropout=same((model.dropout > 0) * mask_bytes),
             ffn_dropout=same((model.ffn_dropout > 0) * mask_bytes),
             gradient_bytes=same(4),
-            fp8=same(0),
+            fp8=same(in_fp8),
+            # The largest is looked for; then scaled and rounded, by one kernel or by two.
+            rounding_bytes=same(5 if compiled else 9),
             kernel=np.full(n, KERNELS.index("flash2")),
             fused_norms=same(1),
             generation=np.full(n, GENERATIONS.index(device.generation)),

@@ -141,6 +141,7 @@ def _rows(lines: list[dict[str, str]]) -> Rows:
         ffn_dropout=none,
         gradient_bytes=np.where(zero > 1, 2.0, 4.0),
         fp8=(precision == "fp8").astype(float),
+        rounding_bytes=none,
         kernel=np.array([_kernel(line) for line in lines]),
         fused_norms=np.array([float(_fuses_norms(line)) for line in lines]),
         generation=np.array([GENERATIONS.index(device.generation) for device in devices]),

@@ -122,6 +122,9 @@ class Work:
     gradient_bytes: Array
     """of a gradient that is exchanged"""
     fp8: Array
+    """1 where layers' products are of 8-bit numbers"""
+    rounding_bytes: Array
+    """read and written of each element to round it to 8 bits; 0 where other work does it in passing"""
     kernel: NDArray[np.int64]
     """index into KERNELS"""
     fused_norms: Array

@@ -16,7 +16,7 @@ def test_a_key_is_shown_with_all_that_is_known_of_it(capsys: pytest.CaptureFixtu
     assert printed(capsys, "run.seed") == (
         "run.seed\n    whole number at least 0; default 1234\n    seed of weights, sample order and dropout\n"
     )
-    assert "\n    one of fp32, bf16, fp16; default fp32\n" in printed(capsys, "precision")
+    assert "\n    one of fp32, bf16, fp16, fp8; default fp32\n" in printed(capsys, "precision")
     assert "; required\n" in printed(capsys, "run.dir")
     assert "; default 0.0; with optimizer.name = adafactor\n" in printed(capsys, "optimizer.beta1")
 

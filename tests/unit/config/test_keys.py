@@ -26,7 +26,7 @@ def test_a_key_has_its_type_bounds_default_and_meaning() -> None:
     )
     assert of("run.dir").type == "path"
     assert of("run.dir").required
-    assert (of("precision").choices, of("precision").default) == (("fp32", "bf16", "fp16"), "fp32")
+    assert (of("precision").choices, of("precision").default) == (("fp32", "bf16", "fp16", "fp8"), "fp32")
     assert of("model.dropout").type == "number at least 0 below 1"
 
 

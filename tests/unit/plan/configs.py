@@ -19,7 +19,7 @@ def config(**sections: Any) -> RunConfig:
     }
     tree["model"]["vocabulary_multiple"] = 240  # many divisors: rules are met one at a time
     for name, section in sections.items():
-        replaces = name == "train"
+        replaces = name == "train" or not isinstance(section, dict)
         tree[name] = section if replaces else {**tree.get(name, {}), **section}
     return validate(RunConfig, tree, "config")
 

@@ -16,6 +16,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import device_names, find_device
 from pretrain.plan.estimate.attention_kept import copies
+from pretrain.plan.estimate.compute import head, layer
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
@@ -162,9 +163,27 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         find_stack("nanotrn")
 
 
-def test_precision_that_a_device_has_not() -> None:
-    with pytest.raises(ConfigError, match="precision=bf16 is not in this hardware"):
-        Configured(gpt3("1.3b"), find_device("v100"), 8).work([Choice(parse("dp8", zero=0), 1, "none")])
+@pytest.mark.parametrize(
+    ("precision", "device", "instead"), [("bf16", "v100", "fp16"), ("fp8", "v100", "fp16"), ("fp8", "a100-80", "bf16")]
+)
+def test_precision_that_a_device_has_not(precision: str, device: str, instead: str) -> None:
+    run = gpt3("1.3b").model_copy(update={"precision": precision})
+    with pytest.raises(ConfigError, match=f"precision={precision} is not in this hardware .*: use {instead}"):
+        Configured(run, find_device(device), 8).work([Choice(parse("dp8", zero=0), 1, "none")])
+
+
+def test_products_in_8_bits_make_layers_faster_and_logits_as_fast() -> None:
+    run = gpt3("6.7b")
+    choices = [Choice(parse("dp8", zero=0), 4, "none")]
+    found = {}
+    for precision, kernels in (("bf16", "plain"), ("fp8", "plain"), ("fp8", "compiled")):
+        chosen = run.model_copy(update={"precision": precision, "run": run.run.model_copy(update={"kernels": kernels})})
+        work = Configured(chosen, H100, 8).work(choices)
+        whole = layer(work, constants(), work.stacks[0])
+        found[precision, kernels] = whole.forward[0] + whole.backward[0], head(work, constants())[0]
+    of_layer, of_head = zip(*found.values(), strict=True)
+    assert 0.5 * of_layer[0] < of_layer[2] < of_layer[1] < 0.9 * of_layer[0]
+    assert len(set(of_head)) == 1
 
 
 def test_every_constant_says_what_it_means_and_lies_within_its_bounds() -> None:

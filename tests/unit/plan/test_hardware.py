@@ -42,7 +42,7 @@ class TestPeaks:
     )
     def test_a_plan_and_a_run_take_a_device_for_as_fast(self, file: str, driver: str) -> None:
         device = find_device(file)
-        for precision in ("fp32", "bf16", "fp16"):
+        for precision in ("fp32", "bf16", "fp16", "fp8"):
             assert device.peak(precision) == peak_flops(driver, precision)
 
     def test_every_device_of_plan_is_held_to_the_drivers_name(self) -> None:

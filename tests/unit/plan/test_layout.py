@@ -45,6 +45,16 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
         3,
         ("parallel.tensor=3", "the padded vocabulary (256)", "nearest that does is 2"),
     ),
+    "blocks of 8-bit numbers": (
+        {"precision": "fp8", "model": {"hidden": 100, "head_dim": 16, "heads": 10}},
+        1,
+        ("precision=fp8", "blocks of 16", "model.hidden is 100", "bf16"),
+    ),
+    "blocks of 8-bit numbers, shared": (
+        {"precision": "fp8", "parallel": {"tensor": 4}, "model": {"ffn": 4 * 40}},
+        4,
+        ("precision=fp8", "model.ffn / parallel.tensor=4 is 40", "bf16"),
+    ),
     "sequence without tensor": (
         {"parallel": {"sequence": True}},
         1,

@@ -1,0 +1,189 @@
+"""precision=fp8: what is rounded and how, products of it, and the same run on any layout and after a stop."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pretrain.engine import device
+from pretrain.errors import ConfigError
+from pretrain.models import fp8
+from pretrain.models.kernels import compiled, in_fp8, plain
+from pretrain.plan.layout import FP8_BLOCK
+from tests.helpers.breadth import slow
+from tests.helpers.ranks import run_ranks
+from tests.helpers.tiny import build_engine, tiny_config, train, whole_state
+
+BITS = {fp8.VALUES: 4, fp8.GRADIENTS: 3}
+"""that each value keeps, the first one included"""
+REACH = {fp8.VALUES: 2.0**-13, fp8.GRADIENTS: 2.0**-28}
+"""of the largest: how small a value still keeps them"""
+STEPS = range(6)
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "tensor 2": (2, {"tensor": 2}),
+    "tensor 2 + sequence": (2, {"tensor": 2, "sequence": True}),
+    "context 2": (2, {"context": 2}),
+    "pipeline 2, virtual 2": (2, {"pipeline": 2, "virtual": 2}),
+    "data 2, zero 1": (2, {"zero": 1}),
+    "data 2, zero 3": (2, {"zero": 3, "zero_engine": "deepspeed"}),
+    "recomputed": (1, {"recompute": "full"}),
+}
+TOLERANCE = 3e-3  # of a loss near 5; in bf16 it is 1e-3
+
+
+def _random(*shape: int, spread: float = 3.0) -> Tensor:
+    """Of both signs, over many powers of two."""
+    generator = torch.Generator().manual_seed(len(shape) * shape[0])
+    return (
+        torch.randn(shape, generator=generator) * 2 ** (spread * torch.randn(shape, generator=generator))
+    ).bfloat16()
+
+
+def _to_bits(x: Tensor, bits: int) -> Tensor:
+    """To the nearest numbers of so many significant bits, of two the even one; by fp64 arithmetic."""
+    mantissa, exponent = torch.frexp(x.double())
+    return torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent)
+
+
+def _restored(rounded: fp8.Rounded) -> Tensor:
+    values, factor = rounded
+    return values.double() * factor.double()
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+@pytest.mark.parametrize("size", [1e-30, 1.0, 448.0, 3e30])
+def test_each_value_keeps_its_first_bits(dtype: torch.dtype, size: float) -> None:
+    x = _random(64, 64) * size
+    found, factor = fp8.rounded(x, dtype)
+    assert float(torch.log2(factor)).is_integer()
+    large = x.double().abs() >= REACH[dtype] * x.double().abs().max()
+    assert large.float().mean() > 0.4
+    expected = _to_bits(x, BITS[dtype])
+    assert torch.equal(_restored((found, factor))[large], expected[large])
+    rest = (_restored((found, factor)) - x.double())[~large].abs()
+    assert not len(rest) or rest.max() <= x.double().abs().max() * REACH[dtype] / 2 ** BITS[dtype]
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+def test_parts_of_a_tensor_are_rounded_as_the_whole(dtype: torch.dtype) -> None:
+    x = _random(64, 64, spread=1.0)
+    whole = _restored(fp8.rounded(x, dtype))
+    for parts, of_whole in ((x.chunk(4), whole.chunk(4)), (x.chunk(4, 1), whole.chunk(4, 1))):
+        for part, expected in zip(parts, of_whole, strict=True):
+            found = _restored(fp8.rounded(part, dtype))
+            large = part.double().abs() >= REACH[dtype] * x.double().abs().max()
+            assert torch.equal(found[large], expected[large])
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+def test_zeros_stay_zeros_and_what_is_not_finite_stays_so(dtype: torch.dtype) -> None:
+    assert _restored(fp8.rounded(torch.zeros(3, 4).bfloat16(), dtype)).eq(0).all()
+    assert _restored(fp8.rounded(torch.full((3, 4), 1e-39).bfloat16(), dtype)).abs().max() < 1e-30
+    for bad in (float("inf"), -float("inf"), float("nan")):
+        x = torch.ones(3, 4).bfloat16()
+        x[1, 2] = bad
+        assert not _restored(fp8.rounded(x, dtype))[1, 2].isfinite()
+
+
+def _bf16_apart(found: Tensor, expected: Tensor) -> float:
+    """In units of bf16's last place of the larger of both, or of what sums of such values cancel to."""
+    scale = expected.double().abs().clamp(min=float(expected.double().abs().max()) * 2**-8)
+    return float(((found.double() - expected).abs() / scale).max() * 2**8)
+
+
+@pytest.mark.parametrize("rows", [(8, 6), (19, 2), (1, 1)], ids=str)
+def test_products_are_those_of_rounded_numbers(rows: tuple[int, int]) -> None:
+    """Also of numbers of positions that are no multiple of the block."""
+    device.install()
+    x, weight, gradient = _random(*rows, 64), _random(48, 64), _random(*rows, 48)
+    x.requires_grad_()
+    weight.requires_grad_()
+    out = fp8._Product.apply(x, weight, fp8.rounded, None, None)
+    out.backward(gradient)
+    assert x.grad is not None
+    assert weight.grad is not None
+    values, of_weight = (_restored(fp8.rounded(t.detach(), fp8.VALUES)) for t in (x, weight))
+    back = _restored(fp8.rounded(gradient, fp8.GRADIENTS))
+    assert _bf16_apart(out.detach(), values @ of_weight.T) <= 1
+    assert _bf16_apart(x.grad, back @ of_weight) <= 1
+    assert _bf16_apart(weight.grad, back.flatten(0, 1).T @ values.flatten(0, 1)) <= 1
+    exact = (gradient.double().flatten(0, 1).T @ x.detach().double().flatten(0, 1), weight.grad.double())
+    assert 1e-3 < float((exact[1] - exact[0]).norm() / exact[0].norm()) < 0.2
+
+
+def _run(parallel: dict[str, Any], precision: str) -> Any:
+    engine = build_engine(tiny_config(parallel=parallel, precision=precision))
+    initial = whole_state(engine)
+    return train(engine, STEPS), initial
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("tensor 2 + sequence", "data 2, zero 3") else slow(name) for name in LAYOUTS],
+)
+def test_layout_starts_bit_equal_and_follows_one_rank(name: str) -> None:
+    world, parallel = LAYOUTS[name]
+    expected, initial = run_ranks(1, _run, {}, "fp8")[0]
+    in_bf16, _ = run_ranks(1, _run, {}, "bf16")[0]
+    assert np.abs(np.subtract(expected, in_bf16)[:, 0]).max() > 1e-4, "it is another precision"
+    assert expected[-1][0] < expected[0][0] - 0.2, "the run learns, so that agreement means something"
+    for found, own in run_ranks(world, _run, parallel, "fp8"):
+        for key in initial:
+            np.testing.assert_array_equal(own[key], initial[key], err_msg=key)
+        losses, norms = np.abs(np.subtract(found, expected)).T
+        assert losses.max() <= TOLERANCE
+        assert (norms / np.array(expected)[:, 1]).max() <= 10 * TOLERANCE
+
+
+def _alike() -> list[tuple[float, Any]]:
+    found = []
+    for _ in range(2):
+        engine = build_engine(tiny_config(precision="fp8"))
+        found.append((train(engine, STEPS), whole_state(engine)))
+    return found
+
+
+def test_the_same_command_gives_the_same_bits() -> None:
+    """There is no history of scales that a run would begin without."""
+    (curve, state), (again, its_state) = run_ranks(1, _alike)[0]
+    assert curve == again
+    for key in state:
+        np.testing.assert_array_equal(state[key], its_state[key], err_msg=key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+def test_compiled_rounding_gives_the_same_numbers(dtype: torch.dtype) -> None:
+    fused = compiled(torch.device("cpu")).rounded
+    for x in (_random(48, 64), torch.zeros(5, 7).bfloat16(), torch.full((3, 3), float("inf")).bfloat16()):
+        (values, factor), (expected, its_factor) = fused(x, dtype), fp8.rounded(x, dtype)
+        torch.testing.assert_close(values.float(), expected.float(), rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(factor, its_factor)
+
+
+def test_a_gpu_without_such_products_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = replace(plain(torch.device("cpu")), device=torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(ConfigError, match=r"fp8 is not in this hardware \(NVIDIA A100-SXM4-80GB\): use bf16"):
+        in_fp8(on_gpu)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    assert in_fp8(on_gpu).column_linear is not on_gpu.column_linear
+
+
+@pytest.mark.parametrize("rows", [(8, 6), (19, 2), (1, 1)], ids=str)
+def test_what_is_multiplied_lies_as_gpus_ask(rows: tuple[int, int]) -> None:
+    """torch holds tensors without data to what GPUs ask of shapes and strides, which CPUs don't."""
+    x, weight = (torch.empty(*shape, 64, device="meta").bfloat16() for shape in (rows, (FP8_BLOCK,)))
+    x.requires_grad_()
+    weight.requires_grad_()
+    out = fp8._Product.apply(x, weight, fp8.rounded, None, None)
+    out.backward(torch.empty_like(out))
+    assert x.grad is not None
+    assert weight.grad is not None
+    assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)
+    with pytest.raises(RuntimeError, match="divisible by 16"):
+        fp8._Product.apply(x, weight[:-1], fp8.rounded, None, None)
