@@ -70,7 +70,7 @@ class CoreAttention(MegatronModule):
         self.biased = model.positions.name == "relative"
         falls = model.positions.name == "alibi" and kind != "cross"
         self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
-        self.rotate = config.kernels.rotated
+        self.rotate, self.attended = config.kernels.rotated, config.kernels.attended
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.head_width**-0.5
         self.distance, self.cap = model.relative_distance, model.score_cap
@@ -104,7 +104,7 @@ class CoreAttention(MegatronModule):
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         if k.shape[1] < q.shape[1]:  # a head of keys is read by several of queries, which are neighbours
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        out = self._attend(q, k, v, inputs, attention_bias).permute(2, 0, 1, 3)
+        out = self.attended(self._attend, q, k, v, inputs, attention_bias).permute(2, 0, 1, 3)
         return (own_positions(out, self.context) if self.context.size() > 1 else out).flatten(2)
 
     def _attend(

@@ -1,4 +1,4 @@
-"""Products of a layer's linears in 8-bit floats: what is multiplied is rounded, sums are fp32, results as they were.
+"""Products in 8-bit floats: what is multiplied is rounded, sums are fp32.
 
 Weights and activations keep 4 significant bits (e4m3); gradients keep 3, and reach further (e5m2): the choice of
 Micikevicius et al. 2022 (arXiv 2209.05433). A tensor is multiplied by a factor first, so that its values fit. Factors
@@ -8,12 +8,10 @@ layout cuts a tensor, its values are rounded alike, but for those 2^13 times sma
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from torch import Tensor
 
 from pretrain.plan.layout import FP8_BLOCK
@@ -24,6 +22,7 @@ _LEAST = 2.0**-100  # smaller values are taken for this large, so that the facto
 _EXPONENT = 0x7F800000  # of the bits of an fp32 number
 Rounded = tuple[Tensor, Tensor]
 """(8-bit values, what to multiply them by)"""
+Rounding = Callable[[Tensor, torch.dtype], Rounded]
 
 
 def rounded(x: Tensor, dtype: torch.dtype) -> Rounded:
@@ -35,71 +34,29 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Rounded:
     return (x * factor).to(dtype), 1 / factor
 
 
-Rounding = Callable[[Tensor, torch.dtype], Rounded]
+@dataclass(frozen=True)
+class InFp8:
+    """See `linears.Arithmetic`."""
 
+    rounding: Rounding = rounded
+    """as `rounded`"""
 
-def linears(rounding: Rounding) -> tuple[type[ColumnParallelLinear], type[RowParallelLinear]]:
-    """megatron-core's, multiplying in 8 bits what `rounding` has rounded, as `rounded` does."""
+    def concerns(self, x: Tensor) -> bool:
+        return True
 
-    class Column(_Linear, ColumnParallelLinear):
-        pass
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return _product(self.rounding(x, VALUES), self.rounding(weight, VALUES), x.dtype)
 
-    class Row(_Linear, RowParallelLinear):
-        pass
+    def received(self, gradient: Tensor) -> tuple[Rounded, torch.dtype]:
+        return self.rounding(gradient, GRADIENTS), gradient.dtype
 
-    Column.rounding = Row.rounding = staticmethod(rounding)
-    return Column, Row
+    def of_input(self, received: tuple[Rounded, torch.dtype], weight: Tensor) -> Tensor:
+        gradient, dtype = received
+        return _product(gradient, _turned(self.rounding(weight, VALUES)), dtype)
 
-
-class _Linear:
-    """What megatron-core's parallel linears compute, between their exchanges, in 8 bits."""
-
-    rounding: Rounding
-
-    def _forward_impl(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None, *, allreduce_dgrad: bool = False,
-        sequence_parallel: bool = False, tp_group: dist.ProcessGroup | None = None, **_: Any,
-    ) -> Tensor:  # fmt: skip
-        gathers, sums = (tp_group if asked else None for asked in (sequence_parallel, allreduce_dgrad))
-        out: Tensor = _Product.apply(input, weight, self.rounding, gathers, sums)  # type: ignore[no-untyped-call]
-        return out if bias is None else out + bias
-
-
-class _Product(torch.autograd.Function):
-    """x [S, B, in], weight [out, in] -> [S, B, out]. Ranks of the group `gathers` each have a part of S; those of
-    `sums` each have a part of the gradient of x. Exchanges go on beside products, and x is kept as it came."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, rounding: Rounding, gathers: dist.ProcessGroup | None,
-        sums: dist.ProcessGroup | None,
-    ) -> Tensor:  # fmt: skip
-        ctx.save_for_backward(x, weight)
-        ctx.settings = rounding, gathers, sums
-        whole, _ = _gathered(x, gathers, waits=True)
-        rows = rounding(whole.flatten(0, -2), VALUES)
-        out: Tensor = _product(rows, rounding(weight, VALUES), x.dtype).unflatten(0, whole.shape[:-1])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), (rounding, gathers, sums) = ctx.saved_tensors, ctx.settings
-        whole, arrival = _gathered(x, gathers, waits=False)
-        back = rounding(gradient.flatten(0, -2), GRADIENTS)
-        all_of_x = _product(back, _turned(rounding(weight, VALUES)), x.dtype).unflatten(0, whole.shape[:-1])
-        of_x, leaving = all_of_x, None
-        if gathers is not None:
-            of_x = x.new_empty(x.shape)
-            leaving = dist.reduce_scatter_tensor(of_x, all_of_x, group=gathers, async_op=True)
-        elif sums is not None:
-            leaving = dist.all_reduce(of_x, group=sums, async_op=True)
-        if arrival is not None:
-            arrival.wait()
-        rows = rounding(whole.flatten(0, -2), VALUES)
-        of_weight = _product(_turned(back), _turned(rows), weight.dtype)
-        if leaving is not None:
-            leaving.wait()
-        return of_x, of_weight, None, None, None
+    def add_of_weight(self, into: Tensor, received: tuple[Rounded, torch.dtype], x: Tensor) -> None:
+        gradient, _ = received
+        into += _product(_turned(gradient), _turned(self.rounding(x, VALUES)), into.dtype)
 
 
 def _product(a: Rounded, b: Rounded, dtype: torch.dtype) -> Tensor:
@@ -115,12 +72,3 @@ def _turned(x: Rounded) -> Rounded:
     """[m, n] -> [n, m], with zeros after it until m is a multiple of the block."""
     values, factor = x
     return F.pad(values.T, (0, -len(values) % FP8_BLOCK)).contiguous(), factor
-
-
-def _gathered(x: Tensor, group: dist.ProcessGroup | None, waits: bool) -> tuple[Tensor, dist.Work | None]:
-    """The parts of all ranks of the group, end to end; and what to wait for before it is read."""
-    if group is None:
-        return x, None
-    whole = x.new_empty((group.size() * len(x), *x.shape[1:]))
-    work = dist.all_gather_into_tensor(whole, x.contiguous(), group=group, async_op=not waits)
-    return whole, work

@@ -15,14 +15,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from pretrain.attention.rotary import rotated
 from pretrain.errors import ConfigError
 from pretrain.models import fp8
+from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
+from pretrain.models.products import AddedUp, InFp32, attended
 from pretrain.random.dropout import Drawn, dropped
 
 
@@ -88,6 +90,8 @@ class Kernels:
     """as fp8.rounded"""
     attention: Callable[..., Tensor]
     """as torch's scaled_dot_product_attention"""
+    attended: Callable[..., Tensor]
+    """(what attends, queries, keys, values, what else it is told) -> what it says of them"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
     """(logits [L, B, V / tensor ranks], labels [L, B]) -> losses [L, B]; overwrites the logits"""
 
@@ -120,11 +124,12 @@ _GELU_TANH = partial(F.gelu, approximate="tanh")
 
 def plain(device: torch.device) -> Kernels:
     """megatron-core's parallel layers and loss, torch's own norms and attention: exact on any device."""
+    column, row = linears(InFp32())
     return Kernels(
         device=device,
-        column_linear=ColumnParallelLinear,
+        column_linear=column,
         output_linear=OutputLinear,
-        row_linear=RowParallelLinear,
+        row_linear=row,
         embedding=VocabParallelEmbedding,
         norm={"layer": LayerNorm, "rms": RMSNorm, "rms_zero_centered": ZeroCenteredRMSNorm},
         activation={
@@ -141,13 +146,15 @@ def plain(device: torch.device) -> Kernels:
         rotated=rotated,
         rounded=fp8.rounded,
         attention=F.scaled_dot_product_attention,
+        attended=attended,
         cross_entropy=vocab_parallel_cross_entropy,
     )
 
 
 def compiled(device: torch.device) -> Kernels:
     """Likewise, but what lies between matrix products, dropout among it, and norms that take several operations are one
-    kernel each, made by torch.compile. Raises ConfigError where nothing here can compile."""
+    kernel each, made by torch.compile; and the product that gives a weight's gradient adds it to the sum. Raises
+    ConfigError where nothing here can compile."""
     check_compiler(device)
     # Of each function: beyond it, torch goes on with plain kernels and a line in the log.
     torch._dynamo.config.recompile_limit = 64
@@ -164,8 +171,11 @@ def compiled(device: torch.device) -> Kernels:
         compute = staticmethod(fused(ZeroCenteredRMSNorm.compute))
 
     own = plain(device)
+    column, row = linears(AddedUp())
     return replace(
         own,
+        column_linear=column,
+        row_linear=row,
         norm={**own.norm, "rms": Norm, "rms_zero_centered": ZeroCenteredNorm},
         activated=fused(_activated),
         dropped=fused(dropped),
@@ -180,7 +190,7 @@ def in_fp8(kernels: Kernels) -> Kernels:
     if kernels.on_gpu and torch.cuda.get_device_capability(kernels.device) < _FP8_CAPABILITY:
         name = torch.cuda.get_device_name(kernels.device)
         raise ConfigError(f"precision=fp8 is not in this hardware ({name}): use bf16, or fp16 where that is not there")
-    column, row = fp8.linears(kernels.rounded)
+    column, row = linears(fp8.InFp8(kernels.rounded))
     return replace(kernels, column_linear=column, row_linear=row)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from megatron.core.tensor_parallel import (
     ColumnParallelLinear,
     copy_to_tensor_model_parallel_region,
@@ -16,6 +15,8 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor
 
+from pretrain.models.linears import Linear
+from pretrain.models.products import InFp32, add_gradient, back, by_fp32, times
 from pretrain.plan.logits import positions_at_once
 
 Judge = Callable[[Tensor, slice], tuple[Tensor, ...]]
@@ -23,8 +24,11 @@ Judge = Callable[[Tensor, slice], tuple[Tensor, ...]]
 added up, and tensors [l, B]. If there is a gradient, it is the first's, a scalar."""
 
 
-class OutputLinear(ColumnParallelLinear):
+class OutputLinear(Linear, ColumnParallelLinear):
     """megatron-core's, which can also hand its logits to a judge, a chunk at a time."""
+
+    arithmetic = InFp32()
+    adds_up = False  # its weight may be the embedding's
 
     def forward(self, hidden: Tensor, weight: Tensor | None = None, judge: Judge | None = None) -> tuple[Any, None]:
         """Logits [L, B, V / tensor ranks], or with `judge` what it says of them all; and megatron-core's second result,
@@ -43,7 +47,7 @@ class OutputLinear(ColumnParallelLinear):
             hidden = copy_to_tensor_model_parallel_region(hidden, group=self.tp_group)
         chunks = [slice(first, min(first + most, positions)) for first in range(0, positions, most)]
         if not torch.is_grad_enabled():
-            return _together([judge(F.linear(hidden[chunk], weight, self.bias), chunk) for chunk in chunks]), None
+            return _together([judge(times(hidden[chunk], weight, self.bias), chunk) for chunk in chunks]), None
         return _Judged.apply(hidden, weight, self.bias, judge, chunks), None  # type: ignore[no-untyped-call]
 
 
@@ -62,15 +66,15 @@ class _Judged(torch.autograd.Function):
         answers = []
         for chunk in chunks:
             part_LBH = hidden_LBH[chunk]
-            logits_LBV = F.linear(part_LBH, weight_VH, bias_V).requires_grad_()
+            logits_LBV = times(part_LBH, weight_VH, bias_V).requires_grad_()
             with torch.enable_grad():
                 said = judge(logits_LBV, chunk)
             (grad_LBV,) = torch.autograd.grad(said[0], logits_LBV)
             answers.append(tuple(one.detach() for one in said))
             grad_NV = grad_LBV.flatten(0, 1)
-            torch.matmul(grad_LBV, weight_VH, out=hidden_grad_LBH[chunk])
-            if weight_VH.dtype == torch.float32:
-                weight_grad_VH.addmm_(grad_NV.T, part_LBH.flatten(0, 1))
+            hidden_grad_LBH[chunk] = back(grad_LBV, weight_VH)
+            if weight_VH.dtype == torch.float32 or by_fp32(weight_VH):
+                add_gradient(weight_grad_VH, grad_NV, part_LBH.flatten(0, 1))
             else:
                 weight_grad_VH += grad_NV.T @ part_LBH.flatten(0, 1)
             if bias_grad_V is not None:

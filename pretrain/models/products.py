@@ -1,0 +1,92 @@
+"""Matrix products, of activations and weights and in attention: in their own numbers or, where that is faster, in fp32.
+
+A CPU without instructions for half precision takes three times as long for a product of bf16 numbers as for the same in
+fp32, copies included. What comes out is the same but for the order of sums, which are fp32 either way and rounded once.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., in], weight [out, in], bias [out] -> [..., out]"""
+    if not by_fp32(x):
+        return F.linear(x, weight, bias)
+    return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+
+
+def back(gradient: Tensor, weight: Tensor) -> Tensor:
+    """gradient [..., out], weight [out, in] -> that of x [..., in]"""
+    if not by_fp32(gradient):
+        return gradient @ weight
+    return (gradient.float() @ weight.float()).to(gradient.dtype)
+
+
+def add_gradient(into: Tensor, gradient: Tensor, x: Tensor) -> None:
+    """Adds that of the weight, never rounded on the way: into [out, in] in fp32, gradient [n, out], x [n, in]."""
+    if x.dtype == into.dtype or not x.is_cuda:
+        into.addmm_(gradient.to(into.dtype).T, x.to(into.dtype))
+    else:
+        torch.addmm(into, gradient.T, x, out_dtype=into.dtype, out=into)
+
+
+def attended(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+    """attend(q, k, v, *others), which is made again for the backward pass where it is made in fp32: no more is kept."""
+    if not by_fp32(q):
+        return attend(q, k, v, *others)
+
+    def whole(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+        return attend(q.float(), k.float(), v.float(), *others).to(v.dtype)
+
+    if not torch.is_grad_enabled():
+        return whole(q, k, v, *others)
+    out: Tensor = checkpoint(whole, q, k, v, *others, use_reentrant=False)
+    return out
+
+
+def by_fp32(x: Tensor) -> bool:
+    """Whether products of such numbers are made in fp32 here."""
+    return x.device.type == "cpu" and x.dtype != torch.float32 and not _multiplies(x.dtype)
+
+
+@cache
+def _multiplies(dtype: torch.dtype) -> bool:
+    """Whether this CPU has instructions for it."""
+    has = torch.cpu.get_capabilities()
+    names = {
+        torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
+        torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),
+    }
+    return any(has.get(name) for name in names[dtype])
+
+
+class InFp32:
+    """See `linears.Arithmetic`: of numbers that are multiplied in fp32 here."""
+
+    def concerns(self, x: Tensor) -> bool:
+        return by_fp32(x)
+
+    def forward(self, x: Tensor, weight: Tensor) -> Tensor:
+        return times(x, weight)
+
+    def received(self, gradient: Tensor) -> Tensor:
+        return gradient
+
+    def of_input(self, received: Tensor, weight: Tensor) -> Tensor:
+        return back(received, weight)
+
+    def add_of_weight(self, into: Tensor, received: Tensor, x: Tensor) -> None:
+        add_gradient(into, received, x)
+
+
+class AddedUp(InFp32):
+    """Likewise of all numbers: for what it does with the gradient of the weight."""
+
+    def concerns(self, x: Tensor) -> bool:
+        return True
