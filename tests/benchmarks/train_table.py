@@ -4,7 +4,8 @@
 
 Each row is `train_step.py`'s comparison, in a process of its own, for as many pairs of steps as fit in `--seconds`. The
 last column is the share of the machine's matrix peak that our step reaches: operations of the model's own products over
-those that torch makes a second on the largest of a few square matrices, in that precision, with as many threads.
+those that torch makes a second on the largest of a few square matrices, in that precision, with as many threads (bf16 in
+fp32, where the step has it so: `models/products.py`).
 """
 
 import argparse
@@ -18,6 +19,7 @@ import torch
 
 from pretrain.config.health import Health
 from pretrain.engine import device as devices
+from pretrain.models.products import by_fp32
 from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.parameters import num_parameters
 from tests.benchmarks.train_step import SHAPES, Pair, config_of, device_name, measure, surroundings
@@ -66,10 +68,11 @@ def _ratios(pairs: list[Pair]) -> tuple[list[float], list[float]]:
 
 
 def _peak(dtype: torch.dtype) -> float:
-    """Operations a second."""
+    """Operations a second, of numbers of this kind or, where those are made by fp32 here, of that."""
     best = 0.0
     for size in (512, 1024, 2048):
         a, b = (torch.randn(size, size, dtype=dtype) for _ in range(2))
+        a, b = (x.float() if by_fp32(x) else x for x in (a, b))
         for _ in range(5):
             begin = time.perf_counter()
             a @ b
