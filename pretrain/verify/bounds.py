@@ -10,7 +10,7 @@ HALF = {"loss": 2e-2, "gradient norm": 5e-2, "gradient": 2e-1, "update": 5e-1, "
 FP8 = {"loss": 5e-2, "gradient norm": 3e-2, "gradient": 5e-1, "update": 5e-1, "decay": 5e-1, "scores": 2e-1}
 # How many times as far as one rank a layout may depart. Training amplifies rounding, more at a higher learning rate, so
 # it is measured: one rank departs in fp32 only because its micro-batches are of another size, in half by all rounding.
-# In fp8 layouts depart as far as one rank does, but for a few percent: rounding is coarse, and nearly the same.
+# In fp8 layouts depart about as far as one rank does: rounding is coarse, and nearly the same on each.
 _MARGINS = {"fp32": 10.0, "bf16": 4.0, "fp16": 4.0, "fp8": 2.0}
 # What one rank may be near the reference by, by luck: one number, or the parameter that rounding shakes most, where
 # layouts were 4 times apart. fp16 has 3 bits more than bf16.

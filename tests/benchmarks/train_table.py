@@ -4,8 +4,8 @@
 
 Each row is `train_step.py`'s comparison, in a process of its own, for as many pairs of steps as fit in `--seconds`. The
 last column is the share of the machine's matrix peak that our step reaches: operations of the model's own products over
-those that torch makes a second on the largest of a few square matrices, in that precision, with as many threads (bf16 in
-fp32, where the step has it so: `models/products.py`).
+those that torch makes a second on the largest of a few square matrices, in that precision (bf16 in fp32, where the step
+has it so: `models/products.py`), with as many threads.
 """
 
 import argparse

@@ -58,13 +58,6 @@ def test_other_numbers_and_other_cpus_are_left_to_torch(monkeypatch: pytest.Monk
     assert products.by_fp32(torch.ones(1, dtype=torch.float16))
 
 
-def test_what_this_cpu_has_is_known() -> None:
-    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        has = torch.cpu.get_capabilities()
-        products._multiplies.cache_clear()
-        assert products._multiplies(dtype) == any(has.get(f"{kind}_{name}", False) for kind in ("avx512", "amx"))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_of_weights_are_added_up_in_fp32(dtype: torch.dtype) -> None:
     """As megatron-core's buffer holds them, by what its parameters say of it."""
