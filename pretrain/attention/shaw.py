@@ -33,7 +33,7 @@ class ShawAttention(nn.Module):
     ) -> Tensor:  # fmt: skip
         """[B, H, Q, D] of whole sequences. `seen`: bool, broadcastable to [B, H, Q, K]; `distances` of keys from their
         queries, [Q, K] or [B, 1, Q, K]."""
-        keys_HRD, values_HRD = self._own(self.keys), self._own(self.values)
+        keys_HRD, values_HRD = (self._own(table).to(q.dtype) for table in (self.keys, self.values))
         q = q * scale
         rows = (distances.clamp(-self.distance, self.distance) + self.distance).expand(*q.shape[:3], k.shape[2])
         scores = q @ k.mT + (q @ keys_HRD.mT).gather(-1, rows)

@@ -16,6 +16,7 @@ from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
 from pretrain.models.attentions import MemoryAttention, OwnPartAttention
 from pretrain.models.megatron_config import MegatronConfig
+from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
 
 
@@ -62,7 +63,9 @@ class NormThenResidual(ResidualThenNorm):
 
     def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
         x, bias = x_with_bias
-        return BiasDropoutAdd.add(self, (self.norm(x if bias is None else x + bias), None), residual, probability)
+        return BiasDropoutAdd.add(
+            self, (self.norm(x if bias is None else add_bias(x, bias)), None), residual, probability
+        )
 
 
 RESIDUALS: dict[str, type[BiasDropoutAdd]] = {

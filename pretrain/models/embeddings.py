@@ -63,11 +63,12 @@ class StackEmbedding(nn.Module):
         self.offset, self.sinusoidal = model.position_offset, model.positions.name == "sinusoidal"
         learned = model.positions.name == "learned"
         width = model.word_width
-        self.position_embeddings = nn.Embedding(length + self.offset, width) if learned else None
-        self.segment_embeddings = nn.Embedding(model.segments, width) if model.segments else None
+        table = megatron.kernels.table
+        self.position_embeddings = table(length + self.offset, width) if learned else None
+        self.segment_embeddings = table(model.segments, width) if model.segments else None
         self.norm = megatron.make_norm(width) if model.embedding_norm else IdentityOp()
         self.dropout = HiddenDropout(megatron)
-        self.projection = nn.Linear(width, model.hidden) if model.embedding_width else IdentityOp()
+        self.projection = megatron.kernels.linear(width, model.hidden) if model.embedding_width else IdentityOp()
         for parameter in self.projection.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[union-attr]
         self.megatron = megatron

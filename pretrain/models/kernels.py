@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region, vocab_parallel_cross_entropy
 from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
@@ -24,7 +24,8 @@ from pretrain.errors import ConfigError
 from pretrain.models import fp8
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
-from pretrain.models.products import AddedUp, InFp32, attended
+from pretrain.models.parameter_gradients import add_bias, lookup, sums_in_half, with_fp32_sums
+from pretrain.models.products import AddedUp, InFp32, attended, unrounded
 from pretrain.random.dropout import Drawn, dropped
 
 
@@ -36,6 +37,12 @@ class LayerNorm(nn.LayerNorm):
         for parameter in self.parameters():
             parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
+    def forward(self, x: Tensor) -> Tensor:
+        return with_fp32_sums(self._compute, x, self.weight, self.bias)
+
+    def _compute(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+
 
 class RMSNorm(nn.RMSNorm):
     """Likewise, without mean and bias."""
@@ -45,7 +52,7 @@ class RMSNorm(nn.RMSNorm):
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.compute(x, self.weight, self.eps)
+        return with_fp32_sums(partial(self.compute, eps=self.eps), x, self.weight)
 
     @staticmethod
     def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
@@ -60,6 +67,26 @@ class ZeroCenteredRMSNorm(RMSNorm):
         return F.rms_norm(x.float(), weight.shape, 1 + weight.float(), eps).to(x.dtype)
 
 
+class Table(nn.Embedding):
+    """torch's, with its gradient summed in fp32."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return lookup(ids, self.weight)
+
+
+class Embedding(VocabParallelEmbedding):
+    """megatron-core's, with its gradient summed in fp32; added up as `OutputLinear` does, whose weight it may be."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if not sums_in_half(self.weight):
+            return super().forward(ids)  # type: ignore[no-any-return]
+        outside = (ids < self.vocab_start_index) | (ids >= self.vocab_end_index)
+        rows = lookup((ids - self.vocab_start_index).masked_fill(outside, 0), self.weight, unrounded(self.weight))
+        own = rows.masked_fill(outside[..., None], 0)
+        out: Tensor = reduce_from_tensor_model_parallel_region(own, group=self.tp_group)
+        return out
+
+
 @dataclass(frozen=True)
 class Kernels:
     """One provider."""
@@ -71,8 +98,12 @@ class Kernels:
     """likewise, to the vocabulary: called as `output_linear.OutputLinear`"""
     row_linear: type[nn.Module]
     """[..., in / tensor ranks] -> [..., out], as its RowParallelLinear"""
+    linear: type[nn.Module]
+    """[..., in] -> [..., out], as torch's nn.Linear: for a matrix that every tensor rank holds"""
     embedding: type[nn.Module]
     """ids -> [..., width], rows shared by tensor ranks, as its VocabParallelEmbedding"""
+    table: type[nn.Module]
+    """ids -> [..., width], as torch's nn.Embedding: for a table that every tensor rank holds"""
     norm: Mapping[str, type[nn.Module]]
     """by `model.norm_type`: (config, width, eps)"""
     activation: Mapping[str, Callable[[Tensor], Tensor]]
@@ -102,7 +133,7 @@ class Kernels:
 
 def _activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
     if bias is not None:
-        x = x + bias
+        x = add_bias(x, bias)
     if not gated:
         return activation(x)
     gate, value = x.unflatten(-1, (-1, 2)).unbind(-1)
@@ -110,9 +141,14 @@ def _activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Te
     return out
 
 
+def _with_bias(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The bias added already where its gradient is summed in fp32, which torch.compile cannot be told."""
+    return (x, bias) if bias is None or not sums_in_half(x) else (add_bias(x, bias), None)
+
+
 def _added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
     if bias is not None:
-        x = x + bias
+        x = add_bias(x, bias)
     if drawn is not None:
         x = dropped(x, drawn)
     return residual + x
@@ -124,13 +160,15 @@ _GELU_TANH = partial(F.gelu, approximate="tanh")
 
 def plain(device: torch.device) -> Kernels:
     """megatron-core's parallel layers and loss, torch's own norms and attention: exact on any device."""
-    column, row = linears(InFp32())
+    column, row, linear = linears(InFp32())
     return Kernels(
         device=device,
         column_linear=column,
         output_linear=OutputLinear,
         row_linear=row,
-        embedding=VocabParallelEmbedding,
+        linear=linear,
+        embedding=Embedding,
+        table=Table,
         norm={"layer": LayerNorm, "rms": RMSNorm, "rms_zero_centered": ZeroCenteredRMSNorm},
         activation={
             "gelu_tanh": _GELU_TANH,
@@ -159,10 +197,15 @@ def compiled(device: torch.device) -> Kernels:
     # Of each function: beyond it, torch goes on with plain kernels and a line in the log.
     torch._dynamo.config.recompile_limit = 64
     fused = partial(torch.compile, dynamic=True)
-    added_up = fused(_added)
+    added_up, activated_up = fused(_added), fused(_activated)
 
     def added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
+        x, bias = _with_bias(x, bias)
         return residual + x if bias is None and drawn is None else added_up(x, bias, residual, drawn)
+
+    def activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
+        out: Tensor = activated_up(*_with_bias(x, bias), activation, gated)
+        return out
 
     class Norm(RMSNorm):
         compute = staticmethod(fused(RMSNorm.compute))
@@ -171,13 +214,14 @@ def compiled(device: torch.device) -> Kernels:
         compute = staticmethod(fused(ZeroCenteredRMSNorm.compute))
 
     own = plain(device)
-    column, row = linears(AddedUp())
+    column, row, linear = linears(AddedUp())
     return replace(
         own,
         column_linear=column,
         row_linear=row,
+        linear=linear,
         norm={**own.norm, "rms": Norm, "rms_zero_centered": ZeroCenteredNorm},
-        activated=fused(_activated),
+        activated=activated,
         dropped=fused(dropped),
         added=added,
         rotated=fused(rotated),
@@ -190,7 +234,7 @@ def in_fp8(kernels: Kernels) -> Kernels:
     if kernels.on_gpu and torch.cuda.get_device_capability(kernels.device) < _FP8_CAPABILITY:
         name = torch.cuda.get_device_name(kernels.device)
         raise ConfigError(f"precision=fp8 is not in this hardware ({name}): use bf16, or fp16 where that is not there")
-    column, row = linears(fp8.InFp8(kernels.rounded))
+    column, row, _ = linears(fp8.InFp8(kernels.rounded))
     return replace(kernels, column_linear=column, row_linear=row)
 
 

@@ -5,7 +5,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-from torch import Tensor
+from torch import Tensor, nn
+
+from pretrain.models.parameter_gradients import accumulate, add_bias
 
 Received = TypeVar("Received")
 
@@ -38,20 +40,19 @@ class Linear:
     """What is laid over one of megatron-core's."""
 
     arithmetic: Arithmetic[Any]
-    adds_up = True
-    """Whether nothing else uses the weight, so that its gradient may be added to the others at once."""
 
     def _forward_impl(self, input: Tensor, weight: Tensor, bias: Tensor | None, **exchanges: Any) -> Tensor:
         if not self.arithmetic.concerns(input):
             return super()._forward_impl(input, weight, bias=bias, **exchanges)  # type: ignore[misc, no-any-return]
         names = "sequence_parallel", "allreduce_dgrad"
         gathers, sums = (exchanges["tp_group"] if exchanges[name] else None for name in names)
-        out: Tensor = Product.apply(input, weight, self.arithmetic, self.adds_up, gathers, sums)  # type: ignore[no-untyped-call]
-        return out if bias is None else out + bias
+        out: Tensor = Product.apply(input, weight, self.arithmetic, gathers, sums)  # type: ignore[no-untyped-call]
+        return out if bias is None else add_bias(out, bias)
 
 
-def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowParallelLinear]]:
-    """megatron-core's, that compute `by` an arithmetic."""
+def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowParallelLinear], type[nn.Linear]]:
+    """megatron-core's column- and row-parallel linear, and torch's for a matrix that every tensor rank holds: all
+    compute `by` an arithmetic."""
 
     class Column(Linear, ColumnParallelLinear):
         arithmetic = by
@@ -59,7 +60,14 @@ def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowPa
     class Row(Linear, RowParallelLinear):
         arithmetic = by
 
-    return Column, Row
+    class Replicated(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            if not by.concerns(input):
+                return super().forward(input)
+            out: Tensor = Product.apply(input, self.weight, by, None, None)  # type: ignore[no-untyped-call]
+            return add_bias(out, self.bias)
+
+    return Column, Row, Replicated
 
 
 class Product(torch.autograd.Function):
@@ -68,18 +76,18 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, arithmetic: Arithmetic[Any], adds_up: bool,
+        ctx: Any, x: Tensor, weight: Tensor, arithmetic: Arithmetic[Any],
         gathers: dist.ProcessGroup | None, sums: dist.ProcessGroup | None,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight)
-        ctx.settings = arithmetic, adds_up, gathers, sums
+        ctx.settings = arithmetic, gathers, sums
         whole, _ = _gathered(x, gathers, waits=True)
         out: Tensor = arithmetic.forward(whole.flatten(0, -2), weight).unflatten(0, whole.shape[:-1])
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), (arithmetic, adds_up, gathers, sums) = ctx.saved_tensors, ctx.settings
+        (x, weight), (arithmetic, gathers, sums) = ctx.saved_tensors, ctx.settings
         whole, arrival = _gathered(x, gathers, waits=False)
         received = arithmetic.received(gradient.flatten(0, -2))
         all_of_x = arithmetic.of_input(received, weight).unflatten(0, whole.shape[:-1])
@@ -91,22 +99,10 @@ class Product(torch.autograd.Function):
             leaving = dist.all_reduce(of_x, group=sums, async_op=True)
         if arrival is not None:
             arrival.wait()
-        of_weight = _of_weight(weight, arithmetic, adds_up, received, whole.flatten(0, -2))
+        of_weight = accumulate(weight, lambda into: arithmetic.add_of_weight(into, received, whole.flatten(0, -2)))
         if leaving is not None:
             leaving.wait()
-        return of_x, of_weight, None, None, None, None
-
-
-def _of_weight(weight: Tensor, arithmetic: Arithmetic[Any], adds_up: bool, received: Any, x: Tensor) -> Tensor:
-    """The gradient of the weight. Where megatron-core adds gradients up in fp32, it is added there, and what is
-    returned only says that it came: megatron-core looks at nothing else then."""
-    if adds_up and hasattr(weight, "grad_added_to_main_grad"):
-        arithmetic.add_of_weight(weight.main_grad, received, x)  # type: ignore[attr-defined]
-        weight.grad_added_to_main_grad = True
-        return torch.empty_like(weight)
-    alone = torch.zeros_like(weight, dtype=torch.float32)
-    arithmetic.add_of_weight(alone, received, x)
-    return alone.to(weight.dtype)
+        return of_x, of_weight, None, None, None
 
 
 def _gathered(x: Tensor, group: dist.ProcessGroup | None, waits: bool) -> tuple[Tensor, dist.Work | None]:

@@ -21,13 +21,14 @@ class MaskedHead(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, activation: str | None = None) -> None:
         """`activation`: absent, that of the layers."""
         super().__init__()
-        self.transform = nn.Linear(model.hidden, model.word_width)
+        linear = megatron.kernels.linear
+        self.transform = linear(model.hidden, model.word_width)
         self.activation = megatron.kernels.activation[activation or model.activation]
         self.norm = megatron.make_norm(model.word_width)
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
-        self.pooler = nn.Linear(model.hidden, model.hidden) if model.pooled_head else None
-        self.next_sentence = nn.Linear(model.hidden, 2) if model.pooled_head else None
+        self.pooler = linear(model.hidden, model.hidden) if model.pooled_head else None
+        self.next_sentence = linear(model.hidden, 2) if model.pooled_head else None
         self.shares_sequence = megatron.sequence_parallel
 
     def forward(self, hidden_SBH: Tensor, project: Project) -> Any:

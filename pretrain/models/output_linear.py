@@ -16,7 +16,8 @@ from megatron.core.tensor_parallel import (
 from torch import Tensor
 
 from pretrain.models.linears import Linear
-from pretrain.models.products import InFp32, add_gradient, back, by_fp32, times
+from pretrain.models.parameter_gradients import accumulate
+from pretrain.models.products import InFp32, add_gradient, back, times, unrounded
 from pretrain.plan.logits import positions_at_once
 
 Judge = Callable[[Tensor, slice], tuple[Tensor, ...]]
@@ -27,8 +28,7 @@ added up, and tensors [l, B]. If there is a gradient, it is the first's, a scala
 class OutputLinear(Linear, ColumnParallelLinear):
     """megatron-core's, which can also hand its logits to a judge, a chunk at a time."""
 
-    arithmetic = InFp32()
-    adds_up = False  # its weight may be the embedding's
+    arithmetic = InFp32()  # also where its weight is the embedding's, whose gradient `kernels.Embedding` adds up alike
 
     def forward(self, hidden: Tensor, weight: Tensor | None = None, judge: Judge | None = None) -> tuple[Any, None]:
         """Logits [L, B, V / tensor ranks], or with `judge` what it says of them all; and megatron-core's second result,
@@ -73,19 +73,22 @@ class _Judged(torch.autograd.Function):
             answers.append(tuple(one.detach() for one in said))
             grad_NV = grad_LBV.flatten(0, 1)
             hidden_grad_LBH[chunk] = back(grad_LBV, weight_VH)
-            if weight_VH.dtype == torch.float32 or by_fp32(weight_VH):
+            if weight_VH.dtype == torch.float32 or unrounded(weight_VH):
                 add_gradient(weight_grad_VH, grad_NV, part_LBH.flatten(0, 1))
             else:
                 weight_grad_VH += grad_NV.T @ part_LBH.flatten(0, 1)
             if bias_grad_V is not None:
                 bias_grad_V += grad_NV.sum(0, dtype=torch.float32)
         ctx.save_for_backward(hidden_grad_LBH, weight_grad_VH, bias_grad_V)
-        ctx.dtype = weight_VH.dtype
+        ctx.weight, ctx.bias = weight_VH, bias_V
         first, *others = _together(answers)
         ctx.mark_non_differentiable(*others)
         return first, *others
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, bias = (x if x is None else x.mul_(gradient).to(ctx.dtype) for x in ctx.saved_tensors)
+        hidden, of_weight, of_bias = (x if x is None else x.mul_(gradient) for x in ctx.saved_tensors)
+        adds = unrounded(hidden)
+        weight = accumulate(ctx.weight, lambda into: into.add_(of_weight), adds)
+        bias = None if of_bias is None else accumulate(ctx.bias, lambda into: into.add_(of_bias), adds)
         return hidden, weight, bias, None, None

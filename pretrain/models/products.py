@@ -4,6 +4,7 @@ A CPU without instructions for half precision takes three times as long for a pr
 fp32, copies included. What comes out is the same but for the order of sums, which are fp32 either way and rounded once.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -55,9 +56,15 @@ def by_fp32(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype != torch.float32 and not _multiplies(x.dtype)
 
 
+_ISA_WITHOUT_HALF = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+"""values of ONEDNN_MAX_CPU_ISA that keep oneDNN, by which torch multiplies half precision, from instructions for it"""
+
+
 @cache
 def _multiplies(dtype: torch.dtype) -> bool:
-    """Whether this CPU has instructions for it."""
+    """Whether this CPU has instructions for it, and oneDNN may use them."""
+    if os.environ.get("ONEDNN_MAX_CPU_ISA") in _ISA_WITHOUT_HALF:
+        return False
     has = torch.cpu.get_capabilities()
     names = {
         torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
@@ -66,11 +73,17 @@ def _multiplies(dtype: torch.dtype) -> bool:
     return any(has.get(name) for name in names[dtype])
 
 
+def unrounded(x: Tensor) -> bool:
+    """Whether the gradients of matrices that such numbers are multiplied by are added up in fp32 and never rounded. In
+    fp16 they are on every CPU: a sum may be larger than the largest number, depending on how ranks share it."""
+    return by_fp32(x) or (x.device.type == "cpu" and x.dtype == torch.float16)
+
+
 class InFp32:
-    """See `linears.Arithmetic`: of numbers that are multiplied in fp32 here."""
+    """See `linears.Arithmetic`: products, or at least sums, of numbers in half precision are made in fp32 here."""
 
     def concerns(self, x: Tensor) -> bool:
-        return by_fp32(x)
+        return unrounded(x)
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return times(x, weight)

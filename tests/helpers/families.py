@@ -127,12 +127,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
     "qwen3": {"model": _LLAMA | {"positions": _YARN, "query_key_norm": True, "head_dim": 24}},
 }  # fmt: skip
-_LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
+LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
 
 
 def each(families: Iterable[str]) -> list[Any]:
     """Parameters of a test. Slow are those whose parts are all among those of others."""
-    return [slow(name) if name in _LIKE_OTHERS else name for name in families]
+    return [slow(name) if name in LIKE_OTHERS else name for name in families]
 
 
 def family_config(family: str, **sections: Any) -> RunConfig:

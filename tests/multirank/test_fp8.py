@@ -102,7 +102,7 @@ def test_products_are_those_of_rounded_numbers(rows: tuple[int, int]) -> None:
     x, weight, gradient = _random(*rows, 64), _random(48, 64), _random(*rows, 48)
     x.requires_grad_()
     weight.requires_grad_()
-    out = Product.apply(x, weight, fp8.InFp8(), True, None, None)
+    out = Product.apply(x, weight, fp8.InFp8(), None, None)
     out.backward(gradient)
     assert x.grad is not None
     assert weight.grad is not None
@@ -181,10 +181,10 @@ def test_what_is_multiplied_lies_as_gpus_ask(rows: tuple[int, int]) -> None:
     x, weight = (torch.empty(*shape, 64, device="meta").bfloat16() for shape in (rows, (FP8_BLOCK,)))
     x.requires_grad_()
     weight.requires_grad_()
-    out = Product.apply(x, weight, fp8.InFp8(), True, None, None)
+    out = Product.apply(x, weight, fp8.InFp8(), None, None)
     out.backward(torch.empty_like(out))
     assert x.grad is not None
     assert weight.grad is not None
     assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)
     with pytest.raises(RuntimeError, match="divisible by 16"):
-        Product.apply(x, weight[:-1], fp8.InFp8(), True, None, None)
+        Product.apply(x, weight[:-1], fp8.InFp8(), None, None)

@@ -15,6 +15,7 @@ from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.models import products
 from pretrain.models.kernels import plain
 from pretrain.models.linears import Product, linears
+from pretrain.models.parameter_gradients import lookup
 from pretrain.plan.layout import plan_layout
 from pretrain.random.dropout import Dropout
 from tests.helpers.breadth import only
@@ -68,20 +69,20 @@ def test_gradients_of_weights_are_added_up_in_fp32(dtype: torch.dtype) -> None:
     exact = torch.zeros(48, 64, dtype=torch.float64)
     for step in range(8):
         x, gradient = _random(5, 3 + step, 64, dtype=dtype), _random(5, 3 + step, 48, dtype=dtype)
-        Product.apply(x, weight, products.AddedUp(), True, None, None).backward(gradient)
+        Product.apply(x, weight, products.AddedUp(), None, None).backward(gradient)
         exact += gradient.double().flatten(0, 1).T @ x.double().flatten(0, 1)
         assert weight.grad_added_to_main_grad  # type: ignore[attr-defined]
     assert _off(weight.main_grad, exact) <= 4, "in units of fp32's last place"  # type: ignore[attr-defined]
 
 
-def test_a_weight_with_other_uses_gets_its_gradient_as_others_do() -> None:
-    device.install()
-    weight, x, gradient = _random(48, 64).requires_grad_(), _random(5, 3, 64), _random(5, 3, 48)
-    weight.main_grad, weight.grad_added_to_main_grad = torch.zeros(48, 64), False  # type: ignore[attr-defined]
-    Product.apply(x, weight, products.InFp32(), False, None, None).backward(gradient)
-    assert weight.grad is not None
-    assert not weight.grad_added_to_main_grad  # type: ignore[attr-defined]
-    assert _off(weight.grad, gradient.double().flatten(0, 1).T @ x.double().flatten(0, 1)) <= 0.51
+def test_a_table_with_other_uses_gets_its_gradient_as_others_do() -> None:
+    table, ids, gradient = _random(48, 64).requires_grad_(), torch.arange(600).view(200, 3) % 7, _random(200, 3, 64)
+    table.main_grad, table.grad_added_to_main_grad = torch.zeros(48, 64), False  # type: ignore[attr-defined]
+    lookup(ids, table, unrounded=False).backward(gradient)
+    assert table.grad is not None
+    assert not table.grad_added_to_main_grad  # type: ignore[attr-defined]
+    exact = torch.zeros(48, 64, dtype=torch.float64).index_add(0, ids.flatten(), gradient.double().flatten(0, 1))
+    assert _off(table.grad, exact) <= 0.51
 
 
 @pytest.mark.usefixtures("no_instructions")
@@ -129,7 +130,7 @@ def _by_each(family: str, parallel: dict[str, Any]) -> list[list[tuple[float, fl
     found = []
     for name in ("theirs", "ours"):
         config = family_config(family, parallel=parallel)
-        column, row = linears(products.AddedUp())
+        column, row, _ = linears(products.AddedUp())
         kernels = plain(device.install())
         if name == "ours":
             kernels = replace(kernels, column_linear=column, row_linear=row)

@@ -138,8 +138,9 @@ def _same_rows() -> Rows:
 
 
 @pytest.mark.parametrize("stage", [2, slow(3)])
-def test_fp16_leaves_out_what_overflows_and_follows_fp32_alike_on_every_sharding(stage: int) -> None:
-    shardings = [{"zero": 0}, {**ZERO[stage], **PIPELINE}]
+def test_fp16_leaves_out_what_overflows_alike_on_every_sharding_of_deepspeed(stage: int) -> None:
+    """DeepSpeed takes the sum of a micro-batch in fp16, so overflows come sooner than with megatron-core's sharding."""
+    shardings = [ZERO[1], {**ZERO[stage], **PIPELINE}]
     (expected, scored, updates, scale), *others = run_ranks(4, _half, shardings)[0]
     skipped = [result.skipped for result in expected]
     count = skipped.index(False)

@@ -250,8 +250,8 @@ class MegatronEngine:
         return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
 
     def _backward_scale(self) -> float:
-        """What the loss is multiplied by in the backward pass: the loss scale, of the mean over a micro-batch's
-        positions, so that what fits fp16 depends little on how large micro-batches are."""
+        """The factor of the summed loss in the backward pass. The loss scale is that of a mean over one sequence's
+        positions: so what overflows does not depend on the micro-batch size, or on how ranks share positions."""
         if self.loss_scale is None:
             return 1.0
-        return self.loss_scale.value / (self.config.batch.micro_sequences * self.config.model.sequence_length)
+        return self.loss_scale.value / self.config.model.sequence_length

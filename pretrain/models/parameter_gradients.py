@@ -1,0 +1,112 @@
+"""Gradients of parameters that are sums over tokens, summed in fp32 also where a model computes in half precision.
+
+torch's CPU kernels for norms and embeddings add such gradients up in bf16 or fp16, and round after every term: 20% off
+after 512 tokens, and in fp16 soon beyond the largest number. Here each sum is made in fp32. Where megatron-core adds the
+sums of micro-batches up in fp32, it is added there and never rounded; otherwise it is rounded once. On a GPU torch's own
+kernels sum in fp32 and round once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bool = True) -> Tensor:
+    """Makes the gradient of a parameter by `add`, which adds it to an fp32 tensor of the parameter's shape; returns what
+    the backward pass returns for the parameter.
+
+    Where megatron-core keeps a buffer `main_grad`, that is the tensor, and a placeholder is returned. Then megatron-core
+    ignores what other uses of the parameter return, so either all add to the buffer or none does: `unrounded=False` is
+    for a parameter that is used elsewhere without this function."""
+    if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
+        add(parameter.main_grad)  # type: ignore[attr-defined]
+        parameter.grad_added_to_main_grad = True
+        # A tied embedding's placeholder is read for all that, and has to be zero.
+        return (
+            torch.zeros_like(parameter) if getattr(parameter, "zero_out_wgrad", False) else torch.empty_like(parameter)
+        )
+    shape = getattr(parameter, "ds_shape", parameter.shape)  # DeepSpeed's stage 3 holds a part of the parameter
+    alone = torch.zeros(shape, dtype=torch.float32, device=parameter.device)
+    add(alone)
+    return alone.to(parameter.dtype)
+
+
+def sums_in_half(x: Tensor) -> bool:
+    """Whether torch's kernels for `x` may sum in half precision."""
+    return x.device.type == "cpu" and x.dtype != torch.float32
+
+
+def with_fp32_sums(compute: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+    """compute(x, *parameters) for an operation on each token, such as a norm; in fp32 where torch would sum the
+    gradients of the parameters in half precision. Keeps `x` alone for the backward pass."""
+    if not sums_in_half(x):
+        return compute(x, *parameters)
+    out: Tensor = _WithFp32Sums.apply(compute, x, *parameters)  # type: ignore[no-untyped-call]
+    return out
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """x [..., F] + bias [F]"""
+    if not sums_in_half(x):
+        return x + bias
+    out: Tensor = _BiasAdded.apply(x, bias)  # type: ignore[no-untyped-call]
+    return out
+
+
+def lookup(ids: Tensor, table: Tensor, unrounded: bool = True) -> Tensor:
+    """Rows of `table` [V, H], [..., H] for ids [...]. `unrounded=False`: another use of the table returns its gradient
+    to autograd, so this one must, too."""
+    if not sums_in_half(table):
+        return F.embedding(ids, table)
+    out: Tensor = _Lookup.apply(ids, table, unrounded)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _add_to(parameter: Tensor, gradient: Tensor) -> Tensor:
+    return accumulate(parameter, lambda into: into.add_(gradient))
+
+
+class _WithFp32Sums(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, compute: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.compute = compute
+        ctx.save_for_backward(x, *parameters)
+        return compute(*(tensor.float() for tensor in (x, *parameters))).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, *parameters = ctx.saved_tensors
+        inputs = [tensor.detach().float().requires_grad_() for tensor in (x, *parameters)]
+        with torch.enable_grad():
+            out = ctx.compute(*inputs)
+        of_x, *of_parameters = torch.autograd.grad(out, inputs, gradient.float())
+        sums = map(_add_to, parameters, of_parameters)
+        return None, of_x.to(x.dtype), *sums
+
+
+class _BiasAdded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor) -> Tensor:
+        ctx.bias = bias
+        return x + bias
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        total = gradient.flatten(0, -2).sum(0, dtype=torch.float32)
+        return gradient, _add_to(ctx.bias, total)
+
+
+class _Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, table: Tensor, unrounded: bool) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.table, ctx.unrounded = table, unrounded
+        return F.embedding(ids, table)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
+        ids, rows = ctx.saved_tensors[0].flatten(), gradient.flatten(0, -2).float()
+        return None, accumulate(ctx.table, lambda into: into.index_add_(0, ids, rows), ctx.unrounded), None

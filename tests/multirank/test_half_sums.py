@@ -1,0 +1,99 @@
+"""Gradients in half precision are summed over thousands of tokens as exactly as over a few, for every parameter.
+
+torch's own CPU kernels for norms and embeddings add up in bf16 or fp16: what they make of 4,096 tokens at once is 5 to
+30% off, and of 256 at a time, added up in fp32, 1 to 6%, which is the rounding of activations. In fp16 such sums also
+overflow, at another loss scale for each micro-batch size and number of context ranks.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.data.synthetic import SyntheticStream
+from tests.helpers.breadth import slow
+from tests.helpers.families import FAMILIES, LIKE_OTHERS, family_config
+from tests.helpers.ranks import meet_again, run_ranks
+from tests.helpers.tiny import build_engine, rows, tiny_config, whole
+
+LENGTH, ROWS, FEW_ROWS = 128, 32, 2
+
+
+def _gradients(family: str, precision: str, micro_rows: int) -> dict[str, np.ndarray]:
+    sections: dict[str, Any] = {
+        "precision": precision,
+        "batch": {"sequences": ROWS, "micro_sequences": micro_rows},
+        "model": {"sequence_length": LENGTH},
+    }
+    if precision == "fp16":
+        sections["loss_scale"] = {"start": 2.0**14}
+    config = tiny_config(**sections) if family == "gpt" else family_config(family, **sections)
+    engine = build_engine(config)
+    engine.keeps_gradients = True
+    result = engine.train_step(SyntheticStream(config).batch(0, ROWS, 0, 1), 0.0, 1)
+    assert not result.skipped
+    return whole(engine.gradients())
+
+
+def _departures(family: str, precision: str) -> dict[str, tuple[float, float]]:
+    """Of each gradient from fp32's, as a part of it: with few rows in a micro-batch, and with all."""
+    exact = _gradients(family, "fp32", ROWS)
+    found = []
+    for micro_rows in (FEW_ROWS, ROWS):
+        meet_again()
+        found.append(_gradients(family, precision, micro_rows))
+    sizes = {name: np.linalg.norm(value) for name, value in exact.items()}
+    few, many = (
+        {name: float(np.linalg.norm(one[name] - exact[name]) / sizes[name]) for name in exact if sizes[name] > 0}
+        for one in found
+    )
+    return {name: (few[name], many[name]) for name in few}
+
+
+FP16_ALWAYS = ("gpt", "bert", "shaw-shared")
+
+
+@pytest.mark.parametrize(
+    ("family", "precision"),
+    [
+        *((family, "bf16") for family in ["gpt", *FAMILIES] if family not in LIKE_OTHERS),
+        *(slow((family, "bf16")) for family in LIKE_OTHERS),
+        *((family, "fp16") for family in FP16_ALWAYS),
+        *(slow((family, "fp16")) for family in FAMILIES if family not in FP16_ALWAYS),
+    ],
+)
+def test_a_large_micro_batch_departs_no_more_than_small_ones(family: str, precision: str) -> None:
+    departures = run_ranks(1, _departures, family, precision)[0]
+    # What is left of the difference is each value's own rounding, of which there are fewer in larger micro-batches.
+    worse = {name: pair for name, pair in departures.items() if pair[1] > 1.1 * pair[0] + 1e-3}
+    assert not worse
+
+
+STEPS = 14
+
+
+def _climb(parallel: dict[str, Any], micro_rows: int) -> list[tuple[float, float | None, bool]]:
+    """(loss, loss scale, whether the step was skipped) of each step, with a scale that doubles after each that was not."""
+    config = tiny_config(
+        precision="fp16", parallel=parallel, loss_scale={"start": 2.0**14, "growth_steps": 1},
+        batch={"micro_sequences": micro_rows},
+    )  # fmt: skip
+    engine, found = build_engine(config), []
+    for step in range(1, STEPS + 1):
+        result = engine.train_step(rows(engine, step), 1e-3, step)
+        found.append((result.loss_sum / result.token_count, result.loss_scale, result.skipped))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world", "parallel", "micro_rows"),
+    [(1, {}, 8), (2, {"context": 2}, 4), (2, {"tensor": 2}, 2), (2, {"pipeline": 2}, 2), (4, {"context": 2}, 1)],
+    ids=["one micro-batch", "cp2", "tp2", "pp2", "cp2dp2"],
+)
+def test_a_loss_scale_that_grows_until_it_overflows_is_the_same_run(
+    world: int, parallel: dict[str, Any], micro_rows: int
+) -> None:
+    expected, found = run_ranks(1, _climb, {}, 2)[0], run_ranks(world, _climb, parallel, micro_rows)[0]
+    assert sum(skipped for _, _, skipped in expected) >= 2, "it climbs to where it overflows, more than once"
+    assert [step[1:] for step in found] == [step[1:] for step in expected]
+    np.testing.assert_allclose([step[0] for step in found], [step[0] for step in expected], rtol=2e-3)
