@@ -1,9 +1,9 @@
 """Gradients of parameters that are sums over tokens, summed in fp32 also where a model computes in half precision.
 
-torch's CPU kernels for norms and embeddings add such gradients up in bf16 or fp16, and round after every term: 20% off
-after 512 tokens, and in fp16 soon beyond the largest number. Here each sum is made in fp32. Where megatron-core adds the
-sums of micro-batches up in fp32, it is added there and never rounded; otherwise it is rounded once. On a GPU torch's own
-kernels sum in fp32 and round once.
+torch's CPU kernels for norms and embeddings sum such gradients in bf16 or fp16 and round after every term: 20% off after
+512 tokens, and in fp16 soon beyond the largest number. Here each sum is made in fp32. Where megatron-core adds the sums of
+micro-batches up in fp32, it is added there and never rounded; otherwise it is rounded once. On a GPU torch's own kernels
+sum in fp32 and round once.
 """
 
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from torch import Tensor
 
 
 def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bool = True) -> Tensor:
-    """Makes the gradient of a parameter by `add`, which adds it to an fp32 tensor of the parameter's shape; returns what
-    the backward pass returns for the parameter.
+    """Makes the gradient of a parameter by `add`, which adds it to an fp32 tensor of the parameter's shape. Returns what
+    the backward pass has to return for the parameter.
 
-    Where megatron-core keeps a buffer `main_grad`, that is the tensor, and a placeholder is returned. Then megatron-core
-    ignores what other uses of the parameter return, so either all add to the buffer or none does: `unrounded=False` is
-    for a parameter that is used elsewhere without this function."""
+    Where megatron-core keeps a buffer `main_grad`, the gradient is added to it, and a placeholder is returned. Then
+    megatron-core ignores what other uses of the parameter return, so either all uses add to the buffer or none does:
+    `unrounded=False` is for a parameter that is used elsewhere without this function."""
     if unrounded and hasattr(parameter, "grad_added_to_main_grad"):
         add(parameter.main_grad)  # type: ignore[attr-defined]
         parameter.grad_added_to_main_grad = True

@@ -73,7 +73,7 @@ STEPS = 14
 
 
 def _climb(parallel: dict[str, Any], micro_rows: int) -> list[tuple[float, float | None, bool]]:
-    """(loss, loss scale, whether the step was skipped) of each step, with a scale that doubles after each that was not."""
+    """(loss, loss scale, whether it was skipped) of each step. The scale doubles after each that was not skipped."""
     config = tiny_config(
         precision="fp16", parallel=parallel, loss_scale={"start": 2.0**14, "growth_steps": 1},
         batch={"micro_sequences": micro_rows},

@@ -124,7 +124,7 @@ def _half(parallels: Sequence[dict[str, Any]]) -> list[Any]:
         scaling = {"start": 2.0**19, "growth_steps": 3}
         engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale=scaling))
         rate, results = engine.config.optimizer.learning_rate, []
-        for step in range(7):
+        for step in range(9):
             results.append(engine.train_step(rows(engine, step), rate, step))
         scored = engine.score(_same_rows()).log_probability
         found.append((results, scored, engine.updates, engine.loss_scale.state if engine.loss_scale else None))
@@ -140,7 +140,7 @@ def _same_rows() -> Rows:
 @pytest.mark.parametrize("stage", [2, slow(3)])
 def test_fp16_leaves_out_what_overflows_alike_on_every_sharding_of_deepspeed(stage: int) -> None:
     """DeepSpeed takes the sum of a micro-batch in fp16, so overflows come sooner than with megatron-core's sharding."""
-    shardings = [ZERO[1], {**ZERO[stage], **PIPELINE}]
+    shardings = [{**ZERO[1], **PIPELINE}, {**ZERO[stage], **PIPELINE}]
     (expected, scored, updates, scale), *others = run_ranks(4, _half, shardings)[0]
     skipped = [result.skipped for result in expected]
     count = skipped.index(False)
@@ -234,9 +234,9 @@ def test_data_ranks_with_other_numbers_of_questions_ask_alike_under_stage_3() ->
         assert asked == plain
 
 
-def _continued(parallel: dict[str, Any]) -> tuple[Any, Any]:
+def _continued(parallel: dict[str, Any], start: float) -> tuple[Any, Any]:
     """fp16: the curve from step 4 on, and that of another engine which takes over there."""
-    scaling = {"start": 2.0**18, "growth_steps": 4}
+    scaling = {"start": start, "growth_steps": 4}
     config = tiny_config(parallel=parallel, precision="fp16", loss_scale=scaling)
     curves = []
     engine = build_engine(config)
@@ -256,7 +256,12 @@ def _continued(parallel: dict[str, Any]) -> tuple[Any, Any]:
     return curves[0], curves[1]
 
 
-@pytest.mark.parametrize("parallel", [slow(MEGATRON), ZERO[2]], ids=["megatron", "DeepSpeed's zero 2"])
-def test_fp16_goes_on_bit_for_bit_with_its_loss_scale(parallel: dict[str, Any]) -> None:
-    whole, continued = run_ranks(2, _continued, parallel)[0]
+@pytest.mark.parametrize(
+    ("parallel", "start"),
+    [slow((MEGATRON, 2.0**21)), (ZERO[2], 2.0**18)],
+    ids=["megatron", "DeepSpeed's zero 2"],
+)
+def test_fp16_goes_on_bit_for_bit_with_its_loss_scale(parallel: dict[str, Any], start: float) -> None:
+    """`start` overflows within the first steps."""
+    whole, continued = run_ranks(2, _continued, parallel, start)[0]
     assert continued == whole
