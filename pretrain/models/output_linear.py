@@ -5,6 +5,7 @@ nothing is computed twice, and for the backward pass only the gradients of the h
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,8 +88,14 @@ class _Judged(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, of_weight, of_bias = (x if x is None else x.mul_(gradient) for x in ctx.saved_tensors)
-        adds = unrounded(hidden)
-        weight = accumulate(ctx.weight, lambda into: into.add_(of_weight), adds)
-        bias = None if of_bias is None else accumulate(ctx.bias, lambda into: into.add_(of_bias), adds)
-        return hidden, weight, bias, None, None
+        hidden, *sums = ctx.saved_tensors
+        parameters, adds = (ctx.weight, ctx.bias), unrounded(hidden)
+        weight, bias = (
+            None if total is None else accumulate(parameter, partial(_add_scaled, total, gradient), adds)
+            for parameter, total in zip(parameters, sums, strict=True)
+        )
+        return hidden.mul_(gradient), weight, bias, None, None
+
+
+def _add_scaled(total: Tensor, factor: Tensor, into: Tensor) -> None:
+    into.addcmul_(total, factor)

@@ -1,9 +1,9 @@
 """Gradients of parameters that are sums over tokens, summed in fp32 also where a model computes in half precision.
 
-torch's CPU kernels for norms and embeddings sum such gradients in bf16 or fp16 and round after every term: 20% off after
-512 tokens, and in fp16 soon beyond the largest number. Here each sum is made in fp32. Where megatron-core adds the sums of
-micro-batches up in fp32, it is added there and never rounded; otherwise it is rounded once. On a GPU torch's own kernels
-sum in fp32 and round once.
+torch's CPU kernels for norms and embeddings sum such gradients in bf16 or fp16 and round after every term: they are 20%
+off after 512 tokens, and in fp16 soon beyond the largest number. Here each sum is made in fp32. Where megatron-core
+adds the sums of micro-batches up in fp32, it is added there and never rounded; otherwise it is rounded once. On a GPU
+torch's own kernels sum in fp32 and round once.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from torch import Tensor
 
 
 def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bool = True) -> Tensor:
-    """Makes the gradient of a parameter by `add`, which adds it to an fp32 tensor of the parameter's shape. Returns what
-    the backward pass has to return for the parameter.
+    """Makes the gradient of a parameter by `add`, which adds it to an fp32 tensor of the parameter's shape. Returns
+    what the backward pass has to return for the parameter.
 
     Where megatron-core keeps a buffer `main_grad`, the gradient is added to it, and a placeholder is returned. Then
     megatron-core ignores what other uses of the parameter return, so either all uses add to the buffer or none does:
