@@ -10,6 +10,8 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
+from tests.helpers.machine import processor
+
 _LONG_S = 60.0  # of tests in all: what took less is not worth a table
 
 
@@ -25,13 +27,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Seconds by part: each file of several ranks or commands, and each package of the unit tests."""
+    """The processor and how golden curves were compared on it; then seconds by part: each file of several ranks or
+    commands, and each package of the unit tests."""
     seconds: Counter[str] = Counter()
+    properties: dict[str, None] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 folders = report.nodeid.split("::")[0].split("/")
                 seconds["/".join(folders[:3])] += report.duration
+                properties |= {f"{name}: {value}": None for name, value in report.user_properties}
+    terminalreporter.write_line(f"processor: {processor()}")
+    for line in properties:
+        terminalreporter.write_line(line)
     if seconds.total() > _LONG_S:
         terminalreporter.section("seconds by part")
         for part, part_s in seconds.most_common():

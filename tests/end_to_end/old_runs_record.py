@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers import command
-from tests.helpers.machine import machine
+from tests.helpers.machine import processor
 
 FOLDER = Path(__file__).parent / "old_runs"
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -57,7 +57,7 @@ def record(folder: Path) -> None:
             _train_and_stop(name)
         shutil.copytree(scratch, folder, ignore=shutil.ignore_patterns("lock", "text.jsonl"))
         continued = {name: _go_on(name) for name in RANKS}
-    expected = {"machine": machine(), "runs": continued}
+    expected = {"machine": processor(), "runs": continued}
     (folder / "continued.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 

@@ -1,46 +1,64 @@
-"""Records the curves of `tests/helpers/golden.py` with the code as it is, for test_golden.py to compare with.
+"""Records the curves of `tests/helpers/golden.py` with the code as it is, in portable arithmetic, for test_golden.py.
 
-    CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 python -m tests.multirank.golden_record [--overwrite] [CASE ...]
+    python -m tests.multirank.golden_record [--overwrite] [--folder FOLDER] [CASE[:LAYOUT] ...]
 
 Only a change that is meant to change numbers is a reason to overwrite: its commit says which, and why.
 """
 
 import argparse
 import json
+import os
+import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.golden import CASES, build_datasets, train_case
-from tests.helpers.machine import machine
+from tests.helpers.machine import PORTABLE
 
 FOLDER = Path(__file__).parent / "golden"
 ABOUT_DATA = ("data_hash", "rows")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Records golden curves.")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; absent: all")
-    parser.add_argument("--overwrite", action="store_true", help="replace what is recorded")
+    if any(os.environ.get(name) != value for name, value in PORTABLE.items()):  # libraries read it as they start
+        os.execve(sys.executable, [sys.executable, "-m", "tests.multirank.golden_record", *sys.argv[1:]], _portable())
+    from tests.helpers.golden import CASES, build_datasets
+
+    parser = argparse.ArgumentParser(description="Record golden curves.")
+    parser.add_argument("cases", nargs="*", metavar="CASE[:LAYOUT]", help=f"one of {', '.join(CASES)}; default: all")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing records")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where records are written (default: %(default)s)")
     options = parser.parse_args()
-    names = options.cases or list(CASES)
-    if unknown := [name for name in names if name not in CASES]:
-        parser.error(f"no case is called {unknown[0]}: known are {', '.join(CASES)}")
-    if (there := [name for name in names if (FOLDER / f"{name}.json").exists()]) and not options.overwrite:
+    layouts: dict[str, list[str]] = {}
+    for case in options.cases or list(CASES):
+        name, _, layout = case.partition(":")
+        if name not in CASES:
+            parser.error(f"no case is called {name}: known are {', '.join(CASES)}")
+        layouts.setdefault(name, []).extend([layout] if layout else CASES[name].layouts)
+    if (there := [name for name in layouts if (options.folder / f"{name}.json").exists()]) and not options.overwrite:
         parser.error(f"{', '.join(there)} recorded already: --overwrite replaces it")
     with tempfile.TemporaryDirectory() as datasets:
         build_datasets(Path(datasets))
-        for name in names:
-            (FOLDER / f"{name}.json").write_text(json.dumps(_record(name, Path(datasets)), indent=1) + "\n")
+        for name, chosen in layouts.items():
+            record = json.dumps(_record(name, chosen, Path(datasets)), indent=1)
+            (options.folder / f"{name}.json").write_text(record + "\n")
             print(name)
 
 
-def _record(name: str, datasets: Path) -> dict[str, Any]:
+def _portable() -> dict[str, str]:
+    return {**os.environ, **PORTABLE}
+
+
+def _record(name: str, layouts: Iterable[str], datasets: Path) -> dict[str, Any]:
     """The data once, as it is the same on every layout; numbers as JSON has them, which Python reads back bit-equal."""
-    curves = {layout: train_case(name, layout, datasets) for layout in CASES[name].layouts}
+    from tests.helpers.golden import train_case
+    from tests.helpers.machine import build
+
+    curves = {layout: train_case(name, layout, datasets) for layout in layouts}
     data = [{key: curve.pop(key) for key in ABOUT_DATA} for curve in curves.values()]
     assert all(found == data[0] for found in data), f"{name} sees other data on another layout"
-    return {"machine": machine(), **data[0], "curves": curves}
+    return {"build": build(), **data[0], "curves": curves}
 
 
 if __name__ == "__main__":
