@@ -13,6 +13,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from tests.end_to_end.old_runs_record import FOLDER, RANKS, config, heldout_loss, metrics, record
 from tests.helpers import command
+from tests.helpers.machine import processor
 
 TOLERANCE = 1e-5
 """of sums in another order: the processor that recorded them, and the code of that version, are not here any more"""
@@ -102,7 +103,7 @@ def test_the_next_version_can_be_recorded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)  # and back again
     record(tmp_path / "next")
     recorded = json.loads((tmp_path / "next" / "continued.json").read_text())
-    assert recorded["machine"] == machine()
+    assert recorded["machine"] == processor()
     for name in RANKS:
         stopped_at = len(metrics(tmp_path / "next" / name))
         assert 4 <= stopped_at < 12

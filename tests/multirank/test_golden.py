@@ -1,9 +1,9 @@
 """Every family trains as it did when its curve was recorded (golden/*.json, golden_record.py).
 
 Which samples a step sees, and what they say, is exact anywhere. Losses and gradient norms are bit-equal in portable
-arithmetic, in which the records were made: so a change that moves a number is seen on any x86 processor. This processor's
-own arithmetic takes sums in another order: there they are compared within what that makes of them, 1e-6 of the value in
-fp32 (2.5e-7 was measured between instruction sets) and 2e-3 in bf16 (7e-4).
+arithmetic, in which the records were made: so a change that moves a number is seen on any x86 processor. The
+processor's own arithmetic takes sums in another order: there they are compared within what that makes of them, 1e-6 of
+the value in fp32 (2.5e-7 was measured between instruction sets) and 2e-3 in bf16 (7e-4).
 """
 
 import json
