@@ -3,10 +3,12 @@
 import shlex
 from pathlib import Path
 
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.memory import Peak, size
 
 _SENTENCE_TASKS = "heldout,arithmetic_2da"  # which need no file
+_EXPORTED = ("dense", "banded", "bigbird", "local_global")
 
 
 def checkpoint_of(config: RunConfig, step: int) -> Path:
@@ -15,16 +17,25 @@ def checkpoint_of(config: RunConfig, step: int) -> Path:
 
 
 def next_commands(config: RunConfig) -> list[str]:
-    """What can be done with a trained model of this kind, ready to be typed."""
-    run, name = shlex.quote(config.run.dir), Path(config.run.dir).name
+    """What can be done with a trained model of this kind: each runs as it stands."""
+    run, name = shlex.quote(config.run.dir), Path(config.run.dir).resolve().name
     tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
     out = shlex.quote(f"{config.run.dir}/reports/first")
     commands = [f"pretrain eval {run} --tasks {tasks} --out {out}"]
-    if config.model.is_encoder_decoder:
-        commands.append(f"pretrain translate {run} FILE")
-    elif config.objective.predicts_next:
-        commands.append(f"pretrain generate {run}")
-    return [*commands, f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}"]
+    if config.model.has_decoder:
+        commands.append(f"pretrain generate {run} --prompt The")
+    if _has_a_class_of_hugging_face(config.model):
+        commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
+    return commands
+
+
+def _has_a_class_of_hugging_face(model: Model) -> bool:
+    """As far as positions, patterns and stacks decide it: `checkpoint/hf` knows all, and takes seconds to import."""
+    if model.family == "gpt" and model.positions.name != "learned":
+        return False
+    if model.family == "t5" and not model.has_encoder:
+        return False
+    return model.positions.name != "shaw" and all(one.name in _EXPORTED for one in model.attention.pattern)
 
 
 def stopped(config: RunConfig, step: int) -> str:
