@@ -1,4 +1,4 @@
-"""What a run names as next steps, for every shipped config; commands run them in tests/end_to_end/test_next_steps.py."""
+"""What a run of each shipped config names as next steps. They are run in tests/end_to_end/test_next_steps.py."""
 
 from types import SimpleNamespace
 from typing import Any
