@@ -1,6 +1,8 @@
 """The keys of a config, as they are listed: all of them, each with what it means."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
@@ -12,6 +14,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 RUN = keys(RunConfig)
 BUILD = keys(BuildConfig, {Step: STEPS})
 
@@ -92,3 +95,13 @@ def test_a_build_s_keys_are_those_of_its_steps_too() -> None:
     assert names["steps[].name"].choices == tuple(STEPS)
     assert "steps[].remove[].from" in names
     assert names["input"].type == "path or list of path"
+
+
+def test_comments_of_shipped_configs_name_keys_that_there_are() -> None:
+    listed = {key.dotted.replace("[]", "") for key in RUN + BUILD}
+    wrong = []
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        comments = re.findall(r"#.*", path.read_text(encoding="utf-8"))
+        named = [key for comment in comments for key in re.findall(r"\b([a-z_]+(?:\.[a-z_]+)+)=", comment)]
+        wrong += [f"{path.name}: {key}" for key in named if key not in listed]
+    assert wrong == []
