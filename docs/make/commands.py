@@ -31,7 +31,7 @@ def commands_page() -> str:
 
 def _help(verb: list[str]) -> str:
     printed = io.StringIO()
-    os.environ["COLUMNS"] = "96"  # as wide as a page
+    os.environ["COLUMNS"] = "88"  # as wide as a page
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
         main([*verb, "--help"])
     assert printed.getvalue(), verb

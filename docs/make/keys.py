@@ -50,7 +50,10 @@ def _default(key: Key) -> str:
 
 
 def _meaning(key: Key) -> str:
-    return key.description + (f" ({', '.join(key.only)})" if key.only else "")
+    """The names of a choice follow, and which choice it is where the key is no setting of it but of what is in it."""
+    own = key.of == f"{key.dotted.rpartition('.')[0]}.name".lstrip(".")
+    names = ", ".join(key.only)
+    return key.description + (f" ({names if own else f'with {key.of} = {names}'})" if key.only else "")
 
 
 def _written(value: Any) -> str:

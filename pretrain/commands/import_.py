@@ -35,8 +35,9 @@ def main(argv: list[str]) -> int:
 def _import(directory: Path, out: Path) -> None:
     from pretrain.build import build_empty
     from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.observe.ending import after_import
 
     config = read_config(directory, out)
     engine = build_empty(config)
     agreement = import_hf(directory, config, engine, lambda line: print(f"warning: {line}", file=sys.stderr))
-    print(f"{out}: {agreement}")
+    print("\n".join([f"{out}: {agreement}", *after_import(config)]))

@@ -3,6 +3,7 @@
 import difflib
 import fnmatch
 import json
+import re
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from pretrain.commands.arguments import Parser
 from pretrain.commands.printing import show
+from pretrain.config.aliases import called, plainly
 from pretrain.config.keys import Key, keys
 from pretrain.errors import ConfigError
 
@@ -17,13 +19,19 @@ _WIDTH = 100
 
 
 def main(argv: list[str]) -> int:
-    """Prints the keys that match. Raises ConfigError, naming near ones, if none does."""
+    """Prints the keys that match by name, ours or another system's, or else by meaning. Raises ConfigError, naming near
+    ones, if none does."""
     parser = Parser(
         "keys",
         "Lists the keys of a config: type, bounds, choices, default, meaning.",
-        ("", "optimizer", "'*dropout'", "learning_rate --json", "--build tokenizer"),
+        ("", "optimizer", "'*dropout'", "lr", "'save interval'", "learning_rate --json", "--build tokenizer"),
     )
-    parser.add_argument("pattern", nargs="?", help="part of a key, or a pattern with * and ?; absent: every key")
+    parser.add_argument(
+        "pattern",
+        nargs="?",
+        help="part of a key, a pattern with * and ?, another system's name (lr, num-layers), or words of the meaning; "
+        "absent: every key",
+    )
     parser.add_argument("--build", action="store_true", help="of a config of `pretrain data build`, not of a run's")
     parser.add_argument("--json", action="store_true", help="print JSON, a list with an object for each key")
     options = parser.parse(argv)
@@ -53,9 +61,14 @@ def _of_build() -> list[Key]:
 def _matching(every: list[Key], pattern: str | None) -> list[Key]:
     if pattern is None:
         return every
-    glob = pattern if any(mark in pattern for mark in "*?") else f"*{pattern}*"
+    written = plainly(pattern)
+    glob = written if any(mark in written for mark in "*?") else f"*{written}*"
     literal = glob.replace("[", "[[]")  # of a list's elements
-    found = [key for key in every if fnmatch.fnmatchcase(key.dotted, literal)]
+    theirs = called(pattern)
+    found = [key for key in every if key.dotted in theirs or fnmatch.fnmatchcase(key.dotted, literal)]
+    if not found:
+        words = re.findall(r"\w+", pattern.lower())
+        found = [key for key in every if words and set(words) <= set(re.findall(r"\w+", key.description.lower()))]
     if not found:
         by_last = {key.dotted.rpartition(".")[2]: key.dotted for key in every}
         last = pattern.rpartition(".")[2]
@@ -69,7 +82,7 @@ def _shown(key: Key) -> str:
     """Its lines: what it may be, and what it means."""
     kind = f"one of {', '.join(map(_text, key.choices))}" if key.choices else key.type
     default = "required" if key.required else f"default {_text(key.default)}"
-    only = f"; with {key.dotted.rpartition('.')[0]}.name = {' or '.join(key.only)}" if key.only else ""
+    only = f"; with {key.of} = {' or '.join(key.only)}" if key.only else ""
     indent = "    "
     lines = [f"{kind}; {default}{only}", key.description]
     wrapped = [textwrap.fill(line, _WIDTH, initial_indent=indent, subsequent_indent=indent) for line in lines]

@@ -51,10 +51,11 @@ def main(argv: list[str]) -> int:
     _check_budget(runs, options.budget)
     _write(out, runs, asked, f"pretrain scale ladder {shlex.join(argv)}")
     show(_table(runs))
-    arrays = [shlex.quote(str(out / name)) for name in (_STEMS, _BRANCHES) if (out / name).exists()]
     show(["", "run them, on one machine or on Slurm, stems first:"])
-    show(f"  sh {array}   or   pretrain launch slurm --tasks {array} --directory {out}/launch ..." for array in arrays)
-    show([f"then: pretrain scale fit {shlex.quote(str(runs_dir))} --out {out}/law"])
+    for array in (out / name for name in (_STEMS, _BRANCHES) if (out / name).exists()):
+        launched = ("--tasks", str(array), "--directory", str(out / "launch" / array.stem), "--nodes", "1")
+        show([f"  {shlex.join(('sh', str(array)))}   or   pretrain launch slurm {shlex.join(launched)}"])
+    show([f"then: pretrain scale fit {shlex.join((str(runs_dir), '--out', str(out / 'law')))}"])
     return 0
 
 

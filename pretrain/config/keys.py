@@ -38,6 +38,8 @@ class Key:
     only: tuple[str, ...]
     """names of the choice that it is a setting of; none: whatever is chosen"""
     description: str
+    of: str = ""
+    """the key of that choice: `optimizer.name`"""
 
 
 def keys(schema: type[BaseModel], kinds: Kinds | None = None) -> list[Key]:
@@ -75,7 +77,8 @@ def _usual_name(field: FieldInfo) -> Any:
 
 
 def _of_variants(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Kinds) -> Iterator[Key]:
-    """A key for each setting that is declared differently, with the names that have it so."""
+    """A key for each setting that is declared differently, with the names that have it so. One of a choice within keeps
+    the names of that choice, which is there under some of these names only, and says so."""
     declared = [
         (name, key)
         for name, kind in variants.items()
@@ -85,7 +88,8 @@ def _of_variants(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Ki
     for number, (_, key) in enumerate(declared):
         names = tuple(name for name, other in declared if other == key)
         if key not in [other for _, other in declared[:number]]:
-            yield key if len(names) == len(variants) else replace(key, only=names)
+            everywhere = len(names) == len(variants)
+            yield key if everywhere or key.only else replace(key, only=names, of=f"{prefix}name")
 
 
 def _key(dotted: str, field: FieldInfo, said: tuple[str, ...]) -> Key:

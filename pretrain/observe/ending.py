@@ -1,12 +1,14 @@
-"""What a run says as it ends: what is there now, and the commands that go on from it."""
+"""What a run says as it ends, or once it is imported: what is there now, and the commands that go on from it."""
 
 import shlex
 from pathlib import Path
 
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.memory import Peak, size
 
 _SENTENCE_TASKS = "heldout,arithmetic_2da"  # which need no file
+_EXPORTED = ("dense", "banded", "bigbird", "local_global")
 
 
 def checkpoint_of(config: RunConfig, step: int) -> Path:
@@ -15,16 +17,47 @@ def checkpoint_of(config: RunConfig, step: int) -> Path:
 
 
 def next_commands(config: RunConfig) -> list[str]:
-    """What can be done with a trained model of this kind, ready to be typed."""
-    run, name = shlex.quote(config.run.dir), Path(config.run.dir).name
+    """What can be done with a trained model of this kind: each runs as it stands."""
+    run, name = shlex.quote(config.run.dir), Path(config.run.dir).resolve().name
     tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
     out = shlex.quote(f"{config.run.dir}/reports/first")
-    commands = [f"pretrain eval {run} --tasks {tasks} --out {out}"]
-    if config.model.is_encoder_decoder:
-        commands.append(f"pretrain translate {run} FILE")
-    elif config.objective.predicts_next:
-        commands.append(f"pretrain generate {run}")
-    return [*commands, f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}"]
+    commands = [f"pretrain eval {run} --tasks {tasks} --out {out}", *_texts(config)]
+    if _has_a_class_of_hugging_face(config.model):
+        commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
+    return commands
+
+
+def after_import(config: RunConfig) -> list[str]:
+    """Lines: what can be done with imported weights. TEXT and DATASET are for the user to fill in."""
+    run, first = shlex.quote(config.run.dir), shlex.quote(f"{config.run.dir}/reports/first")
+    tasks = [f"pretrain eval {run} --tasks arithmetic_2da --out {first}"] if config.objective.predicts_next else []
+    tokenizer = shlex.quote(f"tokenizer.path={checkpoint_of(config, 0)}/tokenizer.model")
+    data = "data/pairs" if config.objective.name in ("pairs", "tlm") else "data/text"
+    more = shlex.join((f"run.start_from={config.run.dir}", f"run.dir={config.run.dir}-trained"))
+    train = shlex.quote(f"{config.run.dir}/config.yaml")
+    return [
+        *_listed("next:", [*tasks, *_texts(config)]),
+        "to train it, build data with its tokenizer and begin a run with its weights:",
+        f"      pretrain data build {data} input=TEXT output=DATASET {tokenizer}",
+        f"      pretrain train {train} data.path=DATASET train.steps=1000 {more}",
+    ]
+
+
+def _texts(config: RunConfig) -> list[str]:
+    return [f"pretrain generate {shlex.quote(config.run.dir)} --prompt The"] if config.model.has_decoder else []
+
+
+def _listed(title: str, commands: list[str]) -> list[str]:
+    return [f"{title if not number else '':<6}{line}" for number, line in enumerate(commands)]
+
+
+def _has_a_class_of_hugging_face(model: Model) -> bool:
+    """As far as positions, patterns and stacks decide it: `checkpoint/hf` knows all, and takes seconds to import."""
+    if model.family == "gpt" and model.positions.name != "learned":
+        return False
+    if model.family == "t5" and not model.has_encoder:
+        return False
+    return model.positions.name != "shaw" and all(one.name in _EXPORTED for one in model.attention.pattern)
 
 
 def stopped(config: RunConfig, step: int) -> str:
@@ -38,9 +71,7 @@ def finished(config: RunConfig, step: int, tokens: int, heldout: float | None, p
     facts += [] if heldout is None else [f"held-out loss {heldout:.4f}"]
     facts += [] if peak is None else [f"at most {describe(peak)}"]
     lines = [", ".join(facts), f"checkpoint: {checkpoint_of(config, step)}"]
-    return "\n".join(
-        [*lines, *(f"{'next:' if not n else '':<6}{line}" for n, line in enumerate(next_commands(config)))]
-    )
+    return "\n".join([*lines, *_listed("next:", next_commands(config))])
 
 
 def describe(peak: Peak) -> str:

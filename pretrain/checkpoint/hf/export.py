@@ -22,7 +22,7 @@ from transformers import PretrainedConfig
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
-from pretrain.checkpoint.hf import card
+from pretrain.checkpoint.hf import card, chat
 from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.links import Link
 from pretrain.checkpoint.hf.registry import load, module_of
@@ -38,7 +38,8 @@ WEIGHTS = "model.safetensors"
 def export(
     checkpoint: Path, config: RunConfig, directory: Path, scorer: Callable[[], Engine]
 ) -> Agreement:  # fmt: skip
-    """Writes `directory` (weights, config, generation config, tokenizer, model card) from a verified checkpoint.
+    """Writes `directory` (weights, config, generation config, tokenizer, the chat template of an imported run, model
+    card) from a verified checkpoint.
     `scorer` builds an fp32 engine on one rank with its weights. Returns how far logits differ; raises ConfigError for a
     model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
@@ -55,6 +56,8 @@ def export(
         _write_config(described, config.model.tied_head, temporary)
         manifest = Manifest.read(checkpoint)
         write_tokenizer(tokenizer, config.objective, config.model, temporary)
+        if (template := chat.of_run(checkpoint)) is not None:
+            chat.keep(template, temporary)
         write_tensors(temporary / WEIGHTS, module.links(config.model), WholeTensors(checkpoint, manifest))
         batch = rows_for(config)
         ours = scorer().logits(batch)

@@ -7,16 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from data_pipeline.common.atomic import write_whole
 from pretrain.checkpoint import directory as directories
+from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
-from pretrain.checkpoint.hf import vocabulary
 from pretrain.checkpoint.hf.folder import Folder
 from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.registry import load
 from pretrain.checkpoint.hf.vocabulary import last_are_sentinels
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record
-from pretrain.config.load import validate
+from pretrain.config.load import dump, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
@@ -48,13 +49,14 @@ def read_config(directory: Path, run: Path) -> RunConfig:
 
 def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable[[str], None]) -> Agreement:
     """Fills `engine` (fp32, one rank, for scoring, of `config`) from `directory`, and saves it as checkpoint 0 of
-    `config.run.dir`. Returns how far logits differ; raises RunError when the gate does not pass, and nothing is saved.
-    A head that `directory` lacks is warned of and drawn from the seed."""
+    `config.run.dir`, beside `config` and the chat template if there is one. Returns how far logits differ; raises
+    RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn
+    from the seed."""
     run = Path(config.run.dir)
     if directories.complete(run / "checkpoints"):
         raise ConfigError(f"{run} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
-    tokenizer = vocabulary.read(directory, config)
+    tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
     theirs = _model(folder, config, warn)
     values, state = theirs.state_dict(), engine.state()
     _say_what_is_left_out(folder, config, values, warn)
@@ -75,6 +77,9 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     record = Record(0, 0, 0, cursor, config.model_dump(mode="json"), f"imported from {directory.resolve().name}", {})
     with Saver(run / "checkpoints", keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer)
+    write_whole(run / "config.yaml", dump(config).encode())
+    if template is not None:
+        chat.keep(template, run)
     return agreement
 
 

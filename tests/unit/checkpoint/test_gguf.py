@@ -8,10 +8,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.hf import chat
 from pretrain.checkpoint.hf.gguf import unpack
 from pretrain.errors import ConfigError
 
 HIDDEN, HEADS, KEYS, WIDTH, FFN = 16, 4, 2, 8, 24
+TEMPLATE = "{% for m in messages %}<|endoftext|>{{ m['content'] }}{% endfor %}"
 PIECES = ["<|endoftext|>", *"abcd", "ab", "cd"]
 
 
@@ -51,6 +53,7 @@ def _write(path: Path, kind: str, more: str | None = None) -> dict[str, np.ndarr
     writer.add_token_list(PIECES)
     writer.add_token_types([gguf.TokenType.CONTROL, *[gguf.TokenType.NORMAL] * (len(PIECES) - 1)])
     writer.add_token_merges(["a b", "c d"])
+    writer.add_chat_template(TEMPLATE)
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
     for name, value in tensors.items():
@@ -88,6 +91,20 @@ def test_a_gemma_s_gains_are_kept_less_one(tmp_path: Path) -> None:
     found = ours["model.layers.0.pre_feedforward_layernorm.weight"]
     assert np.array_equal(found, theirs["blk.0.ffn_norm.weight"] - 1)
     assert np.array_equal(ours["model.layers.0.self_attn.q_proj.weight"], theirs["blk.0.attn_q.weight"])
+
+
+def test_a_chat_template_is_read_of_it(tmp_path: Path) -> None:
+    _write(tmp_path / "model.gguf", "llama")
+    unpack(tmp_path / "model.gguf", tmp_path / "hf")
+    assert chat.read(tmp_path / "hf") == TEMPLATE
+
+
+@pytest.mark.parametrize(
+    "written", ['"A"', '[{"name": "tools", "template": "B"}, {"name": "default", "template": "A"}]']
+)
+def test_a_chat_template_of_older_releases_is_read(tmp_path: Path, written: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": {written}}}')
+    assert chat.read(tmp_path) == "A"
 
 
 def test_what_is_not_known_is_refused_by_name(tmp_path: Path) -> None:

@@ -53,3 +53,20 @@ def test_a_pattern_without_a_match_names_near_keys(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == (
         "pretrain: no key matches 'lerning_rate': did you mean optimizer.learning_rate?\n"
     )
+
+
+def test_a_key_is_found_by_another_systems_name_and_by_words_of_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    def names(pattern: str) -> list[str]:
+        return [key["dotted"] for key in json.loads(printed(capsys, pattern, "--json"))]
+
+    assert "optimizer.learning_rate" in names("lr")
+    assert names("num-layers") == ["model.layers"]
+    assert names("save interval") == ["checkpoint.every_steps"]
+    assert "optimizer.beta2" in names("second moment")
+
+
+def test_a_setting_of_a_choice_within_a_choice_names_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """`factor` is of every scaling, which rotary positions have; `fast` of one kind of scaling."""
+    assert "required; with model.positions.name = rotary\n" in printed(capsys, "scaling.factor")
+    assert "; with model.positions.scaling.name = yarn\n" in printed(capsys, "scaling.fast")
+    assert "; with steps[].name = quality\n" in printed(capsys, "--build", "steps[].reading.text_field")

@@ -1,16 +1,20 @@
 """The keys of a config, as they are listed: all of them, each with what it means."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.registry import STEPS
+from pretrain.config.aliases import ALIASES, called
 from pretrain.config.keys import Key, keys
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
 
+CONFIGS = Path(__file__).parents[3] / "configs"
 RUN = keys(RunConfig)
 BUILD = keys(BuildConfig, {Step: STEPS})
 
@@ -40,7 +44,22 @@ def test_a_choice_has_its_names_and_the_settings_of_each() -> None:
     assert of("data.mixing.name").required
     assert of("model.attention.pattern[].window", "banded").default is None
     assert of("model.attention.pattern[].window", "bigbird").default == 3
-    assert of("model.attention.pattern[].of[].dilation").only == ("heads",)
+    nested = of("model.attention.pattern[].of[].dilation")
+    assert (nested.only, nested.of) == (("dilated",), "model.attention.pattern[].of[].name")
+
+
+def test_a_setting_names_the_choice_whose_names_it_is_of() -> None:
+    chosen = {key.dotted: key.choices for key in RUN + BUILD if key.dotted.endswith(".name")}
+    for key in RUN + BUILD:
+        assert set(key.only) <= set(chosen[key.of] if key.of else ()), key
+
+
+def test_every_alias_leads_to_keys_and_no_name_to_two_rows() -> None:
+    there = {key.dotted for key in RUN}
+    assert [key for keys in ALIASES.values() for key in keys if key not in there] == []
+    names = [name for names in ALIASES for name in names.split()]
+    assert sorted(names) == sorted(set(names))
+    assert all(called(name) for name in names)
 
 
 def test_every_key_says_what_it_means() -> None:
@@ -76,3 +95,13 @@ def test_a_build_s_keys_are_those_of_its_steps_too() -> None:
     assert names["steps[].name"].choices == tuple(STEPS)
     assert "steps[].remove[].from" in names
     assert names["input"].type == "path or list of path"
+
+
+def test_comments_of_shipped_configs_name_keys_that_there_are() -> None:
+    listed = {key.dotted.replace("[]", "") for key in RUN + BUILD}
+    wrong = []
+    for path in sorted(CONFIGS.rglob("*.yaml")):
+        comments = re.findall(r"#.*", path.read_text(encoding="utf-8"))
+        named = [key for comment in comments for key in re.findall(r"\b([a-z_]+(?:\.[a-z_]+)+)=", comment)]
+        wrong += [f"{path.name}: {key}" for key in named if key not in listed]
+    assert wrong == []

@@ -176,7 +176,7 @@ def test_an_end_names_the_checkpoint_the_loss_and_what_comes_next(
         "finished: 3 steps, 0 tokens, held-out loss 2.5000, at most 1.5 GB of the host's memory a rank",
         f"checkpoint: {where}/checkpoints/step-00000003",
         f"next: pretrain eval {where} --tasks heldout,arithmetic_2da --out {where}/reports/first",
-        f"      pretrain generate {where}",
+        f"      pretrain generate {where} --prompt The",
         f"      pretrain export {where} --to hf exported/run",
     ]
 

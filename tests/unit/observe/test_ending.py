@@ -1,0 +1,37 @@
+"""What a run of each shipped config names as next steps. They are run in tests/end_to_end/test_next_steps.py."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pretrain.checkpoint.hf.registry import module_of
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.config.shipped import shipped
+from pretrain.errors import ConfigError
+from pretrain.observe.ending import next_commands
+
+RUNS = [name for name in shipped() if not name.startswith(("data/", "cluster/"))]
+SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, vocabulary=9000)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_export_is_named_where_hugging_face_has_a_class(name: str) -> None:
+    config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])
+    try:
+        module_of(config.model).hf_config(config.model, SPECIALS)
+        exported = True
+    except ConfigError:
+        exported = False
+    assert any(command.startswith("pretrain export r ") for command in next_commands(config)) == exported
+
+
+def test_text_is_offered_of_models_that_make_text() -> None:
+    def asks(name: str) -> bool:
+        config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])
+        return "pretrain generate r --prompt The" in next_commands(config)
+
+    assert asks("debug/gpt")
+    assert asks("debug/t5")
+    assert not asks("debug/bert")

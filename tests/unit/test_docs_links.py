@@ -1,0 +1,57 @@
+"""Links of the site, checked by the command of `make docs`, and what README.md, CHANGELOG.md and the pages name."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"(?<![\w/.-])(?:docs|configs|tests|pretrain|data_pipeline|launch)/[\w/.-]*\w(?:::\w+)?")
+LINKED = re.compile(r"\]\(([^)#\s]+)")
+BUILD = re.compile(r"^docs: .*\n\t.*-m (mkdocs build .*)$", re.MULTILINE)
+
+
+def _pages() -> dict[str, str]:
+    paths = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    return {path.name: path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_make_docs_fails_for_a_link_an_anchor_or_a_page_that_leads_nowhere(tmp_path: Path) -> None:
+    found = BUILD.search((ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert found is not None
+    ours = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    settings = {"site_name": "small", "nav": ["index.md"], **{key: ours[key] for key in ("strict", "validation")}}
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("# Here\n\n[a](nowhere.md) [b](#no-such) [c](unlisted.md#here)\n")
+    (tmp_path / "docs" / "unlisted.md").write_text("# There\n")
+    command = [sys.executable, "-m", *shlex.split(found[1])]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "Aborted with 4 warnings" in done.stdout, done.stderr  # three links, and a page not listed
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [path.name for path in (ROOT / "docs").glob("*.md") if f"- {path.name}\n" not in text] == []
+
+
+def test_every_link_of_the_readme_leads_to_a_file() -> None:
+    links = [link for link in LINKED.findall(_pages()["README.md"]) if "://" not in link]
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_file_and_test_that_a_page_names_is_there() -> None:
+    missing = []
+    for page, text in _pages().items():
+        for name in NAMED.findall(text):
+            path, _, test = name.partition("::")
+            there = (ROOT / path).exists() and (not test or f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"))
+            missing += [] if there else [f"{page}: {name}"]
+    assert missing == []
