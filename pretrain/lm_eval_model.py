@@ -32,7 +32,7 @@ class CheckpointModel(HarnessModel):
 
     def __init__(
         self,
-        checkpoint: str,
+        checkpoint: str = "",
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -43,6 +43,9 @@ class CheckpointModel(HarnessModel):
         no checkpoint, or makes no continuations."""
         if not str(batch_size).isdecimal() or max_batch_size is not None:
             raise ConfigError(f"batch_size={batch_size}: give the rows to score at a time, and no max_batch_size")
+        if not checkpoint:
+            known = ", ".join(overrides) or "nothing"
+            raise ConfigError(f"--model_args name no checkpoint, but {known}: say --model_args checkpoint=RUN")
         settings = [f"{key}={value}" for key, value in overrides.items()]
         one_rank = "WORLD_SIZE" not in os.environ
         config, found = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)

@@ -49,7 +49,7 @@ def _measure(options: argparse.Namespace) -> int:
     from pretrain.config.load import dump, load
 
     out: Path = options.measure
-    check_writable(out)
+    check_writable(out, "--measure")
     with tempfile.TemporaryDirectory(prefix="pretrain-measure-") as folder:
         output = [f"output={folder}/dataset"]  # whatever the config says
         rates = measure(load(BuildConfig, options.config, options.overrides + output), Path(folder))
