@@ -25,6 +25,8 @@ from pretrain.evaluate.harness import HarnessModel
 
 _SETTINGS = "lm_eval.config.evaluate_config"  # which tells users of their mistakes as it raises errors
 
+_NO_TASKS = "No tasks specified"
+
 
 @register_model("pretrain")
 class CheckpointModel(HarnessModel):
@@ -66,6 +68,6 @@ def run_command(argv: list[str]) -> None:
         cli_evaluate()
     except (ValueError, FileNotFoundError) as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
-        if frame.f_globals["__name__"] != _SETTINGS:
+        if frame.f_globals["__name__"] != _SETTINGS and not str(error).startswith(_NO_TASKS):
             raise
         raise ConfigError(f"lm-eval: {error}: `pretrain lm-eval run --help` shows what it takes") from None
