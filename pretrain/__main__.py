@@ -43,12 +43,12 @@ from contextlib import suppress
 from importlib import import_module
 
 from data_pipeline.errors import DataError
-from pretrain.verbs import MODULES, unknown
 from pretrain.errors import ConfigError, RunError
 from pretrain.process.agreement import ERROR, STATUS, NotMetError
 from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
+from pretrain.verbs import MODULES, unknown
 
 _ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""

@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     check_directory("--out", options.out)
     if options.samples > _MOST_SAMPLES:
-        raise ConfigError(f"--samples {options.samples:,}: at most {_MOST_SAMPLES:,}, each of which fits every form anew")
+        raise ConfigError(
+            f"--samples {options.samples:,}: at most {_MOST_SAMPLES:,}, each of which fits every form anew"
+        )
     runs, points = _points(options.points)
     if options.least_ratio is not None:
         points = points.where(lambda run: run.tokens >= options.least_ratio * run.parameters)

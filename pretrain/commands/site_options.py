@@ -28,7 +28,9 @@ def add_site_options(parser: Parser) -> None:
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch")
     parser.add_argument("--srun", action="append", default=[], metavar="OPTION", help="one more option for srun")
     parser.add_argument("--exclusive", action="store_true", help="no other job on the nodes")
-    parser.add_argument("--dependency", type=_dependency, metavar="X", help="as Slurm writes it, such as afterok:17 or singleton")
+    parser.add_argument(
+        "--dependency", type=_dependency, metavar="X", help="as Slurm writes it, such as afterok:17 or singleton"
+    )
 
 
 def site_of(options: argparse.Namespace) -> Site:

@@ -53,7 +53,8 @@ def make_plan(
     goodput = best_goodput(best.seconds, gpus, failures)
     if goodput.share < _LEAST_SHARE:
         raise ConfigError(
-            f"with {goodput.failures_per_day:.3g} failures a day, steps of {best.seconds:.3g} s, checkpoints that take {failures.save_s:g} s and "
+            f"with {goodput.failures_per_day:.3g} failures a day, steps of {best.seconds:.3g} s, "
+            f"checkpoints that take {failures.save_s:g} s and "
             f"restarts that take {failures.restart_s:g} s, less than {_LEAST_SHARE:.1%} of the time is spent on steps "
             "that count: lower --failures-per-gpu-hour, --save-seconds or --restart-seconds, or use fewer GPUs"
         )

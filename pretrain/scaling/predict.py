@@ -18,8 +18,8 @@ from pretrain.scaling.points import Floats
 FURTHEST = 10
 """times the compute of the largest run"""
 ASKABLE = 1e12
-"""times as much as the largest run, and as little as the smallest divided by it: of compute, parameters or tokens. A law
-says nothing of what lies beyond, and numbers that no machine has room for begin there"""
+"""times as much as the largest run, and as little as the smallest divided by it: of compute, parameters or tokens. A
+law says nothing of what lies beyond, and numbers that no machine has room for begin there"""
 _SEARCHED = np.linspace(-12, 12, 4801)  # of log N about that with as many tokens as parameters
 _PERCENTILES = (2.5, 97.5)
 

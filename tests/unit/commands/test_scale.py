@@ -149,3 +149,21 @@ def test_what_is_refused_is_not_written_down(law: Path) -> None:
 def test_fits_are_not_repeated_without_end(law: Path) -> None:
     with pytest.raises(ConfigError, match="--samples 100,000,000: at most 10,000"):
         main(["fit", str(law / "runs.csv"), "--samples", "100000000", "--out", str(law)])
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["--sizes", "1e300", "--tokens-per-parameter", "20"], "--sizes: 1e\\+300 parameters are more than"),
+        (
+            ["--sizes", "1M", "--tokens-per-parameter", "20", "--seeds", "1000000"],
+            "1,000,000 runs or more: make one of",
+        ),
+        (["--sizes", "1M", "--tokens-per-parameter", "20", "--rates", "1e-300"], "--rates are times the rule's rate"),
+        (["--sizes", "1M", "--tokens-per-parameter", "20", "--rates", "1,1"], "two runs of this ladder have one name"),
+    ],
+)
+def test_a_ladder_without_end_is_refused(told: list[str], said: str, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main(["ladder", "debug/gpt", f"data.path={dataset}", *told, "--out", str(tmp_path / "ladder")])
+    assert not (tmp_path / "ladder").exists()

@@ -34,9 +34,7 @@ def test_a_run_ends_with_its_last_whole_batch(
 def test_a_ramp_is_walked_by_its_sizes_and_not_by_its_steps() -> None:
     """So many steps would take hours one by one."""
     ramp = {"start_sequences": 4, "increment_sequences": 4, "tokens": 16 * 10**12 * LENGTH}
-    config = tiny_config(
-        batch={"sequences": 8, "ramp": ramp}, train={"tokens": 24 * 10**12 * LENGTH, "steps": None}
-    )
+    config = tiny_config(batch={"sequences": 8, "ramp": ramp}, train={"tokens": 24 * 10**12 * LENGTH, "steps": None})
     assert run_length(config) == (4 * 10**12, 24 * 10**12 * LENGTH)
 
 
