@@ -33,7 +33,7 @@ def split_layers(model: Model, chunks: int) -> list[int]:
                 at = bisect_left(sizes, True, key=lambda end: rest[end] <= largest[begin])
             first[begin] = sizes[at] - begin
         counts.append(first)
-    found = []
+    found: list[int] = []
     for first in reversed(counts):
         found.append(first[sum(found)])
     return found
