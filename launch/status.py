@@ -17,6 +17,8 @@ from pretrain.process.heartbeat import Heartbeat
 
 _RECENT = 50
 """steps whose median is the speed"""
+_SIGNS = ("config.yaml", "events.jsonl", "attempts.jsonl")
+"""files of a run, or of a job that it was launched by"""
 _ALIVE_S = 60.0
 """since a heartbeat"""
 
@@ -50,7 +52,10 @@ def status(run_dir: Path) -> Status:
     """Raises ConfigError where no run is."""
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such run")
-    directory = queueing.folder(run_dir) or run_dir / "launch"
+    known = queueing.folder(run_dir)
+    if known is None and not any((run_dir / name).exists() for name in _SIGNS):
+        raise ConfigError(f"{run_dir} holds no run, and no records of a job: name a run.dir")
+    directory = known or run_dir / "launch"
     history, steps = attempts.read(directory), run_files.metrics(run_dir)
     beat, found = heartbeat.read(run_dir), run_files.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None

@@ -34,7 +34,6 @@ A first run, on a book:
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
 
-import difflib
 import os
 import re
 import sys
@@ -49,24 +48,8 @@ from pretrain.process.agreement import ERROR, STATUS, NotMetError
 from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
+from pretrain.verbs import MODULES, unknown
 
-_MODULES = {
-    "data": "data",
-    "train": "train",
-    "eval": "eval",
-    "verify": "verify",
-    "compare": "compare",
-    "export": "export",
-    "import": "import_",
-    "translate": "translate",
-    "generate": "generate",
-    "lm-eval": "lm_eval",
-    "launch": "launch",
-    "keys": "keys",
-    "plan": "plan",
-    "scale": "scale",
-}
-"""verb -> file in `commands/`"""
 _ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _LONGEST = 1800  # characters of a sentence
@@ -84,10 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         print(_versions())
         return 0
     verb, *rest = arguments
-    if verb not in _MODULES:
-        near = difflib.get_close_matches(verb, _MODULES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_MODULES)}"
-        print(f"pretrain: unknown command '{verb}': {hint}", file=sys.stderr)
+    if (said := unknown(verb)) is not None:
+        print(f"pretrain: {said}", file=sys.stderr)
         return 2
     _quiet()
     if verb not in _ALONE:
@@ -97,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
             _print(error)  # on every rank, as there may be no rank 0
             return ConfigError.exit_status
     try:
-        command = import_module(f"pretrain.commands.{_MODULES[verb]}")  # alone: most need seconds to import
+        command = import_module(f"pretrain.commands.{MODULES[verb]}")  # alone: most need seconds to import
         return int(command.main(rest))
     except (ConfigError, DataError, RunError) as error:
         return _refuse(error, alone=verb in _ALONE)

@@ -25,6 +25,8 @@ from pretrain.evaluate.harness import HarnessModel
 
 _SETTINGS = "lm_eval.config.evaluate_config"  # which tells users of their mistakes as it raises errors
 
+_NO_TASKS = "No tasks specified"
+
 
 @register_model("pretrain")
 class CheckpointModel(HarnessModel):
@@ -32,7 +34,7 @@ class CheckpointModel(HarnessModel):
 
     def __init__(
         self,
-        checkpoint: str,
+        checkpoint: str = "",
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
         device: str | None = None,
@@ -43,6 +45,9 @@ class CheckpointModel(HarnessModel):
         no checkpoint, or makes no continuations."""
         if not str(batch_size).isdecimal() or max_batch_size is not None:
             raise ConfigError(f"batch_size={batch_size}: give the rows to score at a time, and no max_batch_size")
+        if not checkpoint:
+            known = ", ".join(overrides) or "nothing"
+            raise ConfigError(f"--model_args name no checkpoint, but {known}: say --model_args checkpoint=RUN")
         settings = [f"{key}={value}" for key, value in overrides.items()]
         one_rank = "WORLD_SIZE" not in os.environ
         config, found = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)
@@ -63,6 +68,6 @@ def run_command(argv: list[str]) -> None:
         cli_evaluate()
     except (ValueError, FileNotFoundError) as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
-        if frame.f_globals["__name__"] != _SETTINGS:
+        if frame.f_globals["__name__"] != _SETTINGS and not str(error).startswith(_NO_TASKS):
             raise
         raise ConfigError(f"lm-eval: {error}: `pretrain lm-eval run --help` shows what it takes") from None

@@ -4,7 +4,8 @@ import contextlib
 import io
 import os
 
-from pretrain.__main__ import _MODULES, main
+from pretrain.__main__ import main
+from pretrain.verbs import MODULES
 
 _PARTS = {
     "data": ("build", "inspect", "ledger", "trace"),
@@ -24,7 +25,7 @@ Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal aft
 
 def commands_page() -> str:
     """A section for each verb, in Markdown."""
-    verbs = [f"{verb} {part}".split() for verb in _MODULES for part in _PARTS.get(verb, ("",))]
+    verbs = [f"{verb} {part}".split() for verb in MODULES for part in _PARTS.get(verb, ("",))]
     sections = [f"## {' '.join(verb)}\n\n```text\n{_help(verb)}\n```\n" for verb in verbs]
     return "\n".join([_INTRODUCTION, *sections])
 

@@ -23,7 +23,7 @@ class Queued:
     number: str
     name: str
     log: str
-    """where it will be, with Slurm's % for what is not known"""
+    """where it will be; of an array, that of its task N"""
     records: str
     """directory of its attempts"""
 
@@ -37,7 +37,7 @@ def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queue
             dependency = f"afterok:{queued[-1].number}"
         write(job)
         number = client.submit(str(job.path), dependency)
-        queued.append(Queued(number, job.name, str(job.log), str(job.records)))
+        queued.append(Queued(number, job.name, str(job.log(number)), str(job.records)))
         _record(job, queued[-1])
     return queued
 
@@ -45,7 +45,7 @@ def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queue
 def write(job: BatchJob) -> None:
     """The script, and the folder for its log, which Slurm does not make. Raises RunError."""
     try:
-        job.log.parent.mkdir(parents=True, exist_ok=True)
+        job.logs.mkdir(parents=True, exist_ok=True)
         write_whole(job.path, script(job).encode())
         attempts.allow(job.records)
     except OSError as error:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.slurm.site import Site
+from launch.slurm.site import Site, has_control
+from pretrain.errors import ConfigError
 
 _LEAVE_S = 120
 """for the other ranks to leave by themselves after the first, which takes a save"""
@@ -39,6 +40,15 @@ class BatchJob:
     tasks: tuple[Path, int, int] | None = None
     """of an array: the file of its commands, how many, and how many at once"""
 
+    def __post_init__(self) -> None:
+        """Raises ConfigError for what would end a line of the script, and begin another."""
+        if self.name in ("", ".", "..") or "/" in self.name:
+            raise ConfigError(f"'{self.name}' names no job, nor the file of its script: set another run.name or folder")
+        texts = (self.name, self.what, self.directory, self.work_dir, self.run_dir, self.python, *self.command)
+        for text in map(str, texts):
+            if has_control(text):
+                raise ConfigError(f"a line break cannot be in a batch script: leave it out of {text!r}")
+
     @property
     def path(self) -> Path:
         return self.directory / f"{self.name}.sbatch"
@@ -49,8 +59,13 @@ class BatchJob:
         return self.directory if self.run_dir is not None or self.tasks is not None else self.directory / self.name
 
     @property
-    def log(self) -> Path:
-        return self.directory / "logs" / ("%x-%A-%a.out" if self.tasks is not None else "%x-%j.out")
+    def logs(self) -> Path:
+        """The folder of its logs, which Slurm does not make."""
+        return self.directory / "logs"
+
+    def log(self, number: str) -> Path:
+        """Where the job of this number prints; of an array, its task N."""
+        return self.logs / (f"{self.name}-{number}-N.out" if self.tasks is not None else f"{self.name}-{number}.out")
 
 
 def script(job: BatchJob) -> str:
@@ -64,10 +79,18 @@ def script(job: BatchJob) -> str:
     return "\n".join(parts) + "\n"
 
 
+def dry(job: BatchJob) -> Iterator[str]:
+    """What a person reads who does not submit it: the script, under where it and its log would be."""
+    yield f"# {job.path}"
+    yield f"# log, where NUMBER is the job's, which Slurm gives: {job.log('NUMBER')}"
+    yield script(job)
+
+
 def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
     site, quote = job.site, shlex.quote
     yield f"--job-name={quote(job.name)}", "What squeue shows."
-    yield f"--output={quote(str(job.log))}", "All that ranks print, and what was done."
+    log = str(job.logs).replace("%", "%%") + ("/%x-%A-%a.out" if job.tasks is not None else "/%x-%j.out")
+    yield f"--output={quote(log)}", "All that ranks print, and what was done."
     yield "--open-mode=append", "One log for all starts of the job."
     yield f"--nodes={job.nodes}", "Machines."
     tasks = site.ranks if job.ranks_join else 1
@@ -136,7 +159,7 @@ def _srun(job: BatchJob) -> list[str]:
         options.append(f"--container-image={shlex.quote(site.container)}")
     if site.container_mounts is not None:
         options.append(f"--container-mounts={shlex.quote(site.container_mounts)}")
-    return ["srun", *options, *site.srun]
+    return ["srun", *options, *(shlex.quote(word) for option in site.srun for word in shlex.split(option))]
 
 
 def _python_of_ranks(job: BatchJob) -> str:

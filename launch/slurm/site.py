@@ -1,22 +1,50 @@
 """What a cluster asks of every job, written once: `configs/cluster/NAME.yaml`, or a file of one's own."""
 
-from pydantic import Field
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pretrain.config.section import Section
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks among them
+
+
+def _written(pattern: str, what: str) -> AfterValidator:
+    """That a text is of this pattern, as Slurm reads it."""
+
+    def checked(text: str, info: ValidationInfo) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(f"'{info.field_name}' = {text}: it should be {what}")
+        return text
+
+    return AfterValidator(checked)
+
+
+def has_control(text: str) -> bool:
+    """Whether a text has a character that ends a line of a script, or that no one can see."""
+    return _CONTROL.search(text) is not None
+
+
+_Name = Annotated[str, _written(r"[A-Za-z0-9_.,:@%/+=-]+", "a name as Slurm has it, without blanks and quotes")]
+_Features = Annotated[str, _written(r"[A-Za-z0-9_.,:@%/+=&|!*()\[\]-]+", "features as Slurm has them, such as h100&ib")]
+_Memory = Annotated[str, _written(r"[0-9]+([KMGTkmgt]B?)?", "a size, such as 900G, or 0")]
+_TIME = r"[0-9]+(:[0-5]?[0-9]){0,2}|[0-9]+-[0-9]{1,2}(:[0-5]?[0-9]){0,2}|UNLIMITED|INFINITE"
+_Time = Annotated[str, _written(_TIME, "minutes, hours:minutes:seconds or days-hours:minutes:seconds")]
+
 
 class Site(Section):
-    partition: str | None = Field(None, description="queue (or several, separated by commas)")
-    account: str | None = Field(None, description="who pays")
-    qos: str | None = Field(None, description="quality of service")
-    constraint: str | None = Field(None, description="features that nodes must have, such as h100&ib")
+    partition: _Name | None = Field(None, description="queue (or several, separated by commas)")
+    account: _Name | None = Field(None, description="who pays")
+    qos: _Name | None = Field(None, description="quality of service")
+    constraint: _Features | None = Field(None, description="features that nodes must have, such as h100&ib")
     exclusive: bool = Field(False, description="no other job on the nodes")
     gpus_per_node: int = Field(0, ge=0, le=64, description="GPUs of a node, with a rank for each; 0: ranks on the CPU")
     ranks_per_node: int | None = Field(None, gt=0, le=1024, description="absent: one for each GPU, or one")
     cpus_per_rank: int | None = Field(None, gt=0, description="cores for each rank; absent: the cluster's default")
-    memory: str | None = Field(None, description="of a node, such as 900G; 0: all of it; absent: the default")
+    memory: _Memory | None = Field(None, description="of a node, such as 900G; 0: all of it; absent: the default")
     gpu_memory_gib: float | None = Field(None, gt=0, description="of one GPU: runs that can't fit are not queued")
-    time: str | None = Field(None, description="limit, such as 1-00:00:00")
+    time: _Time | None = Field(None, description="limit, such as 1-00:00:00")
     setup: str | None = Field(None, description="shell file that is sourced first: modules, a virtual environment")
     env: dict[str, str] = Field(default_factory=dict, description="variables for all ranks, such as NCCL_IB_HCA")
     container: str | None = Field(None, description="image that ranks run in (pyxis: srun --container-image)")
@@ -27,6 +55,30 @@ class Site(Section):
     save_margin_s: int = Field(
         300, ge=10, le=86_400, description="seconds before the time limit at which a run is asked to save"
     )
+
+    @field_validator("*")
+    @classmethod
+    def _on_one_line(cls, value: Any, info: ValidationInfo) -> Any:
+        texts = [*value, *value.values()] if isinstance(value, dict) else [value] if isinstance(value, str) else value
+        if isinstance(texts, list | tuple) and any(has_control(str(text)) for text in texts):
+            raise ValueError(f"'{info.field_name}': a line break cannot be in a batch script: leave it out")
+        return value
+
+    @field_validator("sbatch", "srun")
+    @classmethod
+    def _are_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        for option in options:
+            if re.fullmatch(r"-[A-Za-z-].*", option) is None:
+                raise ValueError(f"'{option}' is no option: it should begin with --")
+        return options
+
+    @field_validator("env")
+    @classmethod
+    def _are_names_of_variables(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) is None:
+                raise ValueError(f"'{name}' is no name of a variable")
+        return env
 
     @property
     def ranks(self) -> int:

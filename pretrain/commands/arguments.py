@@ -150,10 +150,17 @@ _METAVARS: dict[Any, str] = {path: "PATH", count: "N", int: "N", float: "X", nam
                              amount: "X", amounts: "X,X,..."}  # fmt: skip
 
 
-def check_writable(path: Path) -> None:
-    """Raises ConfigError before the work, not after it, if `path` can't become a file."""
+def check_writable(path: Path, option: str = "--out") -> None:
+    """Raises ConfigError before the work, not after it, if `path`, which `option` names, can't become a file."""
     if os.path.isdir(path) or not _takes_files(path.parent, path):
-        raise ConfigError(f"--out {path} cannot be written: name a file in a directory that can")
+        raise ConfigError(f"{option} {path} cannot be written: name a file in a directory that can")
+
+
+def check_picture(path: Path, option: str) -> None:
+    """Raises ConfigError before the work if `path`, which `option` names, can't become a PNG."""
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"{option} {path}: pictures are PNG files: name one that ends with .png")
+    check_writable(path, option)
 
 
 def check_directory(option: str, path: Path) -> None:

@@ -12,7 +12,7 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.inputs import find_sources
 from launch import tasks
 from launch.slurm import queueing
-from launch.slurm.script import BatchJob, script
+from launch.slurm.script import BatchJob, dry
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.printing import show
 from pretrain.commands.site_options import add_site_options, site_of
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     options = _parser().parse(argv)
     job, keep = _job(options, argv)
     if options.dry_run:
-        show([f"# {job.path}", script(job)])
+        show(dry(job))
         return 0
     keep()
     (queued,) = queueing.chain([job], options.dependency)

@@ -11,7 +11,7 @@ from pathlib import Path
 from launch import snapshot, tasks
 from launch.checks import check
 from launch.slurm import queueing
-from launch.slurm.script import BatchJob, script
+from launch.slurm.script import BatchJob, dry
 from launch.slurm.site import Site
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.printing import show
@@ -20,6 +20,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
+from pretrain.verbs import unknown
 
 _JOIN = ("train", "eval", "translate", "generate")
 """verbs that ranks on several nodes run together"""
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("launch slurm: name a CONFIG to train, or the file of an array with --tasks FILE")
     jobs, keep = _run(options, site, argv) if options.tasks is None else _array(options, site, argv)
     if options.dry_run:
-        show(text for job in jobs for text in (f"# {job.path}", script(job)))
+        show(text for job in jobs for text in dry(job))
         return 0
     keep()
     directory = jobs[0].directory
@@ -88,6 +89,7 @@ def _parser() -> Parser:
 
 def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
     """The jobs, in order, and what writes the files that they need."""
+    before, after = ([_words(text) for text in told] for told in (options.before, options.after))
     config = _tested(load(RunConfig, options.config, options.overrides))
     known = config if options.before else resolve(config)  # whose data may have to be built first
     _check(known, site, options.nodes)
@@ -109,9 +111,9 @@ def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list
         shrinks=options.lost_node == "shrink",
     )
     jobs = [
-        *(_beside(train, "before", number, text) for number, text in enumerate(options.before, 1)),
+        *(_beside(train, "before", number, words) for number, words in enumerate(before, 1)),
         train,
-        *(_beside(train, "after", number, text) for number, text in enumerate(options.after, 1)),
+        *(_beside(train, "after", number, words) for number, words in enumerate(after, 1)),
     ]
     return jobs, partial(snapshot.take, directory, config)
 
@@ -127,9 +129,8 @@ def _check(config: RunConfig, site: Site, nodes: int) -> None:
     check(config, nodes * site.ranks, site.gpu_memory_gib if site.gpus_per_node else None)
 
 
-def _beside(train: BatchJob, when: str, number: int, text: str) -> BatchJob:
+def _beside(train: BatchJob, when: str, number: int, words: list[str]) -> BatchJob:
     """A command before or after the run, on one node."""
-    words = _words(text)
     name = f"{train.name}-{when}" + (f"-{number}" if number > 1 else "")
     site = train.site if when == "after" else train.site.model_copy(update={"gpus_per_node": 0})
     site = site.model_copy(update={"ranks_per_node": train.site.ranks})
@@ -155,6 +156,8 @@ def _words(text: str) -> list[str]:
     words = words[1:] if words[:1] == ["pretrain"] else words
     if not words:
         raise ConfigError("--before and --after take a command of pretrain, such as 'data build data/text ...'")
+    if (said := unknown(words[0])) is not None:
+        raise ConfigError(f"'{text}' is no command of pretrain: {said}")
     return words
 
 
@@ -164,6 +167,8 @@ def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[li
         raise ConfigError("launch slurm --tasks: name a folder for script, logs and records with --directory")
     found = []
     for words in tasks.lines(options.tasks):
+        if (said := unknown(words[0])) is not None:
+            raise ConfigError(f"{options.tasks}: {said}")
         run_dir = None
         if words[0] == "train":
             overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]

@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from pretrain.commands.arguments import Parser, check_writable, count
+from pretrain.commands.arguments import Parser, check_picture, check_writable, count
 from pretrain.plan.goodput import Failures
 
 _HERE = Path()
 _RANKS = 4
+_MOST = 1e12
+"""of a price, a power, seconds or a rate: so that what they are multiplied to stays a number"""
 
 
 def main(argv: list[str]) -> int:
@@ -97,6 +99,8 @@ def main(argv: list[str]) -> int:
         return _show_attention(options)
     if options.gpus is None or options.hardware is None:
         parser.error("--gpus and --hardware are needed (or --show-attention)")
+    if options.frontier is not None:
+        check_picture(options.frontier, "--frontier")
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.plan_report import Prices, as_json, lines
@@ -121,8 +125,11 @@ def _show_attention(options: argparse.Namespace) -> int:
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.plan.attention_map import lines, picture
+    from pretrain.plan.planned import check_layers
 
+    check_picture(options.png, "--png")
     model = load(RunConfig, options.config, options.overrides).model
+    check_layers(model)
     print("\n".join(lines(model)))
     _written(options.png, "--png", lambda path: picture(model, path))
     print(f"drawn: {options.png}")
@@ -137,6 +144,8 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pretrain.plan.calibrate import calibrated
 
     run: Path = options.calibrate
+    out = options.out or Path("stack.yaml")
+    check_writable(out)
     config, lines, ranks, begun = load(RunConfig, run / "config.yaml"), read_metrics(run), None, 0
     for event in read_events(run):
         if event["event"] == "started":
@@ -147,7 +156,6 @@ def _calibrate(options: argparse.Namespace) -> int:
         raise ConfigError(f"{run} is no run that has started: give a run directory")
     of_start = [line for line in lines if line["step"] > begun]
     found = calibrated(config, ranks, of_start, options.hardware, options.gpus_per_node)
-    out = options.out or Path("stack.yaml")
     _written(out, "--out", lambda path: path.write_text(dump(found.file(str(run), options.hardware))))
     low, high = found.quartiles
     print(f"{found.steps} steps: median {found.seconds:.4g} s (quartiles {low:.4g}, {high:.4g})")
@@ -159,10 +167,13 @@ def _calibrate(options: argparse.Namespace) -> int:
 def _measure(options: argparse.Namespace, argv: list[str]) -> int:
     """Starts itself as ranks, which measure."""
     from pretrain.commands.local_ranks import start_ranks, under_launcher
+    from pretrain.errors import ConfigError
 
     out: Path = options.out or Path("machine.yaml")
     if not under_launcher():
         check_writable(out)
+        if (options.threads or 1) > (os.cpu_count() or 1):
+            raise ConfigError(f"--threads {options.threads:,}: this machine has {os.cpu_count()} cores: say fewer")
         told = os.environ.get("OMP_NUM_THREADS")
         threads = ["--threads", told] if told and options.threads is None else []
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -196,6 +207,6 @@ def _amount(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    if not 0 <= value <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {_MOST:g}")
     return value

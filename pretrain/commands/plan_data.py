@@ -10,6 +10,8 @@ from pathlib import Path
 from pretrain.commands.arguments import Parser, check_writable, count
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_MOST_BYTES, _MOST_CORES = 1e21, 10**8
+"""a million petabytes; and more cores than any cluster has"""
 
 
 def main(argv: list[str]) -> int:
@@ -38,6 +40,8 @@ def main(argv: list[str]) -> int:
         if any(value is not None for value in (options.rates, options.nodes, options.cores, options.bytes)):
             parser.error("--measure stores rates; plan with them in a command of its own")
         return _measure(options)
+    if options.nodes is not None and options.cores is not None and options.nodes * options.cores > _MOST_CORES:
+        parser.error(f"--nodes {options.nodes:,} of --cores {options.cores:,}: at most {_MOST_CORES:,} cores in all")
     if options.rates is None or options.nodes is None or options.cores is None:
         parser.error("--rates, --nodes and --cores are needed (or --measure FILE)")
     return _plan(options)
@@ -49,7 +53,7 @@ def _measure(options: argparse.Namespace) -> int:
     from pretrain.config.load import dump, load
 
     out: Path = options.measure
-    check_writable(out)
+    check_writable(out, "--measure")
     with tempfile.TemporaryDirectory(prefix="pretrain-measure-") as folder:
         output = [f"output={folder}/dataset"]  # whatever the config says
         rates = measure(load(BuildConfig, options.config, options.overrides + output), Path(folder))
@@ -89,6 +93,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGTP]?)B?", text)
-    if found is None or (size := round(float(found[1]) * _UNITS[found[2]])) < 1:
+    size = float(found[1]) * _UNITS[found[2]] if found is not None else 0.0
+    if not 1 <= size <= _MOST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, such as 50TB or 800GB")
-    return size
+    return round(size)

@@ -10,6 +10,8 @@ from pretrain.scaling.law import FILE, Law, Tested, law_of
 from pretrain.scaling.points import Points, read_csv
 from pretrain.scaling.runs import FinishedRun, points_of, read_runs
 
+_MOST_SAMPLES = 10_000
+
 
 def main(argv: list[str]) -> int:
     """Fits every form, with its backtest, and writes `fit.json` and `scale.html`."""
@@ -31,6 +33,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {FILE} and scale.html")
     options = parser.parse(argv)
     check_directory("--out", options.out)
+    if options.samples > _MOST_SAMPLES:
+        raise ConfigError(
+            f"--samples {options.samples:,}: at most {_MOST_SAMPLES:,}, each of which fits every form anew"
+        )
     runs, points = _points(options.points)
     if options.least_ratio is not None:
         points = points.where(lambda run: run.tokens >= options.least_ratio * run.parameters)

@@ -14,6 +14,7 @@ from pretrain.scaling.ladder import Asked, PlannedRun, compact, ladder, total_fl
 from pretrain.scaling.rules import RULES
 
 _STEMS, _BRANCHES = "stems.txt", "branches.txt"
+_MOST_PARAMETERS, _MOST_RUNS, _MOST_RATE = 1e14, 10_000, 1e6
 
 
 def main(argv: list[str]) -> int:
@@ -40,6 +41,14 @@ def main(argv: list[str]) -> int:
     options = parser.parse(argv)
     check_directory("--out", options.out)
     base = resolve(load(RunConfig, options.config, options.overrides))
+    if (most := max(options.sizes)) > _MOST_PARAMETERS:
+        raise ConfigError(
+            f"--sizes: {most:.3g} parameters are more than the {_MOST_PARAMETERS:.0e} of the largest ladder"
+        )
+    if not all(1 / _MOST_RATE <= rate <= _MOST_RATE for rate in options.rates):
+        raise ConfigError(f"--rates are times the rule's rate, from {1 / _MOST_RATE:g} to {_MOST_RATE:g}")
+    if (runs := sum(options.seeds) * len(options.tokens_per_parameter) * len(options.rates)) > _MOST_RUNS:
+        raise ConfigError(f"this ladder has {runs:,} runs or more: make one of at most {_MOST_RUNS:,}")
     out, runs_dir = options.out.absolute(), (options.runs or options.out / "runs").absolute()
     if not all(options.seeds):
         raise ConfigError("--seeds are numbers of at least 1")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,13 +13,14 @@ from pretrain.commands.printing import show
 from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.observe.lines import read_lines
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices, figures
 from pretrain.plan.planned import make_plan
 from pretrain.scaling.asked_run import asked_run
 from pretrain.scaling.ladder import compact
 from pretrain.scaling.law import Law, read
-from pretrain.scaling.predict import Prediction, predict
+from pretrain.scaling.predict import Prediction, is_askable, predict
 from pretrain.scaling.rules import RULES, gpt3_rate, olmo_rate
 
 _WRITTEN = "predictions.jsonl"
@@ -76,7 +78,7 @@ def main(argv: list[str]) -> int:
         file.write(f"{json.dumps(line, allow_nan=False)}\n")
     from pretrain.evaluate.report.scale_page import write_page
 
-    page = write_page(options.law, law, written(options.law))
+    page = write_page(options.law, law, written(options.law, law))
     show(_lines(law, found))
     if plan is not None:
         show(_plan_lines(plan, options))
@@ -84,10 +86,19 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def written(directory: Path) -> list[dict[str, object]]:
-    """The predictions so far."""
-    path = directory / _WRITTEN
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+def written(directory: Path, law: Law) -> list[dict[str, Any]]:
+    """The predictions so far, without what the law could not be asked today and what is no prediction."""
+    return [line for line in read_lines(directory / _WRITTEN) if _is_prediction(law, line)]
+
+
+def _is_prediction(law: Law, line: dict[str, Any]) -> bool:
+    if not {"time", *Prediction.__dataclass_fields__, "days", "plan"} <= line.keys():
+        return False
+    known = ("flops", "parameters", "tokens")
+    numbers = [line[name] for name in (*known, "low", "high")]
+    if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+        return False
+    return all(is_askable(law, name, line[name]) for name in known)
 
 
 def _config(found: Prediction, options: argparse.Namespace) -> RunConfig:

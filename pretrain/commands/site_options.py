@@ -1,6 +1,8 @@
 """What a site asks of Slurm jobs, as options of a command: a file of it, and options that count more."""
 
 import argparse
+import re
+from pathlib import Path
 
 from launch.slurm.site import Site
 from pretrain.commands.arguments import Parser
@@ -12,6 +14,7 @@ _SAID = [
     *("memory", "time", "setup", "container", "container_mounts", "python"),
 ]
 """settings of a site that options may say otherwise"""
+_WAITS = ("any", "burstbuffer", "corr", "notok", "ok")
 
 
 def add_site_options(parser: Parser) -> None:
@@ -25,7 +28,9 @@ def add_site_options(parser: Parser) -> None:
     parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch")
     parser.add_argument("--srun", action="append", default=[], metavar="OPTION", help="one more option for srun")
     parser.add_argument("--exclusive", action="store_true", help="no other job on the nodes")
-    parser.add_argument("--dependency", metavar="X", help="as Slurm writes it, such as afterok:17 or singleton")
+    parser.add_argument(
+        "--dependency", type=_dependency, metavar="X", help="as Slurm writes it, such as afterok:17 or singleton"
+    )
 
 
 def site_of(options: argparse.Namespace) -> Site:
@@ -39,8 +44,25 @@ def site_of(options: argparse.Namespace) -> Site:
             raise ConfigError(f"--env {pair} is not NAME=VALUE")
         tree["env"] = {**tree["env"], name: value}
     tree["sbatch"], tree["srun"] = (*site.sbatch, *options.sbatch), (*site.srun, *options.srun)
+    if tree["setup"] is not None:
+        tree["setup"] = str(_file(tree["setup"]))
     tree["exclusive"] = site.exclusive or options.exclusive
     return validate(Site, tree, "launch slurm")
+
+
+def _dependency(text: str) -> str:
+    one = rf"singleton|after({'|'.join(_WAITS)})?(:[0-9]+(_([0-9]+|\*))?(\+[0-9]+)?)+"
+    if re.fullmatch(rf"({one})([,?]({one}))*", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not as Slurm writes it, such as afterok:17 or singleton")
+    return text
+
+
+def _file(setup: str) -> Path:
+    """In full, as the shell that sources it looks for a name without a folder elsewhere."""
+    path = Path(setup).expanduser().absolute()
+    if not path.is_file():
+        raise ConfigError(f"--setup {setup}: there is no such file: name a shell file that jobs can source")
+    return path
 
 
 def _located(cluster: str) -> str:

@@ -25,6 +25,7 @@ class EvaluationProgress:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """`done` of `total` documents of `what` (a task, shots) have been asked; of 0: nobody knows how many there are.
+        None done is not said, as `0 of 63` reads like a score.
         The time left is that of `what`, as the next thing's documents take another time."""
         if not self._shows:
             return
@@ -32,7 +33,9 @@ class EvaluationProgress:
         new = what != self._what
         if new:
             self._what, self._before, self._begun_s = what, done, now
-        line = what if not total else f"{what}: {done:,} of {total:,}"
+        line = what if not total else f"{what}: {total:,} documents"
+        if total and done:
+            line = f"{what}: {done:,} of {total:,} documents"
         if done > self._before:
             line += f", {duration((now - self._begun_s) * (total - done) / (done - self._before))} left"
         if self._line.is_live:

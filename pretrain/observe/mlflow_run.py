@@ -24,6 +24,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput, File, Point
 
 _PER_BATCH, _PARAMETER_LENGTH, _DIGEST_LENGTH = 100, 6000, 36  # MLflow's own limits
+_KIND, _TRAINING = "mlflow.experimentKind", "custom_model_development"
+"""a tag of an experiment, without which MLflow's pages open on traces of agents instead of on the list of runs"""
 
 for _chatty in ("mlflow", "alembic", "urllib3"):  # failures reach the user as one sentence
     logging.getLogger(_chatty).setLevel(logging.CRITICAL)
@@ -85,11 +87,13 @@ class MlflowRun:
         found = self._client.get_experiment_by_name(name)
         if found is None:
             try:
-                return str(self._client.create_experiment(name, artifact_location=artifacts))
+                return str(self._client.create_experiment(name, artifacts, {_KIND: _TRAINING}))
             except MlflowException:  # another run was faster
                 found = self._client.get_experiment_by_name(name)
                 if found is None:
                     raise
+        if _KIND not in found.tags:
+            self._client.set_experiment_tag(found.experiment_id, _KIND, _TRAINING)
         return str(found.experiment_id)
 
     def _describe(self, config: RunConfig, tags: Mapping[str, str], known: dict[str, str]) -> None:

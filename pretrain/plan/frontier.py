@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
@@ -15,6 +17,7 @@ from pretrain.plan.search import every_choice, judge, search
 
 _GIB = 2**30
 _HALVINGS, _DOUBLINGS = 4, 2
+_TICKS = 12  # on an axis, at most: of more powers of ten, not each has one
 _NAMED = 6  # points that have their layout beside them
 
 
@@ -42,8 +45,17 @@ def picture(plan: Plan, failures: Failures, path: Path) -> None:
     for row, day, cost in zip(rows, days, costs, strict=True):
         right.annotate(f"{row['gpus']:,}", (day, cost), xytext=(4, 3), textcoords="offset points", fontsize=7)
     right.set(xlabel="days", ylabel="cost" if money else "GPU-hours", xscale="log", ylim=(0, 1.1 * costs.max()))
+    for axis in (left.xaxis, left.yaxis, right.xaxis):
+        _few_ticks(axis)
     right.set_title(f"by number of {plan.hardware}", fontsize=9)
     figure.savefig(path, dpi=120)
+
+
+def _few_ticks(axis: Axis) -> None:
+    """At 1, 2 and 5 of each power of ten, in plain numbers: those between would be written over each other."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=_TICKS))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def unbeaten(seconds: Array, memory: Array) -> NDArray[np.int64]:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 FAILURES_PER_GPU_HOUR = 419 / (54 * 24 * 16_384)
 """unexpected interruptions of Llama 3's training: Grattafiori et al. 2024, arXiv 2407.21783, section 3.3.4"""
 
+_DAY_S = 86_400
+_NEVER = 1e-6  # failures a day: once in 2,700 years
+
 
 @dataclass(frozen=True)
 class Failures:
@@ -34,12 +37,12 @@ def best_goodput(step_s: float, gpus: int, failures: Failures) -> Goodput:
     first order approximation to the optimum checkpoint interval"), in whole steps."""
     per_hour = FAILURES_PER_GPU_HOUR if failures.per_gpu_hour is None else failures.per_gpu_hour
     rate = per_hour * gpus / 3600
-    if rate == 0:
-        return Goodput(max(1, round(86_400 / step_s)), 1.0, 0.0)
+    if rate * _DAY_S < _NEVER:
+        return Goodput(max(1, round(_DAY_S / step_s)), 1.0, 0.0)
     middle = math.sqrt(2 * max(failures.save_s, step_s * 1e-3) / rate) / step_s
     tried = {max(1, round(middle * 1.02**k)) for k in range(-60, 61)}
     share, every = max((goodput(n * step_s, failures.save_s, failures.restart_s, rate), -n) for n in tried)
-    return Goodput(-every, share, rate * 86_400)
+    return Goodput(-every, share, rate * _DAY_S)
 
 
 def goodput(work_s: float, save_s: float, restart_s: float, failures_per_s: float) -> float:

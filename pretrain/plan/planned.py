@@ -1,5 +1,6 @@
 """One answer of `pretrain plan`, from what is asked."""
 
+from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.advice import advice
@@ -12,6 +13,11 @@ from pretrain.plan.plan_report import Plan, Prices
 from pretrain.plan.search import Found, Target, search, too_large
 
 _ASSUMED_VOCABULARY = 50_257
+_MOST_GPUS = 1_000_000
+_MOST_LAYERS = 1024
+"""in all: the deepest that were published have 1,000 (Wang et al. 2022, DeepNet, arXiv 2203.00555)"""
+_LEAST_SHARE = 1e-3
+"""of the time, in steps that count: below it, a plan says nothing"""
 
 
 def make_plan(
@@ -21,6 +27,9 @@ def make_plan(
     """`per_node` devices of a machine, or as many as the hardware's file says. `as_is`: of the config's own layout
     alone. Raises ConfigError for names that are
     not known, numbers that no layout suits, and models that are too large."""
+    check_layers(config.model)
+    if gpus > _MOST_GPUS:
+        raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
     config = _with_vocabulary(config)
     device, stack = find_device(hardware), find_stack(stack_name)
     per_node = min(per_node or device.devices, gpus)
@@ -42,7 +51,21 @@ def make_plan(
     )
     better = advice(config, device, gpus, per_node, stack, best) if target == "throughput" and not as_is else []
     goodput = best_goodput(best.seconds, gpus, failures)
+    if goodput.share < _LEAST_SHARE:
+        raise ConfigError(
+            f"with {goodput.failures_per_day:.3g} failures a day, steps of {best.seconds:.3g} s, "
+            f"checkpoints that take {failures.save_s:g} s and "
+            f"restarts that take {failures.restart_s:g} s, less than {_LEAST_SHARE:.1%} of the time is spent on steps "
+            "that count: lower --failures-per-gpu-hour, --save-seconds or --restart-seconds, or use fewer GPUs"
+        )
     return Plan(config, device, hardware, gpus, per_node, stack_name, stack, found, goodput, better, prices)
+
+
+def check_layers(model: Model) -> None:
+    """Raises ConfigError for more layers than can be judged in seconds."""
+    layers = sum(model.stacks)
+    if layers > _MOST_LAYERS:
+        raise ConfigError(f"a model of {layers:,} layers: plans are made for up to {_MOST_LAYERS:,}: set model.layers")
 
 
 def _with_vocabulary(config: RunConfig) -> RunConfig:

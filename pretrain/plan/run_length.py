@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pretrain.config.run_config import RunConfig
 from pretrain.plan.changes import in_force
-from pretrain.plan.ramp import batch_sequences
+from pretrain.plan.ramp import batch_sizes
 
 Position = tuple[int, int]
 """(optimizer steps, tokens) that are done"""
@@ -49,18 +49,20 @@ def run_length(config: RunConfig) -> Position:
 def _walk(config: RunConfig, begin: Position, last_step: float, last_token: float) -> Position:
     """Where the run is that goes on from `begin` until one of the two is reached."""
     (steps, tokens), length = begin, config.model.sequence_length
-    ramp_tokens = config.batch.ramp.tokens if config.batch.ramp else 0
     short = config.batch.short
     if short is not None and steps < min(short.steps, last_step):
         short_tokens = config.batch.sequences * short.sequence_length  # of a batch
         few = int(min(short.steps - steps, last_step - steps, _batches(last_token - tokens, short_tokens)))
         steps, tokens = steps + few, tokens + few * short_tokens
-    while steps < last_step and tokens < min(ramp_tokens, last_token):
-        tokens += batch_sequences(config.batch, tokens) * length
-        steps += 1
-    batch_tokens = config.batch.sequences * length
-    left = int(max(0, min(last_step - steps, _batches(last_token - tokens, batch_tokens))))
-    return steps + left, tokens + left * batch_tokens
+    sizes, ramp = batch_sizes(config.batch), config.batch.ramp
+    for number, size in enumerate(sizes, start=1):
+        # A batch is of this size if fewer than so many tokens came before it (`batch_sequences`).
+        until = last_token
+        if ramp is not None and number < len(sizes):
+            until = min(last_token, -(-ramp.tokens * number // len(sizes)))
+        few = int(max(0, min(last_step - steps, _batches(until - tokens, size * length))))
+        steps, tokens = steps + few, tokens + few * size * length
+    return steps, tokens
 
 
 def _batches(tokens: float, batch_tokens: int) -> float:

@@ -187,9 +187,8 @@ def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, found
 def near_counts(gpus: int) -> list[int]:
     """Numbers of devices around `gpus`, the nearest first, of whole machines where there are several."""
     step = 8 if gpus > 16 else 1
-    around = [gpus + step * k for k in range(-gpus // step, 4 * gpus // step) if gpus + step * k > 0 and k]
-    smooth = [n for n in around if _largest_prime(n) <= 7 and gpus / 4 <= n <= gpus * 2]
-    return sorted(smooth, key=lambda n: (abs(n - gpus), n))[:24]
+    near = [n for n in _smooth(2 * gpus) if n >= gpus / 4 and n != gpus and (n - gpus) % step == 0]
+    return sorted(near, key=lambda n: (abs(n - gpus), n))[:24]
 
 
 def _differing(choices: Sequence[Choice], order: NDArray[np.intp], top: int) -> list[int]:
@@ -205,13 +204,14 @@ def _differing(choices: Sequence[Choice], order: NDArray[np.intp], top: int) -> 
     return kept
 
 
-def _largest_prime(number: int) -> int:
-    largest, factor = 1, 2
-    while number > 1:
-        while number % factor == 0:
-            largest, number = factor, number // factor
-        factor += 1
-    return largest
+def _smooth(most: int) -> list[int]:
+    """The numbers up to `most` without a prime factor above 7."""
+    found = [1]
+    for prime in (2, 3, 5, 7):
+        for number in found:  # which grows meanwhile, by all powers of the prime
+            if number * prime <= most:
+                found.append(number * prime)
+    return found
 
 
 def _divisors(number: int, most: int) -> list[int]:

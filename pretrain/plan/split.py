@@ -1,6 +1,7 @@
 """Which layers go to which pipeline chunk."""
 
-from functools import cache
+from bisect import bisect_left
+from itertools import accumulate
 
 from pretrain.config.model import Model
 
@@ -17,19 +18,25 @@ def split_layers(model: Model, chunks: int) -> list[int]:
     least work. Of equal splits, the one with fewer layers early."""
     work = layer_work(model)
     assert 1 <= chunks <= len(work), "the layout was checked"
-
-    @cache
-    def best(begin: int, left: int) -> tuple[int, tuple[int, ...]]:
-        """(largest work of a chunk, layers of each) when the layers from `begin` on are shared by `left` chunks."""
-        if left == 1:
-            return sum(work[begin:]), (len(work) - begin,)
-        found = []
-        for count in range(1, len(work) - begin - left + 2):
-            rest, counts = best(begin + count, left - 1)
-            found.append((max(sum(work[begin : begin + count]), rest), (count, *counts)))
-        return min(found)
-
-    return list(best(0, chunks)[1])
+    total, sums = len(work), [0, *accumulate(work)]
+    largest = [sums[-1] - before for before in sums]  # work of a chunk, with the layers from each on in one chunk
+    counts = [[total - begin for begin in range(total)]]  # layers of the first chunk, where 1, 2, ... are left
+    for left in range(2, chunks + 1):
+        rest, largest, first = largest, largest.copy(), [0] * total
+        for begin in range(chunks - left, total - left + 1):
+            # With each layer the first chunk has more work, and the largest of the others no more than before.
+            sizes = range(begin + 1, total - left + 2)
+            at = bisect_left(sizes, True, key=lambda end: sums[end] - sums[begin] >= rest[end])
+            largest[begin] = min([sums[end] - sums[begin] for end in sizes[at : at + 1]], default=rest[sizes[-1]])
+            if at and rest[sizes[at - 1]] <= largest[begin]:
+                largest[begin] = rest[sizes[at - 1]]
+                at = bisect_left(sizes, True, key=lambda end: rest[end] <= largest[begin])
+            first[begin] = sizes[at] - begin
+        counts.append(first)
+    found: list[int] = []
+    for first in reversed(counts):
+        found.append(first[sum(found)])
+    return found
 
 
 def layer_work(model: Model) -> list[int]:

@@ -68,6 +68,8 @@ def ladder(base: RunConfig, asked: Asked) -> list[PlannedRun]:
         for seed, rate in product(range(count), asked.rates):
             marks = (f"-s{seed}" if count > 1 else "") + (f"-r{rate:g}" if len(asked.rates) > 1 else "")
             found += _stem_and_branches(base, model, base.run.seed + seed, rate, marks, asked)
+    if len({run.name for run in found}) < len(found):
+        raise ConfigError("two runs of this ladder have one name: choose rates or tokens per parameter further apart")
     return found
 
 

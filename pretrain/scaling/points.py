@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
 
+_MOST = {"parameters": 1e30, "tokens": 1e30, "flops": 1e60, "loss": 1e3}  # that a run can have
 FLOPS_PER_PARAMETER = 6  # and token: forward and backward (Kaplan et al. 2020, arXiv 2001.08361, section 2.1)
 _SAME_SIZE = math.log(1.1)  # sizes nearer to each other are one rung
 _NAMES = {
@@ -97,13 +98,18 @@ def checked(points: Points, origin: str) -> Points:
                 raise ConfigError(
                     f"{origin}: {name} of {run.name or 'a run'} is {value}, as of a run that diverged: leave it out"
                 )
+            if value > _MOST[name]:
+                raise ConfigError(
+                    f"{origin}: {name} of {run.name or 'a run'} is {value:g}, and no run has more than "
+                    f"{_MOST[name]:g}: leave it out"
+                )
     return points
 
 
 def read_csv(path: Path) -> Points:
     """Raises ConfigError for a file that is no table of runs."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from None

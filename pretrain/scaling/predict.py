@@ -17,6 +17,9 @@ from pretrain.scaling.points import Floats
 
 FURTHEST = 10
 """times the compute of the largest run"""
+ASKABLE = 1e12
+"""times as much as the largest run, and as little as the smallest divided by it: of compute, parameters or tokens. A
+law says nothing of what lies beyond, and numbers that no machine has room for begin there"""
 _SEARCHED = np.linspace(-12, 12, 4801)  # of log N about that with as many tokens as parameters
 _PERCENTILES = (2.5, 97.5)
 
@@ -61,8 +64,12 @@ def predict(
     given = [value for value in (flops, parameters, tokens) if value is not None]
     if not given or len(given) > 2 or (flops is not None and len(given) > 1):
         raise ConfigError("say --flops, or --parameters, or --tokens, or the last two together")
-    if any(not (math.isfinite(value) and value > 0) for value in given):
-        raise ConfigError("compute, parameters and tokens are numbers above 0")
+    for name, value in (("flops", flops), ("parameters", parameters), ("tokens", tokens)):
+        if value is not None and not is_askable(law, name, value):
+            low, high = _bounds(law, name)
+            raise ConfigError(
+                f"{name} of {value:g} are beyond what this law can be asked: its runs allow {low:.3g} to {high:.3g}"
+            )
     main, factor = law.main, law.points.flops_per_parameter
     if main.fitted.form.of_compute:
         raise ConfigError(
@@ -78,6 +85,17 @@ def predict(
         return _prediction(law, parameters, flops, ("tokens",))
     assert tokens is not None
     return _prediction(law, flops / (factor * tokens), flops, ("parameters",))
+
+
+def is_askable(law: Law, name: str, value: float) -> bool:
+    """Whether a law can be asked about a run with this value of `name`: flops, parameters or tokens."""
+    low, high = _bounds(law, name)
+    return low <= value <= high
+
+
+def _bounds(law: Law, name: str) -> tuple[float, float]:
+    values = [getattr(run, name) for run in law.points.runs]
+    return max(1.0, min(values) / ASKABLE), max(values) * ASKABLE
 
 
 def best_parameters(fitted: Fitted, factor: float, flops: float, theta: Floats | None = None) -> float:

@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli",
     ),
     "pretrain": (
-        "errors lean_imports",
+        "errors lean_imports verbs",
         "config pages process",
         "plan",
         "data random",

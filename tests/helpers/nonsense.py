@@ -33,6 +33,23 @@ _CALLS = (
     "data ledger RUN --json", "data trace RUN --step 1 --text", "data build CONFIG input=CONFIG output=out",
     "translate RUN CONFIG --beam 2 --penalty 1",
 )  # fmt: skip
+_PLANNED = (
+    "plan CONFIG --gpus 4 --hardware h100", "plan gpt3/175b --gpus 1024 --hardware h100 --target cost",
+    "plan CONFIG --gpus 4 --hardware h100 --price 2 --watts 700 --save-seconds 10 --restart-seconds 60",
+    "plan CONFIG --gpus 4 --hardware h100 --failures-per-gpu-hour 1 --frontier frontier.png", "plan data CONFIG",
+    "plan CONFIG --show-attention --png map.png", "scale fit RUN --samples 2 --out law",
+    "scale predict RUN --flops 1e9",
+    "scale ladder CONFIG --sizes 1M --tokens-per-parameter 20 --out ladder", "launch status RUN", "launch logs RUN",
+    "launch slurm CONFIG --nodes 1 --ranks-per-node 4 --time 60 --partition p --memory 9G --dry-run",
+    "launch slurm CONFIG --nodes 1 --dry-run --account a --dependency singleton --after launch",
+)  # fmt: skip
+_PLANNED_WORDS = (
+    "1e9", "1e12", "1e300", "1e-300", "nan", "-1", "0", "1000000", "99999999999999999999", "2147483648", "garbage", "",
+    "x.doc", "evil foo", "a;b", "a'b", "a\nb", "nowhere/x.png", "/dev/zero", "model.layers=20000", "batch.ramp=null",
+    "model.layers=1000000", "model.sequence_length=1000000000", "model.head_dim=100000", "batch.sequences=100000000",
+    "--setup", "--sbatch=x", "--srun=;x", "--env=A;B=1", "CONFIG", "RUN", "--top", "--stack", "--as-is", "1-99:99",
+)  # fmt: skip
+"""words of commands that plan, and what they are told in place of a word"""
 _WORDS = (
     "train", "inspect", "--nproc", "--layouts", "--tasks", "--shots", "--out", "--to", "--limit", "--step", "--seed",
     "--nothing", "-h", "--", "hf", "heldout", "tp2,x", "tp99999999999999", "pp2+vp1000", "zero9", "tp2tp2", "1", "0",
@@ -72,10 +89,11 @@ def calls(seed: int, count: int, config: Path, run: Path, dataset: Path) -> Iter
             yield Call(("train", str(config), *_LIMITED), environment)
         else:
             places = {"CONFIG": str(config), "RUN": str(run), "DATASET": str(dataset)}
-            words = chance.choice(_CALLS).split()
+            plans = chance.random() < 0.5
+            words = chance.choice(_PLANNED if plans else _CALLS).split()
             for _ in range(chance.choice((0, 1, 1, 2))):
                 at = chance.randrange(1, len(words))
-                words[at : at + chance.randrange(2)] = [chance.choice(_WORDS)]
+                words[at : at + chance.randrange(2)] = [chance.choice(_PLANNED_WORDS if plans else _WORDS)]
             yield Call(tuple(_placed(word, places) for word in words))
 
 

@@ -39,7 +39,7 @@ def test_a_run_is_submitted_with_all_that_it_needs(given: list[str], capsys: pyt
     assert {path.name for path in directory.iterdir()} >= {"config.yaml", "code.json", "debug-gpt.sbatch", "logs"}
     assert "--ntasks-per-node=4" in (directory / "debug-gpt.sbatch").read_text()
     printed = capsys.readouterr().out
-    assert "job 101: debug-gpt" in printed
+    assert f"job 101: debug-gpt, log {directory.absolute()}/logs/debug-gpt-101.out\n" in printed
     assert "pretrain launch status" in printed
 
 
@@ -53,7 +53,10 @@ def test_machines_are_tested_unless_the_config_says_otherwise(given: list[str]) 
 
 def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert launch(*given, "--dry-run") == 0
-    assert "#SBATCH --nodes=2" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "#SBATCH --nodes=2" in printed
+    log = Path("runs/big/launch/logs/debug-gpt-NUMBER.out").absolute()
+    assert f"# log, where NUMBER is the job's, which Slurm gives: {log}\n" in printed
     assert not Path("runs").exists()
     assert not Path("calls").exists()
 
@@ -87,16 +90,70 @@ def test_a_chain_waits_for_what_comes_before(given: list[str]) -> None:
         (["--tasks", "x"], "name a CONFIG to train, or"),
         (["data.path=nowhere"], "nowhere"),
         (["--gpus-per-node", "many"], "--gpus-per-node"),
+        (["--time", "garbage"], "'time' = garbage: it should be minutes, hours:minutes:seconds or days-hours"),
+        (["--time", "1-99:99:99"], "'time'"),
+        (["--time", "10\n#SBATCH --uid=0"], "'time'"),
+        (["--memory", "lots"], "'memory' = lots: it should be a size"),
+        (["--partition", "a b"], "'partition' = a b: it should be a name as Slurm has it"),
+        (["--partition", ""], "'partition'"),
+        (["--account", "us\ntouch evil"], "'account'"),
+        (["--qos", "a'b"], "'qos'"),
+        (["--constraint", "h100; touch evil"], "'constraint' = h100; touch evil: it should be features"),
+        (["--container", "i\ntouch evil"], "'container': a line break cannot be in a batch script"),
+        (["--setup", "nowhere/env.sh"], "--setup nowhere/env.sh: there is no such file"),
+        (["--setup", "."], "there is no such file"),
+        (["--sbatch", "garbage"], "'garbage' is no option"),
+        (["--sbatch", "--x\ntouch evil"], "a line break cannot be in a batch script"),
+        (["--srun", "; touch evil"], "'; touch evil' is no option"),
+        (["--env", "A=b\ntouch evil"], "a line break cannot be in a batch script"),
+        (["--cluster", "injects.yaml"], "'A=1; touch evil' is no name of a variable"),
+        (["--dependency", "evil foo"], "'evil foo' is not as Slurm writes it"),
+        (["--after", "evil foo"], "'evil foo' is no command of pretrain: unknown command 'evil'"),
+        (["--before", "evla runs/big"], "did you mean eval"),
+        (["--after", "generate runs/big 'a\ntouch evil'"], "a line break cannot be in a batch script"),
+        (['run.name="a\\ntouch evil"'], "a line break cannot be in a batch script"),
+        (["run.name=a/b"], "'a/b' names no job, nor the file of its script"),
     ],
 )
 def test_mistakes_are_sentences_before_anything_is_queued(given: list[str], words: list[str], said: str) -> None:
     Path("tiny.yaml").write_text("gpu_memory_gib: 0.001")
+    Path("injects.yaml").write_text("env: {'A=1; touch evil': x}")
     Path("wrong.yaml").write_text("partitoin: gpu")
     with pytest.raises(Exception, match=said) as raised:
         launch(*given, *words)
     assert type(raised.value).__name__ in ("ConfigError", "DataError")
     assert not Path("calls").exists()
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *(["--time", time] for time in ("0", "90", "10:30", "1:00:00", "2-12", "1-00:00:00", "7-1:30", "UNLIMITED")),
+        *(["--memory", size] for size in ("0", "900G", "64000M", "900GB")),
+        *(["--constraint", features] for features in ("h100&ib", "[rack1|rack2]", "a*2&(b|c)")),
+        *(["--partition", name] for name in ("gpu", "gpu,long", "a-b_c.d")),
+        *(["--dependency", jobs] for jobs in ("singleton", "afterok:17", "afterok:17_2:18,afterany:9", "after:3+10")),
+        ["--sbatch", "-t 5"], ["--srun", "--mpi=pmix --label"], ["--env", "A_1=$HOME/x y"],
+    ],
+)  # fmt: skip
+def test_what_slurm_takes_is_taken(given: list[str], told: list[str]) -> None:
+    assert launch(*given, *told) == 0
+
+
+def test_a_setup_file_is_sourced_by_its_whole_path(given: list[str]) -> None:
+    """A shell looks for a name alone in PATH."""
+    Path("env.sh").touch()
+    launch(*given, "--setup", "env.sh")
+    script = Path("runs/big/launch/debug-gpt.sbatch").read_text()
+    assert f"source {Path('env.sh').absolute()} || exit 2" in script.splitlines()
+
+
+def test_the_log_of_an_array_is_that_of_a_task(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ladder").write_text(shlex.join(["train", *given[:3]]))
+    assert launch("--tasks", "ladder", "--directory", "arrays/a", *given[3:]) == 0
+    log = Path("arrays/a/logs/a-101-N.out").absolute()
+    assert f"job 101: a, log {log}\n" in capsys.readouterr().out
 
 
 def test_slurms_refusal_is_passed_on(given: list[str]) -> None:
@@ -132,6 +189,7 @@ def test_an_array_has_the_commands_of_a_file(given: list[str]) -> None:
         ("train 'a", "line 1: No closing quotation"),
         ("train nowhere", "nowhere: no such config file"),
         ("data build x\neval y", "don't mix"),
+        ("evil foo", "unknown command 'evil'"),
     ],
 )
 def test_commands_of_an_array_are_checked(given: list[str], text: str, said: str) -> None:

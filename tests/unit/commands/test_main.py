@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from pretrain.__main__ import _MODULES, main
+from pretrain.__main__ import main
+from pretrain.verbs import MODULES
 
 
 def test_the_version_is_of_the_package_and_of_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,7 +21,7 @@ def test_the_version_is_of_the_package_and_of_what_it_stands_on(capsys: pytest.C
 def test_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     said = capsys.readouterr().out
-    for verb in _MODULES:
+    for verb in MODULES:
         assert re.search(rf"^  {verb} ", said, re.MULTILINE), verb
 
 

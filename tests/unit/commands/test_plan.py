@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.commands.plan import main
-from pretrain.errors import ConfigError, RunError
+from pretrain.errors import ConfigError
 
 SMALL = ("gpt3/125m", "model.vocabulary=50257")
 
@@ -30,8 +30,47 @@ def test_attention_is_printed_and_drawn_without_a_cluster(tmp_path: Path, capsys
     assert main([*SMALL, "model.layers=2", "model.heads=2", "--show-attention", "--png", str(png)]) == 0
     assert "keys, 100.0% of dense" in capsys.readouterr().out
     assert png.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(RunError, match=r"cannot be written .* name another file with --png"):
-        main([*SMALL, "model.layers=2", "--show-attention", "--png", str(tmp_path / "none" / "map.png")])
+
+
+@pytest.mark.parametrize("name", ["map.doc", "map", "none/map.png"])
+@pytest.mark.parametrize(
+    ("option", "more"), [("--png", ["--show-attention"]), ("--frontier", ["--gpus", "8", "--hardware", "h100"])]
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
+    option: str, more: list[str], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{option} .*{name}"):
+        main([*SMALL, *more, option, str(tmp_path / name)])
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["--failures-per-gpu-hour", "1e9"], "less than 0.1% of the time is spent on steps that count"),
+        (["--save-seconds", "1e12"], "less than 0.1% of the time is spent on steps that count"),
+        (["--restart-seconds", "1e12"], "less than 0.1% of the time is spent on steps that count"),
+        (["--failures-per-gpu-hour", "1e300"], r"'1e300' is not a number from 0 to 1e\+12"),
+        (["--price", "1e308"], r"'1e308' is not a number from 0 to 1e\+12"),
+        (["--watts", "nan"], "'nan' is not a number from 0"),
+        (["--gpus", "8000000"], "--gpus 8,000,000: plans are made for up to 1,000,000 GPUs"),
+        (["model.layers=20000"], "a model of 20,000 layers: plans are made for up to 1,024"),
+    ],
+)
+def test_what_no_cluster_and_no_model_has_is_a_sentence(told: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main([*SMALL, "--gpus", "8", "--hardware", "h100", *told])
+
+
+def test_attention_of_more_layers_than_plans_are_made_for_is_not_drawn(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a model of 1,000,000 layers"):
+        main([*SMALL, "model.layers=1000000", "--show-attention", "--png", str(tmp_path / "map.png")])
+
+
+def test_a_machine_is_not_measured_with_more_threads_than_it_has_cores(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--threads 100,000: this machine has"):
+        main(["--calibrate", "--threads", "100000", "--nproc", "1", "--out", str(tmp_path / "machine.yaml")])
 
 
 def test_a_cluster_is_asked_for() -> None:

@@ -126,3 +126,44 @@ def test_a_ladder_is_configs_that_load_and_files_of_commands(
 def test_amounts_are_numbers_with_letters(law: Path) -> None:
     with pytest.raises(ConfigError, match="'many' is not a number above 0, such as 125M or 1e21"):
         main(["predict", str(law), "--flops", "many"])
+
+
+def test_the_page_survives_lines_that_no_law_can_be_asked(law: Path) -> None:
+    assert main(["predict", str(law), "--flops", "1e21"]) == 0
+    file = law / "predictions.jsonl"
+    good = file.read_text()
+    beyond = json.loads(good) | {"flops": 1e300, "parameters": 1e150, "tokens": 1e149}
+    file.write_text("torn{\n" + json.dumps(beyond) + "\n{}\n[1]\n" + good)
+    assert main(["predict", str(law), "--flops", "2e21"]) == 0
+    page = (law / "scale.html").read_text()
+    assert "1e+300" not in page
+    assert page.count("<td>1e+21</td>") == page.count("<td>2e+21</td>") == 1
+
+
+def test_what_is_refused_is_not_written_down(law: Path) -> None:
+    with pytest.raises(ConfigError, match="beyond what this law can be asked"):
+        main(["predict", str(law), "--flops", "1e300"])
+    assert not (law / "predictions.jsonl").exists()
+
+
+def test_fits_are_not_repeated_without_end(law: Path) -> None:
+    with pytest.raises(ConfigError, match="--samples 100,000,000: at most 10,000"):
+        main(["fit", str(law / "runs.csv"), "--samples", "100000000", "--out", str(law)])
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (["--sizes", "1e300", "--tokens-per-parameter", "20"], "--sizes: 1e\\+300 parameters are more than"),
+        (
+            ["--sizes", "1M", "--tokens-per-parameter", "20", "--seeds", "1000000"],
+            "1,000,000 runs or more: make one of",
+        ),
+        (["--sizes", "1M", "--tokens-per-parameter", "20", "--rates", "1e-300"], "--rates are times the rule's rate"),
+        (["--sizes", "1M", "--tokens-per-parameter", "20", "--rates", "1,1"], "two runs of this ladder have one name"),
+    ],
+)
+def test_a_ladder_without_end_is_refused(told: list[str], said: str, dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        main(["ladder", "debug/gpt", f"data.path={dataset}", *told, "--out", str(tmp_path / "ladder")])
+    assert not (tmp_path / "ladder").exists()

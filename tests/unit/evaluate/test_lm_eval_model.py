@@ -42,6 +42,21 @@ def test_what_lm_eval_refuses_is_a_sentence(
     assert line.startswith(f"pretrain: {said}")
 
 
+def test_model_args_without_a_checkpoint_are_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="name no checkpoint, but run: say --model_args checkpoint=RUN"):
+        lm_eval_model.CheckpointModel(run="runs/book")
+
+
+def test_no_tasks_are_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        raise ValueError("No tasks specified, or no tasks found. Please verify the task names.")
+
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(lm_eval_model, "cli_evaluate", fails)
+    assert main(["lm-eval", "run", "--model", "pretrain"]) == 2
+    assert "pretrain: lm-eval: No tasks specified" in capsys.readouterr().err
+
+
 def test_an_error_in_scoring_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise ValueError("a fault")

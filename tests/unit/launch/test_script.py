@@ -124,3 +124,13 @@ def test_a_shell_finds_no_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["big", "a'b"])
 def test_names_are_quoted(name: str) -> None:
     assert options(script(job(name=name)))["job-name"] == name
+
+
+def test_options_of_srun_are_words_and_not_commands() -> None:
+    words = command(script(job(site=Site(gpus_per_node=8, srun=("--mpi=none; touch evil", "-l")))))
+    assert {"--mpi=none;", "touch", "evil", "-l"} <= set(words)
+
+
+def test_a_percent_sign_in_a_path_is_none_of_slurms() -> None:
+    found = options(script(job(directory=Path("/runs/50%j"))))
+    assert found["output"] == "/runs/50%%j/logs/%x-%j.out"

@@ -200,3 +200,8 @@ def test_the_supervisor_here_is_found_only_while_it_lives(run: Path) -> None:
     for change in ({"pid": 2**22 + 1}, {"host": "elsewhere"}, {"job": "17"}):
         (run / "launch" / "supervisor.json").write_text(json.dumps({**found, **change}))
         assert presence.here(run / "launch") is None
+
+
+def test_a_folder_without_a_run_has_no_status(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no run, and no records of a job"):
+        status(tmp_path)

@@ -86,6 +86,21 @@ def test_the_dataset_is_an_input_with_its_fingerprint(tracked: Path) -> None:
     assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "training")]
 
 
+def test_the_experiment_is_of_training_so_that_its_page_is_the_list_of_runs(tmp_path: Path) -> None:
+    run = run_config(tmp_path)
+    track(run, range(1, 2))
+    found = client(tmp_path)
+    kind = found.get_experiment_by_name("pretrain").tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development"
+    experiment = found.create_experiment("older")  # as one of an earlier version, and one whose kind was chosen
+    chosen = found.create_experiment("chosen", tags={"mlflow.experimentKind": "genai_development"})
+    for number, name in enumerate(("older", "chosen")):
+        there = {"dir": str(tmp_path / "runs" / str(number)), "name": name}
+        track(config(run=there, track={"experiment": name}), range(1, 2))
+    assert found.get_experiment(experiment).tags["mlflow.experimentKind"] == "custom_model_development"
+    assert found.get_experiment(chosen).tags["mlflow.experimentKind"] == "genai_development"
+
+
 def test_scores_of_a_report_are_metrics_of_its_step(tracked: Path) -> None:
     run = the_run(tracked)
     (point,) = client(tracked).get_metric_history(run.info.run_id, "eval/last_word/0-shot/accuracy")

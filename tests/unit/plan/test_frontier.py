@@ -1,15 +1,18 @@
 """What `pretrain plan --frontier` draws."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from pretrain.commands.plan import main
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import RunError
-from pretrain.plan.frontier import by_devices, unbeaten
+from pretrain.errors import ConfigError
+from pretrain.plan.frontier import by_devices, picture, unbeaten
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices
 from pretrain.plan.planned import make_plan
@@ -46,5 +49,28 @@ def test_it_is_drawn_beside_the_table(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*asked, str(tmp_path / "frontier.png")]) == 0
     assert "layouts judged" in capsys.readouterr().out
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(RunError, match=r"cannot be written .* name another file with --frontier"):
+    with pytest.raises(ConfigError, match=r"--frontier .* cannot be written: name a file in a directory that can"):
         main([*asked, str(tmp_path / "none" / "frontier.png")])
+
+
+@pytest.mark.parametrize("gpus", [16, 1024])
+def test_no_two_labels_of_an_axis_are_written_over_each_other(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+
+    def keep(figure: Figure, *arguments: object, **settings: object) -> None:
+        FigureCanvasAgg(figure).draw()
+        drawn.append(figure)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    config = load(RunConfig, "gpt3/1.3b", ["model.vocabulary=50257", "batch={sequences: 1024, micro_sequences: 1}"])
+    plan = make_plan(config, "h100", gpus, None, "unknown", "throughput", 1, Prices(2.0, None), FAILURES)
+    picture(plan, FAILURES, tmp_path / "frontier.png")
+    for axes in drawn[0].axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() + axis.get_minor_ticks() if low <= tick.get_loc() <= high]
+            boxes = [tick.label1.get_window_extent() for tick in ticks if tick.label1.get_text()]
+            assert len(boxes) >= 3
+            assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))

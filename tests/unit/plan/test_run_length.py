@@ -1,9 +1,11 @@
 """The end of a run, in steps and tokens, where its first batches are shorter or smaller."""
 
+import random
 from typing import Any
 
 import pytest
 
+from pretrain.plan.ramp import batch_sequences
 from pretrain.plan.run_length import run_length
 from tests.helpers.tiny import LENGTH, tiny_config
 
@@ -27,3 +29,27 @@ def test_a_run_ends_with_its_last_whole_batch(
 ) -> None:
     steps, sequences = end
     assert run_length(tiny_config(batch=batch, train=length)) == (steps, sequences * LENGTH)
+
+
+def test_a_ramp_is_walked_by_its_sizes_and_not_by_its_steps() -> None:
+    """So many steps would take hours one by one."""
+    ramp = {"start_sequences": 4, "increment_sequences": 4, "tokens": 16 * 10**12 * LENGTH}
+    config = tiny_config(batch={"sequences": 8, "ramp": ramp}, train={"tokens": 24 * 10**12 * LENGTH, "steps": None})
+    assert run_length(config) == (4 * 10**12, 24 * 10**12 * LENGTH)
+
+
+def test_a_run_is_as_long_as_its_steps_one_by_one() -> None:
+    draw = random.Random(7)
+    for _ in range(60):
+        start, increment = draw.randint(1, 6), draw.randint(1, 5)
+        batch = {
+            "sequences": start + increment * draw.randint(0, 6),
+            "ramp": {
+                "start_sequences": start, "increment_sequences": increment, "tokens": draw.randint(1, 90 * LENGTH)
+            },
+        }  # fmt: skip
+        config = tiny_config(batch=batch, train={"tokens": (last := draw.randint(1, 200 * LENGTH)), "steps": None})
+        steps = tokens = 0
+        while tokens < last:
+            steps, tokens = steps + 1, tokens + batch_sequences(config.batch, tokens) * LENGTH
+        assert run_length(config) == (steps, tokens)

@@ -18,7 +18,7 @@ from pretrain.plan.fits import check_holds
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
 from pretrain.plan.layout import plan_layout
 from pretrain.plan.layout_names import every_kind
-from pretrain.plan.search import every_choice, search
+from pretrain.plan.search import every_choice, near_counts, search
 from tests.unit.plan.configs import config
 
 H100, PLAIN = find_device("h100"), Fitted(1.0, 0.9, 1.1)
@@ -72,6 +72,18 @@ def test_the_best_is_first_fits_and_is_faster_than_the_shipped_layout() -> None:
     least = search(run, H100, 64, 8, PLAIN, "memory").options[0]
     assert least.held_bytes == min(least.held_bytes, *(option.held_bytes for option in found.options))
     assert least.seconds > times[0]
+
+
+@pytest.mark.parametrize(("gpus", "counts"), [(10, [9, 8, 12, 7, 6]), (100, [108, 84, 60, 140, 36])])
+def test_near_counts_have_small_factors_and_are_whole_machines(gpus: int, counts: list[int]) -> None:
+    assert near_counts(gpus)[: len(counts)] == counts
+
+
+def test_numbers_near_a_million_are_found_among_those_with_small_factors() -> None:
+    """Dividing each number around it would take minutes."""
+    found = near_counts(999_983)
+    assert len(found) > 0
+    assert all(n % 8 == 999_983 % 8 for n in found)
 
 
 def test_numbers_that_forbid_good_layouts_are_named() -> None:

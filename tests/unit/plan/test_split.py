@@ -43,3 +43,10 @@ def test_short_targets_bring_encoder_layers_to_the_second_stage() -> None:
 
 def test_every_layer_alone_is_the_only_split_into_as_many_chunks() -> None:
     assert split_layers(_model(2, 2), 4) == [1, 1, 1, 1]
+
+
+def test_hundreds_of_layers_are_split_at_once() -> None:
+    """Trying every number of layers of every chunk would take hours."""
+    counts = split_layers(_model(300, 300), 48)
+    assert sum(counts) == 600
+    assert len(counts) == 48

@@ -32,6 +32,8 @@ def test_columns_are_known_by_several_names_and_what_is_missing_follows(tmp_path
         ("N,D,loss\n1e8,two,3\n", "line 2: D is 'two', and no number"),
         ("N,D,loss\n1e8,1e9,nan\n", "loss of a run is nan, as of a run that diverged: leave it out"),
         ("N,D,loss\n", "no lines below"),
+        ("N,D,loss\n1e8,1e9,1e308\n", "loss of a run is 1e\\+308, and no run has more than 1000: leave it out"),
+        ("N,D,loss\n1e100,1e9,3\n", "parameters of a run is 1e\\+100, and no run has more than 1e\\+30"),
     ],
 )
 def test_a_table_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -39,6 +41,12 @@ def test_a_table_that_is_none_is_refused(text: str, said: str, tmp_path: Path) -
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_csv(path)
+
+
+def test_a_table_that_a_spreadsheet_has_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text("N,D,loss\n1e8,2e9,3.5\n", encoding="utf-8-sig")
+    assert read_csv(path).runs[0].parameters == 1e8
 
 
 def test_sizes_within_a_tenth_are_one_rung(made: Made) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pretrain.errors import ConfigError
 from pretrain.scaling.law import Law, law_of, read
 from pretrain.scaling.points import Points
-from pretrain.scaling.predict import predict
+from pretrain.scaling.predict import ASKABLE, predict
 from tests.unit.scaling.conftest import Made, chinchilla_loss
 
 
@@ -78,7 +78,6 @@ def test_rates_go_on_with_size_as_the_runs_own(law: Law) -> None:
     [
         ({}, "say --flops, or --parameters"),
         ({"flops": 1e20, "tokens": 1e9}, "say --flops, or --parameters"),
-        ({"flops": math.inf}, "are numbers above 0"),
     ],
 )
 def test_what_says_too_little_or_too_much_is_refused(asked: dict[str, float], said: str, law: Law) -> None:
@@ -102,3 +101,20 @@ def test_a_law_is_read_as_it_was_saved(made: Made, tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(ConfigError, match=r"has no fit\.json"):
         read(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("asked", [
+    {"flops": 1e300}, {"flops": 1e-300}, {"parameters": 1e200}, {"tokens": 1e200}, {"parameters": 0.5, "tokens": 1e9},
+    {"parameters": 1e200, "tokens": 1e-200}, {"flops": math.nan}, {"flops": math.inf}, {"tokens": 0.0},
+])  # fmt: skip
+def test_what_lies_beyond_any_machine_is_refused(law: Law, asked: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="beyond what this law can be asked: its runs allow"):
+        predict(law, **asked)
+
+
+def test_what_can_be_asked_is_answered_up_to_its_ends(law: Law) -> None:
+    for name in ("flops", "parameters", "tokens"):
+        values = [getattr(run, name) for run in law.points.runs]
+        for value in (min(values) / ASKABLE * 1.01, max(values) * ASKABLE / 1.01):
+            found = predict(law, **{name: max(value, 1e3)})
+            assert all(map(math.isfinite, (found.low, found.high, found.parameters, found.tokens)))

@@ -1,0 +1,30 @@
+"""The verbs of `pretrain VERB`, and what one that there is not is answered with."""
+
+import difflib
+
+MODULES = {
+    "data": "data",
+    "train": "train",
+    "eval": "eval",
+    "verify": "verify",
+    "compare": "compare",
+    "export": "export",
+    "import": "import_",
+    "translate": "translate",
+    "generate": "generate",
+    "lm-eval": "lm_eval",
+    "launch": "launch",
+    "keys": "keys",
+    "plan": "plan",
+    "scale": "scale",
+}
+"""verb -> file in `commands/`"""
+
+
+def unknown(verb: str) -> str | None:
+    """What to say of a word that is no verb; None of one that is."""
+    if verb in MODULES:
+        return None
+    near = difflib.get_close_matches(verb, MODULES, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(MODULES)}"
+    return f"unknown command '{verb}': {hint}"
