@@ -90,7 +90,6 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     _quiet()
     if verb not in _ALONE:
-        streams.finish_the_work()
         try:
             check_launcher()
         except ConfigError as error:

@@ -5,12 +5,15 @@ from pathlib import Path
 
 from data_pipeline.common.atomic import write_whole
 from pretrain.errors import RunError
+from pretrain.process.streams import is_lost
 
 
 def show(lines: Iterable[str]) -> None:
-    """Prints each line as it comes, so that a reader who has seen enough ends the rest (`process/streams.py`)."""
+    """Prints each line as it comes, as long as someone reads."""
     for line in lines:
         print(line, flush=True)
+        if is_lost():
+            return
 
 
 def write_lines(out: Path, lines: Iterable[str]) -> None:

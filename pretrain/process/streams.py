@@ -1,14 +1,11 @@
 """Standard output and standard error, which may be closed, on a full disk, or a pipe that nobody reads any more.
 
-A failed write raises no error in the middle of a command:
+A failed write raises no error: what is printed is dropped, and the command does its work to the end, as files, jobs or
+other ranks may depend on it. The exit status says what was lost of standard output:
 
-- Standard output, where the command runs no ranks: the command ends at once.
-- Standard output, where the command runs ranks, which wait for each other (`finish_the_work`): what it prints is
-  dropped, and the command does its work to the end.
-- In both cases the status is 0 after a closed pipe, as the reader (`head`) has seen enough, and 1 with a sentence after
-  any other failure, as a result is lost.
-- Standard output of a command whose files say all that it prints (`print_a_log`): dropped; the status stays.
-- Standard error: dropped; the status stays.
+- After a closed pipe the status stays: the reader, such as `head`, has seen enough.
+- After any other failure (a full disk, a closed descriptor) it is 1, with a sentence on stderr.
+- Where files say all that a command prints (`print_a_log`), the status stays.
 """
 
 import io
@@ -19,7 +16,7 @@ from typing import Any
 from pretrain.errors import RunError
 
 _stdout: "_Stream | None" = None
-_finishes_the_work = _prints_a_log = False
+_prints_a_log = False
 
 
 class _Stream(io.FileIO):
@@ -34,8 +31,6 @@ class _Stream(io.FileIO):
             return super().write(content)
         except OSError as error:
             self.error = self.error or error
-            if self is _stdout and not _finishes_the_work:
-                raise SystemExit(0) from None  # `last_status` has more to say
             return memoryview(content).nbytes
 
 
@@ -53,12 +48,6 @@ def guard_streams() -> None:
     sys.stdout, sys.stderr = _text(_stdout, sys.stdout), _text(_Stream(2), sys.stderr)
 
 
-def finish_the_work() -> None:
-    """Declares that this command does its work to the end without standard output."""
-    global _finishes_the_work
-    _finishes_the_work = True
-
-
 def print_a_log() -> None:
     """Declares that files have all that this command prints."""
     global _prints_a_log
@@ -73,7 +62,6 @@ def is_lost() -> bool:
 def last_status(status: int) -> int:
     """Writes what is still buffered, and returns the exit status of a command that ends with `status`. For the end of a
     process."""
-    finish_the_work()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     error = _stdout.error if _stdout is not None else None
