@@ -93,7 +93,7 @@ def _standard_input() -> list[str]:
     read = sys.stdin.buffer.read() if dist.get_rank() == 0 else b""
     content = gather(read)[0].removesuffix(b"\n")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError("standard input is not text in UTF-8: give --prompt TEXT or pipe a text in") from None
     if not text:
