@@ -63,13 +63,11 @@ def test_training_into_a_closed_pipe_stops_resumes_and_is_the_same_run(
     assert_same_run(run, uninterrupted, tolerance=0)
 
 
-@pytest.mark.parametrize("started", only([("train",)], [("train",), ("launch", "local")]))
-def test_a_closed_terminal_has_training_save_and_stop(
-    started: tuple[str, ...], config: Path, uninterrupted: Path
-) -> None:
+@pytest.mark.parametrize("started", only(["train"], ["train", "launch local"]))
+def test_a_closed_terminal_has_training_save_and_stop(started: str, config: Path, uninterrupted: Path) -> None:
     run = config.parent / "run"
     master, slave = pty.openpty()
-    training = command.Command(*started, config, *TENSOR_2, first=partial(_on, os.ttyname(slave)))
+    training = command.Command(*started.split(), config, *TENSOR_2, first=partial(_on, os.ttyname(slave)))
     os.close(slave)
     closes = threading.Event()
     window = threading.Thread(target=_show_until, args=(closes, master), daemon=True)
