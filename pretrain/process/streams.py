@@ -76,7 +76,7 @@ def _text(stream: _Stream, before: Any) -> io.TextIOWrapper:
     encoding lacks are escaped."""
     unbuffered = before is not None and before.write_through  # python -u
     return io.TextIOWrapper(
-        stream if unbuffered else io.BufferedWriter(stream),  # type: ignore[arg-type]
+        stream if unbuffered else io.BufferedWriter(stream),
         encoding=before.encoding if before is not None else "utf-8",
         errors="backslashreplace",
         line_buffering=stream.fileno() == 2 or stream.isatty(),
