@@ -39,11 +39,11 @@ import re
 import sys
 import traceback
 import warnings
-from contextlib import suppress
 from importlib import import_module
 
 from data_pipeline.errors import DataError
 from pretrain.errors import ConfigError, RunError
+from pretrain.process import streams
 from pretrain.process.agreement import ERROR, STATUS, NotMetError
 from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
@@ -60,8 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns its exit status. A user's mistake is one sentence on stderr, without a traceback."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help"):
-        with suppress(BrokenPipeError):
-            print(__doc__, flush=True)
+        print(__doc__)
         return 0 if arguments else 2
     if arguments[0] in ("-V", "--version"):
         print(_versions())
@@ -95,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
+    streams.guard_streams()
     try:
         status = main()
     except SystemExit as leaving:  # argparse has shown its help
@@ -169,10 +169,7 @@ def _leave(status: int) -> None:
             if status in (0, 75):
                 dist.barrier()
             dist.destroy_process_group()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # whoever reads, such as `head`, has seen enough, or a log's disk is full
-            stream.flush()
-    os._exit(status)
+    os._exit(streams.last_status(status))  # here, as a rank with a status of its own would keep the others waiting
 
 
 if __name__ == "__main__":

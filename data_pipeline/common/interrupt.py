@@ -11,9 +11,15 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C, and what schedulers send
+SIGNALS = (
+    signal.SIGINT,  # Ctrl-C
+    signal.SIGTERM,  # schedulers
+    signal.SIGUSR1,  # Slurm, some time before
+    *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []),  # a closed terminal; nohup
+)
+"""ask a process to stop"""
 STOPPED = 75
 """exit status: stopped by a signal, start again to go on"""
 _TRACKED = "ignore:resource_tracker"
@@ -54,8 +60,9 @@ def held_back() -> Iterator[None]:
 def _watch(reading: int, sentence: str) -> None:
     while number := os.read(reading, 1):
         if number[0] in SIGNALS:
-            below = "\n" if sys.stderr.isatty() else ""  # the line that shows the progress
-            print(f"{below}{sentence}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # a terminal that is closed
+                below = "\n" if sys.stderr.isatty() else ""  # the line that shows the progress
+                print(f"{below}{sentence}", file=sys.stderr, flush=True)
             os._exit(STOPPED)
 
 

@@ -11,6 +11,7 @@ import re
 import shutil
 import threading
 import time
+from contextlib import suppress
 from typing import TextIO
 
 INTERVAL_S = 0.1
@@ -66,10 +67,6 @@ class LiveLine:
             self._drawn_s = time.monotonic()
 
     def _write(self, text: str) -> None:
-        try:
+        with suppress(OSError):  # a full disk, or nobody who reads: no reason to end what is being logged
             self._stream.write(text)
             self._stream.flush()
-        except BrokenPipeError:
-            raise
-        except OSError:
-            pass  # a log on a full disk: no reason to end what is being logged

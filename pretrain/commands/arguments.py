@@ -103,6 +103,15 @@ def path(text: str) -> Path:
     return Path(os.path.expanduser(text))
 
 
+def utf8(text: str) -> str:
+    """Text, where a path may be any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"{text!a} is not text in UTF-8") from None
+    return text
+
+
 def count(text: str) -> int:
     """A number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
@@ -146,13 +155,15 @@ def amounts(text: str) -> list[float]:
     return [amount(one) for one in text.split(",")]
 
 
-_METAVARS: dict[Any, str] = {path: "PATH", count: "N", int: "N", float: "X", names: "A,B,...", numbers: "N,N,...",
-                             amount: "X", amounts: "X,X,..."}  # fmt: skip
+_METAVARS: dict[Any, str] = {path: "PATH", utf8: "TEXT", count: "N", int: "N", float: "X", names: "A,B,...",
+                             numbers: "N,N,...", amount: "X", amounts: "X,X,..."}  # fmt: skip
 
 
 def check_writable(path: Path, option: str = "--out") -> None:
-    """Raises ConfigError before the work, not after it, if `path`, which `option` names, can't become a file."""
-    if os.path.isdir(path) or not _takes_files(path.parent, path):
+    """Raises ConfigError before the work, not after it, if `path`, which `option` names, can't become a file. A device
+    or a pipe would be replaced by one."""
+    there = os.path.exists(path)
+    if (there and not (os.path.isfile(path) and os.access(path, os.W_OK))) or not _takes_files(path.parent, path):
         raise ConfigError(f"{option} {path} cannot be written: name a file in a directory that can")
 
 

@@ -4,6 +4,7 @@ Ctrl-D all. The first rank reads and prints; the others do as it does."""
 import os
 import signal
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -11,6 +12,7 @@ from itertools import count
 from types import FrameType
 
 from pretrain.checkpoint.collective import file_group, gather
+from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
@@ -19,6 +21,7 @@ from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.sampling import sample
 from pretrain.evaluate.decoding.stream import TextStream
+from pretrain.process.streams import is_lost
 
 _PATIENCE = timedelta(days=30)  # of the other ranks, with whoever types
 
@@ -78,12 +81,14 @@ class Keyboard:
             raise KeyboardInterrupt
 
     def line(self) -> str | None:
-        """The next one that is not empty; None at the end of the input."""
-        while True:
+        """The next one that is not empty; None at the end of the input, or where nobody sees the answers."""
+        while not is_lost():
             self._reading = True
             try:
                 if typed := input("> "):
-                    return typed
+                    return utf8(typed)
+            except ArgumentTypeError as error:
+                print(error)
             except EOFError:
                 print()
                 return None
@@ -91,6 +96,7 @@ class Keyboard:
                 print()
             finally:
                 self._reading = False
+        return None
 
 
 @contextmanager
@@ -102,6 +108,7 @@ def _terminal(reads: bool) -> Iterator[Keyboard]:
         yield keyboard
         return
     signal.signal(signal.SIGINT, keyboard.receive)
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # bytes that are no text are said so
     if not sys.stdin.isatty():
         yield keyboard
         return

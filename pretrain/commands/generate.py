@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from pretrain.commands.arguments import Parser, check_writable, count
+from pretrain.commands.arguments import Parser, check_writable, count, utf8
 from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
 from pretrain.errors import ConfigError
@@ -56,13 +56,13 @@ def _parser() -> Parser:
     )
     parser.add_checkpoint()
     parser.add_overrides("such as parallel.tensor=2")
-    parser.add_argument("--prompt", action="append", metavar="TEXT", help="what to go on with; may be given again")
+    parser.add_argument("--prompt", action="append", type=utf8, help="what to go on with; may be given again")
     parser.add_argument("--file", type=Path, help="prompts: a line each, or JSON lines with prompt (*.jsonl)")
     parser.add_argument("--interactive", action="store_true", help="prompts typed one by one, text as it comes")
     add_decoding(parser, " (default)")
     parser.add_argument("--samples", type=count, help="texts of each prompt (default 1)")
     parser.add_argument("--max-tokens", type=count, help="of each text (default 128, or what there is room for)")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before it; may be given again")
+    parser.add_argument("--stop", action="append", default=[], type=utf8, help="end before it; may be given again")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
     parser.add_argument("--out", type=Path, help="file to write to, as JSON lines; absent: printed")
     parser.add_nproc("local ranks, laid out as trained; without it: one rank")
@@ -80,22 +80,23 @@ def _prompts(options: argparse.Namespace) -> list[str] | None:
         raise ConfigError("--stop '' would end every text at once: leave it out")
     if options.file is not None:
         return _read(options.file)
-    if not given and not under_launcher() and (sys.stdin is None or sys.stdin.isatty()):
+    if not given and not under_launcher() and sys.stdin.isatty():
         raise ConfigError("there is no prompt: give --prompt TEXT, --file FILE or --interactive, or pipe a text in")
     return options.prompt  # type: ignore[no-any-return]
 
 
 def _read(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
         if lines[-1] == "":
             lines.pop()
         if path.suffix == ".jsonl":
             lines = [json.loads(line)["prompt"] for line in lines if line.strip()]
+        "".join(map(str, lines)).encode()  # JSON can name half a character
     except OSError as error:
         raise ConfigError(f"--file {path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--file {path} is not {_kind(path)} ({error!r})") from None
+        raise ConfigError(f"--file {path} is not {_kind(path)} ({type(error).__name__}: {error})") from None
     if not lines or not all(isinstance(line, str) for line in lines):
         raise ConfigError(f"--file {path} has {'a prompt that is no text' if lines else 'no prompts'}")
     return lines

@@ -1,6 +1,7 @@
 """`pretrain launch status|logs|cancel RUN`"""
 
 import json
+import signal
 import subprocess
 from collections import Counter
 from dataclasses import asdict
@@ -85,6 +86,7 @@ def _print_log(run: Path, lines: int, follow: bool) -> int:
         raise ConfigError(f"{run} has no log: its job has not begun, or it was not started by `pretrain launch slurm`")
     asked = [f"--lines={lines}", *(["--follow=name"] if follow else [])]
     try:
-        return subprocess.run(["tail", *asked, str(logs[-1])]).returncode
+        status = subprocess.run(["tail", *asked, str(logs[-1])]).returncode
+        return 0 if status == -signal.SIGPIPE else status
     except KeyboardInterrupt:
         return 0

@@ -1,15 +1,24 @@
-"""How commands print many lines."""
+"""How commands print many lines, or write them to `--out`."""
 
-import os
-import sys
 from collections.abc import Iterable
+from pathlib import Path
+
+from data_pipeline.common.atomic import write_whole
+from pretrain.errors import RunError
+from pretrain.process.streams import is_lost
 
 
 def show(lines: Iterable[str]) -> None:
-    """Prints as long as somebody reads."""
+    """Prints each line as it comes, as long as someone reads."""
+    for line in lines:
+        print(line, flush=True)
+        if is_lost():
+            return
+
+
+def write_lines(out: Path, lines: Iterable[str]) -> None:
+    """Writes the file of `--out`, all or nothing. Raises RunError."""
     try:
-        for line in lines:
-            print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_whole(out, "".join(f"{line}\n" for line in lines).encode())
+    except OSError as error:
+        raise RunError(f"--out {out} cannot be written ({error.strerror})") from None

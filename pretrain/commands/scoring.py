@@ -14,6 +14,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.build import build_scorer, load_weights, versions
 from pretrain.checkpoint.files import MANIFEST, RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
+from pretrain.commands.printing import show, write_lines
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of
@@ -164,9 +165,9 @@ def write_translation(
     if not engine.is_reporter:
         return
     if out is not None:
-        out.write_text("".join(f"{line}\n" for line in found.hypotheses), encoding="utf-8")
+        write_lines(out, found.hypotheses)
     else:
-        print("\n".join(found.hypotheses))
+        show(found.hypotheses)
     if found.cut:
         print(f"{found.cut} sources were longer than the model reads, and were cut", file=sys.stderr)
     if found.bleu is not None:

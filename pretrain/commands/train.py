@@ -8,6 +8,7 @@ from pretrain.commands.arguments import Parser
 from pretrain.process.place import own_place
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import StopRequest
+from pretrain.process.streams import print_a_log
 from pretrain.process.watch import Watch, leave_if_over
 
 
@@ -25,6 +26,7 @@ def main(argv: list[str]) -> int:
     parser.add_config("YAML file")
     parser.add_nproc("start this many local ranks (under torchrun or srun: leave out)")
     options = parser.parse(argv)
+    print_a_log()
     from pretrain.commands.local_ranks import start_ranks, starts_ranks
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig

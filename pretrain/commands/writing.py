@@ -9,14 +9,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from data_pipeline.common.atomic import write_whole
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.build import build_scorer
 from pretrain.checkpoint.collective import gather
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.commands.conversation import converse
+from pretrain.commands.printing import show, write_lines
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import ConfigError, RunError
+from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding, Sampling
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.decoding.fill import fill, masked_input
@@ -68,13 +68,9 @@ def write_texts(config: RunConfig, checkpoint: Path, given: list[str] | None, as
     if not engine.is_reporter:
         return
     if asked.out is None:
-        print("\n".join(_printed(records)))
+        show(_printed(records))
         return
-    lines = [json.dumps(record, ensure_ascii=False) for record in records]
-    try:
-        write_whole(asked.out, "".join(f"{line}\n" for line in lines).encode())
-    except OSError as error:
-        raise RunError(f"--out {asked.out} cannot be written ({error.strerror})") from None
+    write_lines(asked.out, [json.dumps(record, ensure_ascii=False) for record in records])
     print(f"{len(records)} texts of {len(texts)} prompts: {asked.out}")
 
 
@@ -97,7 +93,7 @@ def _standard_input() -> list[str]:
     read = sys.stdin.buffer.read() if dist.get_rank() == 0 else b""
     content = gather(read)[0].removesuffix(b"\n")
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError("standard input is not text in UTF-8: give --prompt TEXT or pipe a text in") from None
     if not text:

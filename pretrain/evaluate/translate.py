@@ -40,12 +40,13 @@ class Translation:
 def read(path: Path) -> Lines:
     """JSON lines with `source`, and with `target` in all of them or in none. Raises ConfigError for others."""
     try:
-        records = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
         sources = [str(record["source"]) for record in records]
+        "".join(sources).encode()  # JSON can name half a character
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not JSON lines with a source each ({error!r})") from None
+        raise ConfigError(f"{path} is not JSON lines with a source each ({type(error).__name__}: {error})") from None
     if not sources:
         raise ConfigError(f"{path} has no lines")
     with_target = sum("target" in record for record in records)

@@ -1,4 +1,5 @@
-"""Being asked to stop: Ctrl-C, SIGTERM (Slurm, torchrun) and SIGUSR1 (Slurm's warning) set a flag that the loop reads.
+"""Being asked to stop: Ctrl-C, SIGTERM (Slurm, torchrun), SIGUSR1 (Slurm's warning) and SIGHUP (a terminal that is
+closed, unless nohup has it ignored) set a flag that the loop reads.
 
 Installed before the slow imports, and held back by the launcher (`local.py`) until then, so that a signal at start-up
 is not lost. A second Ctrl-C ends the process at once.
@@ -8,7 +9,9 @@ import ctypes
 import signal
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+from data_pipeline.common import interrupt
+
+SIGNALS = interrupt.SIGNALS
 _PR_SET_PDEATHSIG = 1
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.commands.arguments import Parser, count, numbers
+from pretrain.commands.arguments import Parser, count, numbers, utf8
 from pretrain.errors import ConfigError
 
 
@@ -16,6 +16,7 @@ def parser() -> Parser:
     made.add_argument("--shots", type=numbers, help="how many")
     made.add_argument("--limit", type=count, help="at most")
     made.add_argument("--like", choices=["a", "b"], help="which")
+    made.add_argument("--prompt", type=utf8, help="text")
     made.add_nproc("ranks")
     return made
 
@@ -35,6 +36,12 @@ def test_overrides_stand_anywhere_between_options() -> None:
         [0, 8],
     )
     assert parser().parse(["a.yaml"]).overrides == []
+
+
+def test_bytes_that_are_no_text_are_refused_where_text_is_meant() -> None:
+    assert parser().parse(["a.yaml", "--prompt", "né"]).prompt == "né"
+    typed = b"a\xffb".decode(errors="surrogateescape")  # as Python has it in sys.argv
+    assert "--prompt: 'a\\udcffb' is not text in UTF-8" in refusal("a.yaml", "--prompt", typed)
 
 
 def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """An answer of `pretrain generate --interactive`."""
 
+import builtins
 import signal
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_pipeline.tokenizers.byte import ByteTokenizer
+from pretrain.commands import conversation
 from pretrain.commands.conversation import Keyboard, answer
 from pretrain.evaluate.decoding.base import Sampling
 from pretrain.evaluate.decoding.prompts import Prompts
@@ -49,3 +51,17 @@ def test_it_is_shown_as_it_comes_until_ctrl_c(
     answer(engine, prompts, request, Sampling(), [], keyboard)  # type: ignore[arg-type]
     assert capsys.readouterr().out == f"{shown}\n"
     assert engine.read == min(interrupted_after, len(engine.ids))
+
+
+def test_a_line_that_is_no_text_is_said_so_and_the_next_one_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["", "a\udcff", "né"])
+    monkeypatch.setattr(builtins, "input", lambda _: next(typed))
+    assert Keyboard().line() == "né"
+    assert capsys.readouterr().out == "'a\\udcff' is not text in UTF-8\n"
+
+
+def test_no_line_is_read_where_nobody_sees_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "is_lost", lambda: True)
+    assert Keyboard().line() is None

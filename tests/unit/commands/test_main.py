@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,9 +38,21 @@ def test_help_keys_and_plan_load_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    for arguments in ("--help", "keys"):
-        done = subprocess.run(
-            f"{sys.executable} -m pretrain {arguments} | head -1", shell=True, capture_output=True, text=True
-        )
-        assert (done.stdout.count("\n"), done.stderr) == (1, "")
+def _in_a_shell(arguments: str, redirected: str) -> subprocess.CompletedProcess[str]:
+    typed = f"{sys.executable} -m pretrain {arguments} {redirected}"
+    return subprocess.run(["bash", "-o", "pipefail", "-c", typed], capture_output=True, text=True)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "1.out").write_text("a line\n" * 100_000)
+    for arguments in ("--help", "keys", f"launch logs {tmp_path} --lines 100000"):
+        done = _in_a_shell(arguments, "| head -1")
+        assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, ""), arguments
+
+
+@pytest.mark.parametrize("arguments", ["--version", "keys", "plan gpt3/125m --gpus 8 --hardware h100", "keys --help"])
+def test_what_cannot_be_printed_is_said_on_stderr_with_status_1(arguments: str) -> None:
+    done = _in_a_shell(arguments, "> /dev/full")
+    said = "pretrain: standard output cannot be written (No space left on device): what was printed is lost\n"
+    assert (done.returncode, done.stderr) == (1, said)

@@ -1,5 +1,6 @@
 """Where a command writes is looked at before its work."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ def test_what_can_become_no_directory_is_refused(name: str, tmp_path: Path) -> N
         check_directory("--out", tmp_path / name)
 
 
-@pytest.mark.parametrize("name", [".", "nowhere/file", "x" * 300, "/proc/x"])
+@pytest.mark.parametrize("name", [".", "nowhere/file", "x" * 300, "/proc/x", "pipe", "/dev/null"])
 def test_what_can_become_no_file_is_refused(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="name a file in a directory that can"):
         check_writable(tmp_path / name)

@@ -133,7 +133,7 @@ def test_ranks_that_were_not_there_yet_are_asked_again(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_goes_on_to_the_command_which_saves(tmp_path: Path, number: int) -> None:
-    trap = "trap 'exit 75' INT TERM USR1; touch there; while true; do sleep 0.05; done"
+    trap = "trap 'exit 75' INT TERM USR1 HUP; touch there; while true; do sleep 0.05; done"
     status, said = supervise(tmp_path, trap, during=after_start(tmp_path, number))
     assert status == 75
     assert "stopped after saving" in said[0]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGHUP, signal.SIG_DFL),  # also where tests run under nohup
     )
 
 
@@ -51,7 +53,7 @@ def test_ctrl_c_is_one_sentence_and_the_same_command_goes_on(whom: str, tmp_path
     begun = [tmp_path / name for name in ("0.done.json", "1.done.json", "begun-2", "begun-3")]
     command = start(tmp_path, 600)
     wait_for(lambda: all(path.exists() for path in begun))
-    assert begun[2].read_text() == "SIGINT SIGUSR1 SIGTERM", "a worker has nothing to say"
+    assert begun[2].read_text() == "SIGHUP SIGINT SIGUSR1 SIGTERM", "a worker has nothing to say"
     send = os.killpg if whom.startswith("the whole") else os.kill
     send(command.pid, signal.SIGINT)
     printed = command.communicate(timeout=WAIT_S)
@@ -62,6 +64,17 @@ def test_ctrl_c_is_one_sentence_and_the_same_command_goes_on(whom: str, tmp_path
     assert again.communicate(timeout=WAIT_S) == ("[0, 1, 2, 3]\n", "")
     assert again.returncode == 0
     assert not (tmp_path / "begun-0").exists(), "what was done is not done again"
+
+
+def test_a_closed_terminal_ends_it_in_the_same_way(tmp_path: Path) -> None:
+    """The sentence has nowhere to go."""
+    command = start(tmp_path, 600)
+    wait_for(lambda: (tmp_path / "begun-3").exists())
+    assert command.stderr is not None
+    command.stderr.close()
+    os.killpg(command.pid, signal.SIGHUP)
+    assert command.wait(WAIT_S) == STOPPED
+    wait_for(lambda: not session(command.pid))
 
 
 def test_signals_are_as_before_afterwards() -> None:
