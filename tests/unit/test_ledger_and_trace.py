@@ -259,3 +259,13 @@ def test_phases_and_short_sequences_do_not_go_together(folder: Path, tmp_path: P
     short = {"sequences": 4, "short": {"sequence_length": 8, "steps": 3}}
     with pytest.raises(ValueError, match=r"leave out batch\.short, or data\.phases"):
         config_of(folder, tmp_path, batch=short)
+
+
+def test_the_first_long_batch_follows_the_last_short_one_and_skips_no_sample(folder: Path, tmp_path: Path) -> None:
+    short = {"sequences": 4, "short": {"sequence_length": 8, "steps": 3}}
+    sources = {"sources": [{"path": str(folder / name), "weight": 1} for name in ("web", "books")]}
+    stream, _ = open_stream(config_of(folder, tmp_path, data=sources, batch=short))
+    long, _ = open_stream(config_of(folder, tmp_path, data=sources, batch={"sequences": 4}))
+    assert [stream.batch(start, 4).tokens.shape[1] for start in (0, 4, 8, 12)] == [8, 8, 8, LENGTH]
+    assert np.array_equal(stream.sample_ids(12, 8), long.sample_ids(0, 8))
+    assert np.array_equal(stream.batch(12, 4).tokens, long.batch(0, 4).tokens)

@@ -115,6 +115,10 @@ def test_the_loss_of_a_mix_is_the_mean_over_the_held_out_tokens_of_all_sources(
         for scored in on_ranks(model, world, lambda engine: heldout_loss(engine, mix, 32, rank_rows=3)):
             assert scored.token_count == sum(one.token_count for one in alone)
             assert scored.loss_sum == pytest.approx(sum(one.loss_sum for one in alone), rel=1e-6)
+            assert scored.loss == pytest.approx(scored.loss_sum / scored.token_count)
+            assert scored.loss != pytest.approx(np.mean([one.loss for one in alone]), rel=1e-6), (
+                "sources differ in size"
+            )
             assert scored.words == sum(one.words or 0 for one in alone)
             assert [count for _, count in scored.by_source] == [one.token_count for one in alone]
             assert [loss for loss, _ in scored.by_source] == pytest.approx([one.loss_sum for one in alone], rel=1e-6)
