@@ -20,7 +20,7 @@ from data_pipeline.loader import load
 from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
-from pretrain.data.ledger import Entry, summary
+from pretrain.data.ledger import Entry, entries, summary
 from pretrain.data.stream import check_repeats, open_stream, planned_samples
 from pretrain.errors import ConfigError, RunError
 from pretrain.plan.ramp import batch_sequences, tokens_of
@@ -123,6 +123,7 @@ def test_counts_are_those_of_the_samples_that_were_read(changes: dict[str, Any],
         samples += len(ids)
         counted += np.bincount(ids[:, 0], minlength=3)
         assert np.array_equal(stream.counts(samples), counted)
+        assert sum(entry.tokens for entry in entries(config, stream, samples)) == tokens_of(config, samples)
 
 
 def test_the_ledger_says_what_the_run_has_read_and_will(
@@ -137,8 +138,8 @@ def test_the_ledger_says_what_the_run_has_read_and_will(
     config = config_of(folder, path)
     stream, _ = open_stream(config)
     last = stream.sample_ids(0, planned_samples(config))
-    for ids, entries in ((everything, report["realised"]), (last, report["planned"])):
-        for source, entry in enumerate(entries):
+    for ids, listed in ((everything, report["realised"]), (last, report["planned"])):
+        for source, entry in enumerate(listed):
             count = int((ids[:, 0] == source).sum())
             assert entry["name"] == ("web", "books", "code")[source]
             assert entry["samples"] == count
