@@ -18,7 +18,7 @@ from pretrain.attention.patterns.base import Kernel, masked
 from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.attention.relative import Biases, bias_of_distances, by_distance
 from pretrain.attention.rotary import frequencies, gain
-from pretrain.attention.runs import Runs, by_runs, seen_in_runs
+from pretrain.attention.runs import Runs, by_runs, seen_in_runs, weights_in_runs
 from pretrain.attention.shaw import ShawAttention
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
@@ -41,7 +41,9 @@ class AttentionInputs:
     """bool, of whole sequences: keys that every query sees: those that are not padding, or a prefix; None: all, and in
     a decoder none besides what comes before"""
     runs: Runs | None = None
-    """of packed rows, their documents; of an encoder's, what is no padding, if that lies at the end of each row"""
+    """of packed rows, their documents; of an encoder's, each row up to its last position that is not padding"""
+    padded_runs: bool = False
+    """some runs have padding in them"""
     cache: LayerCache | None = None
     """keys and values of positions that were read before, which these follow"""
 
@@ -118,7 +120,8 @@ class CoreAttention(MegatronModule):
             return out
         if inputs.cache is not None and inputs.cache.ragged:
             return self._attend_by_position(q, k, v, inputs, table)
-        alone = inputs.shown_BK is None or (not self.causal and inputs.runs is not None)  # nothing hides but runs
+        in_runs = not self.causal and inputs.runs is not None and not inputs.padded_runs
+        alone = inputs.shown_BK is None or in_runs  # nothing hides but runs
         biases = self._biases(table, not self.causal or inputs.shown_BK is not None, q.device)
         by_parts = alone and not self.biased and biases is None and (self.causal or not self.heads.dense)
         if by_parts and inputs.runs is None:
@@ -129,8 +132,8 @@ class CoreAttention(MegatronModule):
         if alone and self.causal and biases is not None and inputs.runs is not None and dropout is None:
             return by_runs(partial(self._attend_biased, biases=biases), q, k, v, inputs.runs)
         bias = None if biases is None else by_distance(biases, q.shape[2], k.shape[2], q.device)
-        if not self.causal and bias is None and inputs.runs is None:
-            bias = self.heads.weights(k.shape[2], q.device)
+        if not self.causal and bias is None:
+            bias = self._weights(k.shape[2], inputs.runs, q.device)
         return masked(q, k, v, self._seen(q, k, inputs), bias, self.scale, self.kernel, dropout, self.cap)
 
     def _attend_biased(self, q: Tensor, k: Tensor, v: Tensor, biases: Biases) -> Tensor:
@@ -172,13 +175,28 @@ class CoreAttention(MegatronModule):
         key_K = torch.arange(keys, device=k.device)
         return self._seen(q, k, inputs), key_K - key_K[keys - queries :, None]
 
+    def _weights(self, length: int, runs: Runs | None, device: torch.device) -> Tensor | None:
+        """What an encoder's pattern adds to scores, broadcastable to [batch, heads, length, length]; None: nothing."""
+        if runs is None or not self.heads.pattern.weighs:
+            return self.heads.weights(length, device)
+
+        def of_run(positions: int) -> Tensor:
+            found = self.heads.weights(positions, device)
+            return torch.zeros(1, positions, positions, device=device) if found is None else found
+
+        return weights_in_runs(runs, length, of_run, device)
+
     def _seen(self, q: Tensor, k: Tensor, inputs: AttentionInputs) -> Tensor | None:
         """Bool, broadcastable to [batch, heads, queries, keys]; None: everything."""
         queries, keys, device = q.shape[2], k.shape[2], q.device
+        everything: Tensor | None
         if inputs.runs is not None and (self.causal or not self.heads.dense):
-            return seen_in_runs(inputs.runs, keys, lambda n: self.heads.mask(n, n, self.causal, device), device)
+            everything = seen_in_runs(inputs.runs, keys, lambda n: self.heads.mask(n, n, self.causal, device), device)
+            if self.causal:
+                return everything
+        else:
+            everything = None if self.heads.dense else self.heads.mask(queries, keys, False, device)
         shown = None if inputs.shown_BK is None else inputs.shown_BK[:, None, None, :]
-        everything = None if self.heads.dense else self.heads.mask(queries, keys, False, device)
         if not self.causal:
             if shown is None or everything is None:
                 return shown if everything is None else everything

@@ -1,5 +1,6 @@
 """Rows that are not one sequence from end to end: packed documents, or padding behind one. Each run of positions is
-attention by itself, as if it were alone in a row, so nothing is computed of what does not see each other."""
+attention by itself, as if it were alone in a row, so nothing is computed of what does not see each other. What a row's
+runs are depends on that row alone, never on the rows beside it."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -22,12 +23,13 @@ def runs_of_documents(documents_BS: Tensor) -> Runs:
     return found
 
 
-def runs_of_shown(shown_BS: Tensor) -> Runs | None:
-    """Of rows with padding at their end. None: some are not of this kind."""
+def runs_of_shown(shown_BS: Tensor) -> tuple[Runs, bool]:
+    """Of each row one run, from its first position to the last that is not padding (none if all are); and whether a run
+    of some row has padding in it, which only a mask hides."""
     shown = shown_BS.cpu()
-    counts: list[int] = shown.sum(1).tolist()
-    at_end = torch.arange(shown.shape[1]) < torch.tensor(counts)[:, None]
-    return [[(0, count)] for count in counts] if bool((shown == at_end).all()) and min(counts) > 0 else None
+    ends_B = (shown * torch.arange(1, shown.shape[1] + 1)).amax(1)
+    runs: list[list[tuple[int, int]]] = [[(0, end)] if end else [] for end in ends_B.tolist()]
+    return runs, bool((ends_B != shown.sum(1)).any())
 
 
 def by_runs(attend: Callable[..., Tensor], q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, runs: Runs) -> Tensor:
@@ -52,9 +54,17 @@ def _nothing(q: Tensor) -> Tensor:
 
 def seen_in_runs(runs: Runs, length: int, seen: Callable[[int], Tensor], device: torch.device) -> Tensor:
     """Bool [B, H, S, S], of `seen` of a run of some length, [H or 1, run, run]. Padding sees itself."""
-    heads = seen(1).shape[0]
-    found = torch.eye(length, dtype=torch.bool, device=device).repeat(len(runs), heads, 1, 1)
+    found = torch.eye(length, dtype=torch.bool, device=device).repeat(len(runs), seen(1).shape[0], 1, 1)
+    return _filled(found, runs, seen)
+
+
+def weights_in_runs(runs: Runs, length: int, weights: Callable[[int], Tensor], device: torch.device) -> Tensor:
+    """[B, H, S, S] added to scores, of `weights` of a run of some length, [H or 1, run, run]; zeros elsewhere."""
+    return _filled(torch.zeros(len(runs), weights(1).shape[0], length, length, device=device), runs, weights)
+
+
+def _filled(found: Tensor, runs: Runs, of_run: Callable[[int], Tensor]) -> Tensor:
     for row, own in zip(found, runs, strict=True):
         for begin, end in own:
-            row[:, begin:end, begin:end] = seen(end - begin)
+            row[:, begin:end, begin:end] = of_run(end - begin)
     return found

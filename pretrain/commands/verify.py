@@ -57,8 +57,11 @@ def main(argv: list[str]) -> int:
 
     said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
     store, rank, _ = device.meet(config.health, statement(config, versions(), open_datasets(config)) | said)
-    show = Table(options.out, options.steps, jobs).add if rank == 0 else lambda row: None
-    return 0 if Verification(store, rank, max(1, started), options.steps).run(jobs, show) else 1
+    verification = Verification(store, rank, max(1, started), options.steps)
+    if rank != 0:
+        return 0 if verification.run(jobs, lambda row: None, lambda check: None) else 1
+    table = Table(options.out, options.steps, jobs)
+    return 0 if verification.run(jobs, table.add, table.add_scoring) else 1
 
 
 def _config(options: Namespace) -> RunConfig:

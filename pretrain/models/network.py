@@ -92,9 +92,10 @@ class Network(LanguageModule):
         stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
         shown = batch.attention_mask_BS
         runs = None if batch.documents_BS is None else runs_of_documents(batch.documents_BS)
+        padded_runs = False
         if shown is not None and self.model.has_encoder and any(kind != Dense() for kind in self.model.attention.kinds):
-            runs = runs_of_shown(shown)
-        reads = AttentionInputs(batch.positions_BS, shown, runs)
+            runs, padded_runs = runs_of_shown(shown)
+        reads = AttentionInputs(batch.positions_BS, shown, runs, padded_runs)
         if not self.model.is_encoder_decoder:
             return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)
         says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL

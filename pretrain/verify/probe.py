@@ -94,7 +94,7 @@ def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generato
     engine.keeps_gradients = True
     cursor = Cursor(samples, "")
     for step in steps:
-        batch, first = _batch(trial, engine, step, cursor.samples)
+        batch, first = masked_batch(trial, engine, step, cursor.samples)
         cursor = batch.cursor
         result = _step(engine, batch, trial.rate(step), step)
         loss = result.loss_sum / result.token_count
@@ -114,9 +114,9 @@ def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generato
     return cursor
 
 
-def _batch(trial: Trial, engine: Engine, step: int, start: int) -> tuple[Batch, int]:
-    """This data rank's rows of the batch whose first is sample `start`, and which of the batch's is the first of
-    them."""
+def masked_batch(trial: Trial, engine: Engine, step: int, start: int) -> tuple[Batch, int]:
+    """This data rank's rows of the batch whose first is sample `start`, some labels of which bear no loss, and which of
+    the batch's is the first of them."""
     batch = trial.source.batch(start, trial.sequences(step), engine.data_rank, engine.data_world)
     count = len(batch.tokens)
     first = engine.data_rank * count

@@ -1,4 +1,5 @@
-"""The outcome of `pretrain verify`: a table on the terminal that grows row by row, and verify.json."""
+"""The outcome of `pretrain verify`: a table on the terminal that grows row by row, a line about
+scoring, and verify.json."""
 
 import json
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pretrain.plan.ramp import batch_sizes
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job
 from pretrain.verify.run import Row
+from pretrain.verify.scoring import BOUND, ScoringCheck
 
 _COLUMNS = {"initial weights": "weights", "token count": "tokens", "gradient norm": "grad norm"}
 _WIDTH = 11
@@ -26,6 +28,7 @@ class Table:
         self._path, self._config, self._steps, self._planned = path, config, steps, len(jobs)
         self._title_width = max(len(job.title) for job in jobs)
         self._rows: list[Row] = []
+        self._scoring: ScoringCheck | None = None
         names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in QUANTITIES)
         print(
             f"{model.family} of width {model.hidden}, {' or '.join(map(str, batch_sizes(batch)))} sequences of "
@@ -49,15 +52,29 @@ class Table:
         for departure in row.verdict.departures:
             print(f"    {departure}", flush=True)
 
+    def add_scoring(self, check: ScoringCheck) -> None:
+        """The last line."""
+        self._scoring = check
+        self._write()
+        print(
+            f"scores of one rank in fp32: {check.log_softmax:.1e} nats from the log-softmax of its logits, "
+            f"{check.training_loss:.1e} from its training loss  {'right' if check.same else 'DEPARTS'}",
+            flush=True,
+        )
+        if not check.same:
+            print(f"    scoring departs from training; rounding explains {BOUND:.1e}", flush=True)
+
     def _write(self) -> None:
-        finished = len(self._rows) == self._planned
+        check = self._scoring
+        finished = len(self._rows) == self._planned and check is not None
         content = {
-            "same": finished and all(row.same for row in self._rows),
+            "same": finished and all(row.same for row in self._rows) and check is not None and check.same,
             "finished": finished,
             "steps": self._steps,
             "config": self._config.model_dump(mode="json"),
             "versions": versions(),
             "layouts": [_plain(row) for row in self._rows],
+            "scoring": check and {**vars(check), "same": check.same, "rounding_explains": BOUND},
         }
         write_whole(self._path, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
 

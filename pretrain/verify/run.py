@@ -31,6 +31,7 @@ from pretrain.verify.jobs import ONE_RANK, Job
 from pretrain.verify.observation import Observation
 from pretrain.verify.probe import BatchSource, Trial, observe
 from pretrain.verify.reference import Reference
+from pretrain.verify.scoring import ScoringCheck, check_scoring, without_noise
 
 Result = TypeVar("Result")
 
@@ -63,9 +64,14 @@ class Verification:
         gc.collect()
         gc.freeze()  # what is imported by now stays: looking through it after every job would take as long as a step
 
-    def run(self, jobs: Sequence[Job], show: Callable[[Row], None]) -> bool:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        show: Callable[[Row], None],
+        show_scoring: Callable[[ScoringCheck], None] | None = None,
+    ) -> bool:
         """Calls `show` on rank 0 as each row comes. Whether all are the same run, on every rank. Raises the error of a
-        reference that does not run."""
+        reference that does not run. With `show_scoring` it checks the reference's scores, too, and calls that last."""
         reference: RunConfig | None = None
         expected: Reference | None = None
         measured: dict[str, Verdict] = {}
@@ -84,7 +90,12 @@ class Verification:
                 same = same and row.same
                 if self._rank == 0:
                     show(row)
-            return self._agree(same)
+        if show_scoring is not None:
+            check = self._check_scoring(jobs[0].reference)
+            if check is not None:
+                show_scoring(check)
+                same = same and check.same
+        return self._agree(same)
 
     def _find_reference(self, config: RunConfig) -> Reference | None:
         reference, error = self._watch(Job(ONE_RANK, config, config), partial(Reference, config), None)
@@ -92,11 +103,25 @@ class Verification:
             raise RunError(f"one rank in fp32, which the others are compared with, failed: {error}")
         return reference
 
+    def _check_scoring(self, config: RunConfig) -> ScoringCheck | None:
+        """On rank 0, None on the others."""
+        quiet = without_noise(config)
+        check, error = self._try(Job(ONE_RANK, quiet, quiet), check_scoring, None)
+        if error is not None:
+            raise RunError(f"one rank in fp32, whose scores were to be checked, failed: {error}")
+        return check
+
     def _watch(
         self, job: Job, judge: Callable[[Iterable[Observation]], Result], checkpoints: Path | None
     ) -> tuple[Result | None, str | None]:
         """What rank 0 makes of a job's observations (None on the other ranks), or the error that ended it. Without
         `checkpoints` it runs as the reference does."""
+        return self._try(job, partial(self._judge, judge), checkpoints)
+
+    def _try(
+        self, job: Job, run: Callable[[Trial], Result | None], checkpoints: Path | None
+    ) -> tuple[Result | None, str | None]:
+        """What comes of `run` on this rank, called on the ranks of the job, or the error that ended it."""
         number = next(self._jobs)
         error_key, end_key = f"error-{number}", f"end-{number}"
         directory = checkpoints / str(number) if checkpoints is not None else None
@@ -105,7 +130,7 @@ class Verification:
             joined, build = partial(self._joined, job, number), partial(self._build, job.config, job.layout)
             try:
                 trial = Trial(job.config, _source(job.config), self._steps, joined, build, directory)
-                result = self._judge(trial, judge)
+                result = run(trial)
             except Exception as error:  # of any kind: the layout is what is being tried
                 self._note(number, error)
         _free()
@@ -117,7 +142,7 @@ class Verification:
         failed = self._store.check([error_key])
         return (None, self._store.get(error_key).decode()) if failed else (result, None)
 
-    def _judge(self, trial: Trial, judge: Callable[[Iterable[Observation]], Result]) -> Result | None:
+    def _judge(self, judge: Callable[[Iterable[Observation]], Result], trial: Trial) -> Result | None:
         seen = observe(trial)
         try:
             return judge(seen) if self._rank == 0 else None

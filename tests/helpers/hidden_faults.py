@@ -22,8 +22,10 @@ from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding
 from pretrain.engine.zero.megatron import MegatronSharding
+from pretrain.models.heads import PlainHead
 from pretrain.models.layers import Layers
 from pretrain.models.stream import Stream
+from pretrain.objectives.tokens import Tokens
 
 
 def layers_reversed(patch: pytest.MonkeyPatch) -> None:
@@ -202,3 +204,28 @@ def rate_of_a_group_kept(patch: pytest.MonkeyPatch) -> None:
             return step(self, *arguments)
 
         patch.setattr(optimizer, method, kept)
+
+
+def caps_in_training_alone(patch: pytest.MonkeyPatch) -> None:
+    """Scoring has no cap of scores or logits, on any layout."""
+    for module in (CoreAttention, PlainHead):
+        forward = module.forward
+
+        def uncapped(self: Any, *arguments: Any, forward: Any = forward, **keywords: Any) -> Any:
+            cap, self.cap = self.cap, self.cap if self.training else None
+            try:
+                return forward(self, *arguments, **keywords)
+            finally:
+                self.cap = cap
+
+        patch.setattr(module, "forward", uncapped)
+
+
+def scores_of_another_temperature(patch: pytest.MonkeyPatch) -> None:
+    score = Tokens.score
+
+    def warm(self: Tokens, *arguments: Any) -> Any:
+        judged = score(self, *arguments)
+        return replace(judged, log_probability=0.99 * judged.log_probability)
+
+    patch.setattr(Tokens, "score", warm)

@@ -7,7 +7,7 @@ import pytest
 
 from data_pipeline.batch import Rows
 from tests.helpers.breadth import slow
-from tests.helpers.families import family_config
+from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine
@@ -62,3 +62,37 @@ def test_a_decoder_sees_its_input_but_no_padding_and_of_its_target_what_came_bef
     assert _changed(family, "tokens", 0).all()
     assert not _changed(family, "tokens", PREFIX).any()
     assert np.array_equal(_changed(family, "decoder_tokens", 6), np.arange(TARGETS) >= 6)
+
+
+def _scores_beside(neighbours: list[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """What the labels of a row with padding at its end score, and those of the row beside it, whose mask is each of
+    `neighbours`: in one micro-batch, and each row alone."""
+    pattern = {"name": "bigbird", "block": 4, "last": 1, "random": 2}
+    model = FAMILIES["bigbird"]["model"] | {
+        "attention": {"pattern": [pattern | {"random": 0, "first_again": 1}, pattern]}
+    }
+    engine = build_engine(family_config("bigbird", model=model), train=False)
+    randomise(engine)
+    tokens, labels = np.random.default_rng(0).integers(0, 200, (2, 2, LENGTH))
+    found = []
+    for neighbour in neighbours:
+        shown = np.stack([np.arange(LENGTH) < LENGTH - 6, neighbour])
+        rows = Rows(
+            tokens, labels, np.ones((2, LENGTH), np.float32), attention_mask=shown, next_sentence=np.zeros(2, int)
+        )
+        both = engine.score(rows).log_probability
+        alone = [engine.score(rows[row : row + 1]).log_probability[0] for row in range(2)]
+        found += [tuple(both), tuple(alone)]
+    return found
+
+
+def test_a_row_s_sparse_pattern_does_not_depend_on_padding_in_the_row_beside_it() -> None:
+    """A pattern follows from the length of a row, which ends with its last position that is not padding."""
+    places = np.arange(LENGTH)
+    gap = (places < LENGTH - 4) & (places != 9)
+    neighbours = [places < LENGTH, gap, (places > 2) & gap, places < 0]
+    found = run_ranks(1, _scores_beside, neighbours)[0]
+    for first, _ in found[1:]:
+        np.testing.assert_allclose(first[: LENGTH - 6], found[0][0][: LENGTH - 6], atol=1e-5)
+    for shown, (_, beside), (_, alone) in zip(neighbours, found[::2], found[1::2], strict=True):
+        np.testing.assert_allclose(beside[shown], alone[shown], atol=1e-5)

@@ -115,6 +115,27 @@ def test_products_are_those_of_rounded_numbers(rows: tuple[int, int]) -> None:
     assert 1e-3 < float((exact[1] - exact[0]).norm() / exact[0].norm()) < 0.2
 
 
+def test_factors_are_those_of_the_step_at_hand() -> None:
+    """Everything grows and shrinks by powers of two from step to step, which changes no bit that is kept: a factor of
+    an earlier step would."""
+    device.install()
+    arithmetic, weight = fp8.InFp8(), torch.nn.Parameter(_random(48, 64, spread=1.0))
+    first, gradient = _random(8, 6, 64, spread=1.0), _random(8, 6, 48, spread=1.0)
+    found = []
+    for growth in (1.0, 2.0**12, 2.0**-12, 2.0**5):
+        with torch.no_grad():
+            weight.copy_(_random(48, 64, spread=1.0) * growth)
+        x, weight.grad = (first * growth).requires_grad_(), None
+        out = Product.apply(x, weight, arithmetic, True, None, None)
+        out.backward(gradient * growth)
+        assert x.grad is not None
+        assert weight.grad is not None
+        found.append([t.detach() / growth**2 for t in (out, x.grad, weight.grad)])
+    for later in found[1:]:
+        for one, expected in zip(later, found[0], strict=True):
+            assert torch.equal(one, expected)
+
+
 def _run(parallel: dict[str, Any], precision: str) -> Any:
     engine = build_engine(tiny_config(parallel=parallel, precision=precision))
     initial = whole_state(engine)

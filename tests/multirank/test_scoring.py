@@ -4,12 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from data_pipeline.batch import Rows
+from pretrain.data.synthetic import SyntheticStream
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Beam, Sampling
 from tests.helpers.breadth import slow
 from tests.helpers.decoding import continued, greedy
+from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.hf import randomise
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import LENGTH, ROWS, VOCABULARY, build_engine, tiny_config, train
 
@@ -121,3 +125,27 @@ def test_generation_ends_before_the_stop_token() -> None:
     stop = free[0][4]
     stopped = run_ranks(1, _generate, {}, stop)[0]
     assert stopped == [row[: row.index(stop)] if stop in row else row for row in free]
+
+
+def _scored_and_trained(cap: dict[str, float]) -> tuple[np.ndarray, np.ndarray, float]:
+    """Log-probabilities of labels, by `score` and by torch's softmax of the logits; and the loss of a step on them."""
+    sections = {"model": FAMILIES["gemma2"]["model"] | {"logit_cap": None, "score_cap": None} | cap}
+    engine = build_engine(family_config("gemma2", **sections, objective={"z_loss": 0.0}))
+    randomise(engine)
+    batch = SyntheticStream(engine.config).batch(0, ROWS, 0, 1)
+    scored = engine.score(batch).log_probability
+    expected = engine.logits(batch)[0].double().log_softmax(-1).gather(-1, torch.from_numpy(batch.labels)[..., None])
+    result = engine.train_step(batch, 0.0, 1)
+    return scored, expected[..., 0].numpy(), result.loss_sum / result.token_count
+
+
+def _caps() -> list[tuple[np.ndarray, np.ndarray, float]]:
+    return [_scored_and_trained(cap) for cap in ({}, {"score_cap": 0.5}, {"logit_cap": 2.0})]
+
+
+def test_caps_of_scores_and_logits_hold_in_scoring_as_in_training() -> None:
+    without, *capped = run_ranks(1, _caps)[0]
+    for scored, from_logits, trained in capped:
+        assert np.abs(scored - without[0]).max() > 1e-2, "the cap is felt"
+        np.testing.assert_allclose(scored, from_logits, atol=1e-5)
+        assert -scored.mean(dtype=np.float64) == pytest.approx(trained, abs=1e-5)

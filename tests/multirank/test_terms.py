@@ -10,6 +10,7 @@ import pytest
 from pretrain.data.synthetic import SyntheticStream
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
+from tests.helpers.hf import randomise
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import ROWS, build_engine
 
@@ -47,3 +48,18 @@ def test_every_term_has_its_own_sum_and_count(family: str, question: str, layout
         for found, expected in zip(others, (trained, scored), strict=True):
             assert {name: count for name, (_, count) in found.items()} == {n: c for n, (_, c) in expected.items()}
             assert all(value == pytest.approx(expected[name][0], rel=1e-5) for name, (value, _) in found.items())
+
+
+def _z_and_logits() -> tuple[tuple[float, int], float]:
+    engine = build_engine(family_config("gemma2"), train=False)
+    randomise(engine)
+    batch = SyntheticStream(engine.config).batch(0, ROWS, 0, 1)
+    squares = engine.logits(batch)[0].double().logsumexp(-1).square().numpy()
+    return engine.score(batch).terms["z"], float((squares * batch.loss_mask).sum())
+
+
+def test_the_term_of_z_is_of_the_logits_whatever_the_labels_are() -> None:
+    """Of weights whose logits are far from zero."""
+    (found, count), expected = run_ranks(1, _z_and_logits)[0]
+    assert count > 0
+    assert found == pytest.approx(expected, rel=1e-5)

@@ -20,7 +20,7 @@ from data_pipeline.loader import load
 from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
-from pretrain.data.ledger import Entry, summary
+from pretrain.data.ledger import Entry, entries, summary
 from pretrain.data.stream import check_repeats, open_stream, planned_samples
 from pretrain.errors import ConfigError, RunError
 from pretrain.plan.ramp import batch_sequences, tokens_of
@@ -123,6 +123,7 @@ def test_counts_are_those_of_the_samples_that_were_read(changes: dict[str, Any],
         samples += len(ids)
         counted += np.bincount(ids[:, 0], minlength=3)
         assert np.array_equal(stream.counts(samples), counted)
+        assert sum(entry.tokens for entry in entries(config, stream, samples)) == tokens_of(config, samples)
 
 
 def test_the_ledger_says_what_the_run_has_read_and_will(
@@ -137,8 +138,8 @@ def test_the_ledger_says_what_the_run_has_read_and_will(
     config = config_of(folder, path)
     stream, _ = open_stream(config)
     last = stream.sample_ids(0, planned_samples(config))
-    for ids, entries in ((everything, report["realised"]), (last, report["planned"])):
-        for source, entry in enumerate(entries):
+    for ids, listed in ((everything, report["realised"]), (last, report["planned"])):
+        for source, entry in enumerate(listed):
             count = int((ids[:, 0] == source).sum())
             assert entry["name"] == ("web", "books", "code")[source]
             assert entry["samples"] == count
@@ -259,3 +260,13 @@ def test_phases_and_short_sequences_do_not_go_together(folder: Path, tmp_path: P
     short = {"sequences": 4, "short": {"sequence_length": 8, "steps": 3}}
     with pytest.raises(ValueError, match=r"leave out batch\.short, or data\.phases"):
         config_of(folder, tmp_path, batch=short)
+
+
+def test_the_first_long_batch_follows_the_last_short_one_and_skips_no_sample(folder: Path, tmp_path: Path) -> None:
+    short = {"sequences": 4, "short": {"sequence_length": 8, "steps": 3}}
+    sources = {"sources": [{"path": str(folder / name), "weight": 1} for name in ("web", "books")]}
+    stream, _ = open_stream(config_of(folder, tmp_path, data=sources, batch=short))
+    long, _ = open_stream(config_of(folder, tmp_path, data=sources, batch={"sequences": 4}))
+    assert [stream.batch(start, 4).tokens.shape[1] for start in (0, 4, 8, 12)] == [8, 8, 8, LENGTH]
+    assert np.array_equal(stream.sample_ids(12, 8), long.sample_ids(0, 8))
+    assert np.array_equal(stream.batch(12, 4).tokens, long.batch(0, 4).tokens)

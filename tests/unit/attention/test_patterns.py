@@ -19,7 +19,7 @@ from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.attention.patterns.merged import attend as attend_parts
 from pretrain.attention.patterns.parts import Part
 from pretrain.attention.patterns.registry import PARTS, parts_of
-from pretrain.attention.runs import by_runs, runs_of_documents, runs_of_shown, seen_in_runs
+from pretrain.attention.runs import by_runs, runs_of_documents, seen_in_runs
 from pretrain.config.attention import Banded, Dense, Heads
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
 from pretrain.config.patterns.base import PatternSettings
@@ -294,12 +294,6 @@ def test_each_document_of_a_row_is_as_if_it_were_alone(name: str) -> None:
                 torch.testing.assert_close(way[row : row + 1, :, begin:end], alone, atol=FORWARD, rtol=0)
     assert not found[0, :, 22:].any()
     assert masked.isfinite().all()
-
-
-def test_runs_of_padding_at_the_end_and_of_no_other() -> None:
-    shown = torch.arange(6) < torch.tensor([6, 2])[:, None]
-    assert runs_of_shown(shown) == [[(0, 6)], [(0, 2)]]
-    assert runs_of_shown(shown.flip(1)) is None
 
 
 def test_positions_begin_anew_in_each_document() -> None:

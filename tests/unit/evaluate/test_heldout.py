@@ -115,6 +115,10 @@ def test_the_loss_of_a_mix_is_the_mean_over_the_held_out_tokens_of_all_sources(
         for scored in on_ranks(model, world, lambda engine: heldout_loss(engine, mix, 32, rank_rows=3)):
             assert scored.token_count == sum(one.token_count for one in alone)
             assert scored.loss_sum == pytest.approx(sum(one.loss_sum for one in alone), rel=1e-6)
+            assert scored.loss == pytest.approx(scored.loss_sum / scored.token_count)
+            assert scored.loss != pytest.approx(np.mean([one.loss for one in alone]), rel=1e-6), (
+                "sources differ in size"
+            )
             assert scored.words == sum(one.words or 0 for one in alone)
             assert [count for _, count in scored.by_source] == [one.token_count for one in alone]
             assert [loss for loss, _ in scored.by_source] == pytest.approx([one.loss_sum for one in alone], rel=1e-6)
@@ -125,7 +129,7 @@ def test_a_part_of_a_mix_has_samples_of_each_source_by_what_it_has(mix: list[Dat
     assert counts[0] > 2 * counts[1] > 4
     half = heldout_loss(engine, mix, 32, sequences=sum(counts) // 2)
     found = [count / 32 for _, count in half.by_source]
-    assert found == pytest.approx([count / 2 for count in counts], abs=1)
+    assert found == [sum(counts) // 2 * count // sum(counts) for count in counts], "no more than was asked for"
     assert [count for _, count in heldout_loss(engine, mix, 32, sequences=1).by_source] == [32, 32], "one of each"
     tokenizer, texts = mix[0].tokenizer(), []
     for dataset, (_, count) in zip(mix, half.by_source, strict=True):

@@ -78,3 +78,10 @@ def test_at_another_step_or_with_other_words_it_is_not() -> None:
 def test_pauses_grow_to_a_minute() -> None:
     pauses = [decide([attempt(137)] * failures, restarts=20).pause_s for failures in range(1, 10)]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_a_new_checkpoint_makes_pauses_short_again() -> None:
+    history = [
+        attempt(137, step=step, saved=saved) for step, saved in ((11, 10), (12, 10), (13, 10), (24, 20), (25, 20))
+    ]
+    assert [decide(history[:count], restarts=9).pause_s for count in range(1, 6)] == [1, 2, 4, 1, 2]

@@ -21,6 +21,7 @@ from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
+from pretrain.plan.estimate.traffic import exchange, links
 from pretrain.plan.layout import Layout
 from pretrain.plan.layout_names import parse
 from pretrain.plan.memory import largest_state
@@ -145,6 +146,33 @@ def test_messages_between_machines_are_slower_than_inside() -> None:
     wide = Configured(run, H100, 8).work([Choice(parse("dp8+zero1", zero=0), 1, "none")])
     narrow = replace(wide, node=np.ones(1))
     assert step_seconds(narrow, constants()).replicas[0] > inside
+
+
+def test_a_ring_of_context_ranks_goes_around_tensor_ranks() -> None:
+    """Four tensor ranks fill half of a machine of 8, so a ring of four context ranks leaves it, with two in it."""
+    c, device = constants(), H100
+    work = Configured(gpt3("6.7b"), device, 8).work([Choice(parse("tp4cp4", zero=0), 1, "none")])
+    inside = work.link_bytes_per_s[0] * c.link_share
+    outside = work.network_bytes_per_s[0] * c.network_share
+    at = links(work, c)
+    assert at.tensor[0] == inside
+    assert at.context[0] == min(inside, 2 * outside)
+    assert at.context[0] < inside
+    alone = links(Configured(gpt3("6.7b"), device, 8).work([Choice(parse("cp8", zero=0), 1, "none")]), c)
+    assert alone.context[0] == inside
+
+
+def test_bytes_between_copies_are_those_of_each_zero_stage() -> None:
+    """Gradients are sent to their owners, or twice around where all need them: in fp32, or by DeepSpeed in 16 bits.
+    Weights come back in 16 bits; of stage 3 twice, and that for every micro-batch."""
+    layouts = ["dp8", "dp8+zero1", "dp8+zero2", "dp8+zero3"]
+    work = Configured(gpt3("1.3b"), H100, 8).work([Choice(parse(name, zero=0), 1, "none") for name in layouts])
+    at = links(work, constants())
+    step, micro = exchange(work, at)
+    once = (7 / 8 * work.parameters[:, 0] / at.replicas).tolist()
+    assert (work.gradient_bytes.tolist(), work.width.tolist()) == ([4, 4, 2, 2], [2] * 4)
+    assert step[:, 0].tolist() == pytest.approx([8 * once[0], 6 * once[1], 2 * once[2], 0])
+    assert micro[:, 0].tolist() == pytest.approx([0, 0, 2 * once[2], 6 * once[3]])
 
 
 def test_hardware_that_comes_with_the_package() -> None:

@@ -36,3 +36,16 @@ class TestOperations:
     def test_shared_keys_cost_less(self) -> None:
         # One key and value head for two queries: 2 x 2 columns of 4 less, of keys and of values.
         assert training_flops_per_token(model()) - training_flops_per_token(model(kv_heads=1)) == 6 * 2 * 2 * 4
+
+    def test_a_gate_is_a_third_matrix(self) -> None:
+        # Of 4 x 16 weights.
+        plain, gated = (model(activation=name, ffn=16) for name in ("gelu", "gated_gelu"))
+        assert training_flops_per_token(gated) - training_flops_per_token(plain) == 6 * 4 * 16
+
+    def test_an_encoder_decoder_counts_each_part_at_its_own_positions(self) -> None:
+        # 192 weights of each layer, 64 more of attention to the encoder: queries and outputs at 3 positions, keys and
+        # values at 8. Of keys 4 wide, scores and values: 8 seen at 8 positions, 2 at 3 (mean of 1..3), and 8 at 3.
+        shape = model(family="t5", positions="relative", encoder_layers=1, target_length=3)
+        encoder, decoder = 8 * (192 + 8 * 8), 3 * (192 + 8 * 2)
+        across, head = 2 * 16 * 8 + 2 * 16 * 3 + 3 * 8 * 8, 3 * 40
+        assert training_flops_per_token(shape) == 6 * (encoder + decoder + across + head) / 8

@@ -6,7 +6,15 @@ import pytest
 
 from pretrain.config.batch import BatchSize, Ramp
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.ramp import batch_sequences, batch_sizes, first_batch_at, micro_sequences, samples_of, tokens_of
+from pretrain.plan.ramp import (
+    batch_sequences,
+    batch_sizes,
+    first_batch_at,
+    micro_sequences,
+    samples_of,
+    short_samples,
+    tokens_of,
+)
 
 RAMP = BatchSize(sequences=64, ramp=Ramp(start_sequences=16, increment_sequences=16, tokens=4000))
 
@@ -75,6 +83,13 @@ def test_samples_follow_from_tokens_and_tokens_from_samples() -> None:
     for batch in ({"sequences": 4}, {"sequences": 4, "short": {"sequence_length": 3, "steps": 5}}):
         config = config_of(batch)
         assert [samples_of(config, tokens_of(config, samples)) for samples in range(60)] == list(range(60))
+
+
+def test_short_samples_are_those_of_the_short_steps_and_the_next_has_the_model_s_length() -> None:
+    config = config_of({"sequences": 4, "short": {"sequence_length": 3, "steps": 5}})
+    assert short_samples(config) == 20
+    assert [tokens_of(config, samples) for samples in (1, 19, 20, 21, 22)] == [3, 57, 60, 68, 76]
+    assert short_samples(config_of({"sequences": 4})) == 0
 
 
 def config_of(batch: dict[str, Any]) -> RunConfig:

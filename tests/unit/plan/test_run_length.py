@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pretrain.plan.ramp import batch_sequences
-from pretrain.plan.run_length import run_length
+from pretrain.plan.ramp import batch_sequences, tokens_of
+from pretrain.plan.run_length import run_length, segments
 from tests.helpers.tiny import LENGTH, tiny_config
 
 SHORT = {"sequences": 8, "short": {"sequence_length": LENGTH // 2, "steps": 3}}
@@ -53,3 +53,13 @@ def test_a_run_is_as_long_as_its_steps_one_by_one() -> None:
         while tokens < last:
             steps, tokens = steps + 1, tokens + batch_sequences(config.batch, tokens) * LENGTH
         assert run_length(config) == (steps, tokens)
+
+
+def test_a_change_at_the_last_short_step_leaves_it_short() -> None:
+    """Whichever step it is made at, the run has as many tokens."""
+    for step in range(5):
+        change = {"step": step, "why": "a try", "settings": {"optimizer.learning_rate": 1e-4}}
+        config = tiny_config(batch=SHORT, train={"steps": 5}, run={"changes": [change]})
+        _, after = segments(config)
+        assert after.begin == (step, tokens_of(config, 8 * step))
+        assert run_length(config) == (5, 28 * LENGTH)

@@ -117,3 +117,10 @@ def test_keys_are_the_same_in_every_version() -> None:
     _, keys, sketches = MinHash(2, 3, 2, 2, sketches=True).of(["The quick brown fox, and so on."])
     assert keys.tolist() == [[9686071248542137892, 15830850079944865691, 1650131630287652858]]
     assert sketches[0, :4].tolist() == [23, 141, 35, 8]
+
+
+def test_an_estimate_leaves_out_bytes_that_are_equal_by_chance() -> None:
+    one, byte = np.zeros((1, 256), np.uint8), np.arange(256, dtype=np.uint8)[None]
+    assert similarity(one, one) == 1
+    assert similarity(one, byte) == 0, "as many as unrelated documents have"
+    assert similarity(one, np.where(byte < 128, 0, 1).astype(np.uint8)) == pytest.approx((0.5 - 1 / 256) / (255 / 256))

@@ -1,0 +1,77 @@
+"""Scores against two other ways to compute them, on one rank in fp32.
+
+Layouts are compared with the scores of one rank, so a fault that all share in scoring (a cap that only training
+applies, say) would pass. Here the scores of some rows are compared with the log-softmax in fp64 of the logits, and
+their mean with the loss of a training step on the same rows. Weights are made about as large as those of a trained
+model: initial ones are so small that what limits scores and logits does not show.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from data_pipeline.batch import Rows
+from pretrain.config.load import validate
+from pretrain.config.run_config import RunConfig
+from pretrain.engine.base import Engine
+from pretrain.verify.probe import Trial, masked_batch
+
+BOUND = 1e-4  # nats, that rounding explains: as of scores
+_SIZE = 2.0  # root mean square of what a matrix makes of an input of size 1
+
+
+@dataclass(frozen=True)
+class ScoringCheck:
+    """How far scores are from what they should be, in nats."""
+
+    log_softmax: float
+    """root mean square difference from the log-softmax of the logits"""
+    training_loss: float
+    """difference of their mean from the loss of a training step"""
+
+    @property
+    def same(self) -> bool:
+        return self.log_softmax <= BOUND and self.training_loss <= BOUND  # not if one is not a number
+
+
+def without_noise(config: RunConfig) -> RunConfig:
+    """`config` with a training loss that is the mean of scores: no dropout, no label smoothing."""
+    tree = config.model_dump(mode="json")
+    tree["model"] |= dict.fromkeys(("dropout", "attention_dropout", "ffn_dropout"), 0.0)
+    tree["objective"]["label_smoothing"] = 0.0
+    return validate(RunConfig, tree, "the config without dropout")
+
+
+def check_scoring(trial: Trial) -> ScoringCheck:
+    """Scores the rows of a small step, and trains on them. `trial` is of one rank, and of a config `without_noise`."""
+    with trial.joined(True):
+        engine = trial.build(True)
+        _enlarge(engine)
+        batch, _ = masked_batch(trial, engine, step=2, start=0)
+        scored = engine.score(batch).log_probability.astype(np.float64)
+        expected = np.concatenate([_from_logits(engine, batch[row : row + 1]) for row in range(len(scored))])
+        result = engine.train_step(batch, 0.0, 1)
+        loss_sum, count = next(iter(result.terms.values()), (result.loss_sum, result.token_count))
+        mean = float((scored * batch.loss_mask).sum()) / float(batch.loss_mask.sum())
+        return ScoringCheck(float(np.sqrt(np.square(scored - expected).mean())), abs(loss_sum / count + mean))
+
+
+def _from_logits(engine: Engine, rows: Rows) -> NDArray[np.float64]:
+    """[rows, labels]"""
+    log_probabilities = engine.logits(rows)[0].double().log_softmax(dim=-1)
+    found: NDArray[np.float64] = log_probabilities.gather(-1, torch.tensor(rows.labels)[..., None])[..., 0].numpy()
+    return found
+
+
+@torch.no_grad()
+def _enlarge(engine: Engine) -> None:
+    for name, part in engine.state().items():
+        if name.startswith("model/") and len(part.shape) > 1:
+            squares = sum(float(piece.value.double().square().sum()) for piece in part.pieces)
+            size = (squares / prod(part.shape) * part.shape[-1]) ** 0.5
+            for piece in part.pieces:
+                piece.value.mul_(_SIZE / size if size else 1.0)
+    engine.state_loaded(0)

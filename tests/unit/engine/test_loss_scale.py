@@ -1,0 +1,76 @@
+"""The loss scale of fp16, and that a checkpoint keeps all of it."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_pipeline.batch import Cursor
+from pretrain import resume
+from pretrain.checkpoint.files import RECORD
+from pretrain.checkpoint.state import Record
+from pretrain.config.loss_scale import LossScaling
+from pretrain.engine.loss_scale import DynamicLossScale
+from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.plan.ramp import tokens_of
+from tests.helpers.tiny import tiny_config
+
+SETTINGS = LossScaling(start=1024.0, growth_steps=4, minimum=256.0)
+
+
+def test_grows_after_so_many_steps_without_overflow_and_halves_at_one() -> None:
+    scale = DynamicLossScale(SETTINGS)
+    seen = []
+    for overflows in (0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1):
+        if overflows:
+            assert scale.overflowed()
+        else:
+            scale.stepped()
+        seen.append(scale.state)
+    assert seen == [
+        (1024, 1), (1024, 2), (1024, 3), (512, 0), (512, 1), (512, 2), (512, 3), (1024, 0), (1024, 1), (512, 0),
+        (256, 0),
+    ]  # fmt: skip
+    assert not scale.overflowed(), "there is no lower one"
+
+
+class _Engine:
+    """What a checkpoint's record and resumption touch of an engine in fp16."""
+
+    updates, sharding = 0, None
+
+    def __init__(self) -> None:
+        self.loss_scale = DynamicLossScale(SETTINGS)
+
+    state_loaded = MegatronEngine.state_loaded
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("good_steps", [1, 3])
+def test_a_resumed_run_goes_on_counting_steps_without_overflow(
+    good_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a run saves it, by the record of a checkpoint, and as a run loads it."""
+    first, second = _Engine(), _Engine()
+    for _ in range(good_steps):
+        first.loss_scale.stepped()
+    config = tiny_config(precision="fp16")
+    run: Any = SimpleNamespace(engine=first, layout="layout", config=config)
+    written = resume.record_of(run, config, 6, tokens_of(config, 6), Cursor(6, "f"))
+    (tmp_path / RECORD).write_bytes(written.encode())
+    for name in ("newest_valid", "load"):
+        monkeypatch.setattr(resume.store, name, lambda *_: tmp_path)
+    monkeypatch.setattr(resume, "on_leader", lambda what, work, group: () if "changes" in what else {})
+    run.engine = second
+    log: Any = SimpleNamespace(warn=None)
+    group: Any = None
+    record, _ = resume.resume(run, log, tmp_path, group)
+    assert isinstance(record, Record)
+    assert second.loss_scale.state == (1024.0, good_steps)
+    for _ in range(4 - good_steps):
+        assert second.loss_scale.value == 1024.0
+        second.loss_scale.stepped()
+    assert second.loss_scale.state == (2048.0, 0)

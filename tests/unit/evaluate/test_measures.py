@@ -1,0 +1,66 @@
+"""What answers come to, counted by hand."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretrain.evaluate.draws import together
+from pretrain.evaluate.measures.choice import ChoiceMeasure
+from pretrain.evaluate.measures.target import TargetMeasure
+from pretrain.evaluate.measures.text import _f1
+from pretrain.evaluate.measures.together import TOGETHER
+from pretrain.evaluate.tasks.base import Choice, TaskDocument
+
+
+def question(*choices: str, right: int = 0) -> TaskDocument:
+    return TaskDocument("a question", choices[right], tuple(Choice("a question", text) for text in choices), (right,))
+
+
+def test_each_way_of_comparing_choices_prefers_another_one() -> None:
+    """The numbers of a choice: log probability, tokens, and the log probability after the bare context."""
+    document = question(" é", " abc", " defgh", " i")
+    about: Any = SimpleNamespace(task=SimpleNamespace(bare="Answer:", also=()), documents=[document])
+    scorer: Any = None
+    measure = ChoiceMeasure(about, scorer)
+    numbers = np.array([[-2.0, 1, -1.9], [-6.0, 8, -5.0], [-5.1, 3, -4.9], [-1.9, 1, -0.4]])
+    found = measure.outcome(numbers.ravel(), document)
+    assert found["chosen"] == {"sum": 3, "per_token": 1, "per_character": 2, "per_byte": 0, "unconditional": 0}
+    assert found["right"]["per_byte"]
+    assert not found["right"]["per_character"]
+    assert np.allclose(measure.numbers(found), numbers.ravel())
+
+
+def test_the_error_of_a_target_s_perplexity_is_that_of_a_sample() -> None:
+    about: Any = None
+    measure, sums = TargetMeasure(about, about), np.array([-1.0, -2.0, -4.5])
+    outcomes = [{"log_probability": value, "right": False} for value in sums]
+    found = measure.result(outcomes, [question("a")] * 3)
+    assert found["perplexity"] == pytest.approx(math.exp(2.5))
+    deviation = math.sqrt((1.5**2 + 0.5**2 + 2.0**2) / 2)
+    assert found["perplexity_stderr"] == pytest.approx(math.exp(2.5) * deviation / math.sqrt(3))
+
+
+def test_several_draws_are_their_mean_with_the_spread_of_a_sample() -> None:
+    results = [{"accuracy": value, "accuracy_stderr": 0.1, "accuracy_count": 3} for value in (0.5, 0.25, 0.75)]
+    found = together(results, 2)
+    assert found["accuracy"] == 0.5
+    assert found["accuracy_spread"] == pytest.approx(0.25)
+    assert found["accuracy_by_draw"] == [0.5, 0.25, 0.75]
+    assert (found["draws"], found["malformed"], found["accuracy_count"]) == (3, 2, 3)
+
+
+def test_a_class_that_is_never_right_counts_in_the_macro_f1() -> None:
+    """Classes 0 and 1 occur; class 2 is chosen once: F1 of 2/3, 1 and 0."""
+    outcomes = [{"chosen": {"sum": chosen}} for chosen in (0, 2, 1, 1)]
+    documents = [question("a", "b", "c", right=right) for right in (0, 0, 1, 1)]
+    assert TOGETHER["macro_f1"](outcomes, documents)["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+
+
+def test_words_count_as_often_as_they_occur() -> None:
+    assert _f1(["a", "a", "b"], ["a", "c"]) == pytest.approx(2 / 5)
+    assert _f1(["a", "a", "b"], ["a", "a"]) == pytest.approx(4 / 5)
+    assert _f1([], []) == 1
+    assert _f1(["a"], []) == 0
