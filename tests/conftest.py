@@ -1,4 +1,5 @@
-"""How the processes of `make test` share the tests, and where the time went.
+"""How the processes of `make test` share the tests, where the time went, and what the tests draw: each test and each
+fixture finds the global random generators seeded, whatever ran before it.
 
 A file goes to one process, so that what its tests have in common is made once; the end-to-end tests go to one together,
 as they have a dataset and a run in common.
@@ -11,6 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
 from tests.helpers.machine import processor
+from tests.helpers.seeds import seed_global_generators
 
 _LONG_S = 60.0  # of tests in all: what took less is not worth a table
 
@@ -24,6 +26,16 @@ class _ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
     config.option.loadscopereorder = False  # as collected: the longest come first
     return _ByFile(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    seed_global_generators()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    seed_global_generators()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -24,7 +24,7 @@ from pretrain.errors import ConfigError
 from pretrain.models import fp8
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
-from pretrain.models.parameter_gradients import add_bias, lookup, sums_in_half, with_fp32_sums
+from pretrain.models.parameter_gradients import add_bias, is_half, lookup, sums_in_half, with_fp32_sums
 from pretrain.models.products import AddedUp, InFp32, attended, unrounded
 from pretrain.random.dropout import Drawn, dropped
 
@@ -78,7 +78,7 @@ class Embedding(VocabParallelEmbedding):
     """megatron-core's, with its gradient summed in fp32; added up as `OutputLinear` does, whose weight it may be."""
 
     def forward(self, ids: Tensor) -> Tensor:
-        if not sums_in_half(self.weight):
+        if not is_half(self.weight):
             return super().forward(ids)  # type: ignore[no-any-return]
         outside = (ids < self.vocab_start_index) | (ids >= self.vocab_end_index)
         rows = lookup((ids - self.vocab_start_index).masked_fill(outside, 0), self.weight, unrounded(self.weight))

@@ -1,9 +1,11 @@
 """Gradients of parameters that are sums over tokens, summed in fp32 also where a model computes in half precision.
 
 torch's CPU kernels for norms and embeddings sum such gradients in bf16 or fp16 and round after every term: they are 20%
-off after 512 tokens, and in fp16 soon beyond the largest number. Here each sum is made in fp32. Where megatron-core
-adds the sums of micro-batches up in fp32, it is added there and never rounded; otherwise it is rounded once. On a GPU
-torch's own kernels sum in fp32 and round once.
+off after 512 tokens, and in fp16 soon beyond the largest number. Its CUDA kernels sum in fp32 and round once
+(layer_norm_kernel.cu), but for embeddings of up to 3,072 ids, where they round after every 32
+(`embedding_backward_feature_kernel` of Embedding.cu), and for windows that overlap (UnfoldBackwardKernel.cu, see
+`attention/relative.py`). Here each sum is made in fp32. On CPUs, where megatron-core adds the sums of micro-batches up
+in fp32, it is added there and never rounded; otherwise it is rounded once.
 """
 
 from collections.abc import Callable
@@ -34,9 +36,13 @@ def accumulate(parameter: Tensor, add: Callable[[Tensor], object], unrounded: bo
     return alone.to(parameter.dtype)
 
 
+def is_half(x: Tensor) -> bool:
+    return x.dtype in (torch.bfloat16, torch.float16)
+
+
 def sums_in_half(x: Tensor) -> bool:
-    """Whether torch's kernels for `x` may sum in half precision."""
-    return x.device.type == "cpu" and x.dtype != torch.float32
+    """Whether torch's kernels for norms of `x` and biases added to it sum in half precision."""
+    return x.device.type == "cpu" and is_half(x)
 
 
 def with_fp32_sums(compute: Callable[..., Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
@@ -59,7 +65,7 @@ def add_bias(x: Tensor, bias: Tensor) -> Tensor:
 def lookup(ids: Tensor, table: Tensor, unrounded: bool = True) -> Tensor:
     """Rows of `table` [V, H], [..., H] for ids [...]. `unrounded=False`: another use of the table returns its gradient
     to autograd, so this one must, too."""
-    if not sums_in_half(table):
+    if not is_half(table):
         return F.embedding(ids, table)
     out: Tensor = _Lookup.apply(ids, table, unrounded)  # type: ignore[no-untyped-call]
     return out
@@ -109,4 +115,8 @@ class _Lookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:
         ids, rows = ctx.saved_tensors[0].flatten(), gradient.flatten(0, -2).float()
-        return None, accumulate(ctx.table, lambda into: into.index_add_(0, ids, rows), ctx.unrounded), None
+
+        def add(into: Tensor) -> None:  # by the kernel of fp32, which adds in the same order every time on a GPU, too
+            into.add_(torch.ops.aten.embedding_dense_backward(rows, ids, len(into), -1, False))
+
+        return None, accumulate(ctx.table, add, ctx.unrounded), None

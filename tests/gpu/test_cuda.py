@@ -31,6 +31,7 @@ from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import VOCABULARY, build_engine, record, tiny_config, train, whole_state
+from tests.multirank.test_half_sums import assert_alike, departures
 from tests.multirank.test_kernels import compare_dropout, compare_kernels
 from tests.multirank.test_output_linear import CASES, assert_like, judged
 from tests.multirank.test_packing import seen
@@ -75,6 +76,11 @@ def test_loss_starts_at_chance_and_falls(precision: str) -> None:
 def test_coarser_numbers_follow_fp32(precision: str) -> None:
     coarse, full = (np.array(run_ranks(1, _curve, chosen)[0])[:, 0] for chosen in (precision, "fp32"))
     assert np.abs(coarse - full).max() < 0.05
+
+
+@pytest.mark.parametrize("family", ["gpt", "bert", "t5"])
+def test_bf16_sums_the_gradients_of_many_tokens_in_fp32(family: str) -> None:
+    assert_alike(run_ranks(1, departures, family, "bf16")[0])
 
 
 def _waits() -> list[str]:

@@ -2,8 +2,9 @@
 
     losses = run_ranks(4, my_function, argument)[0]     # my_function at module level; one result per rank
 
-Forking costs 0.3 s where starting Python afresh costs 15 s and more. Each rank reports its result and leaves by
-`os._exit`: interpreter teardown with gloo threads alive hangs now and then.
+Forking costs 0.3 s where starting Python afresh costs 15 s and more. Each rank finds the global random generators
+seeded, all alike. It reports its result and leaves by `os._exit`: interpreter teardown with gloo threads alive hangs
+now and then.
 """
 
 import multiprocessing
@@ -113,6 +114,9 @@ def _rank(
         import torch
         import torch.distributed as dist
 
+        from tests.helpers.seeds import seed_global_generators
+
+        seed_global_generators()
         torch.set_num_threads(1)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
         backend = "nccl" if torch.cuda.is_available() else "gloo"

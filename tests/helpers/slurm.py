@@ -11,7 +11,7 @@ which are requeued after 15 s of grace.
 """
 
 import os
-import random
+import secrets
 import shutil
 import signal
 import subprocess
@@ -54,7 +54,7 @@ class Slurm:
         self._controller = controller
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         # Slurm knows a job's processes by names of node and job, and ends what another one on this machine has there.
-        self._first = random.SystemRandom().randrange(1, 60_000) * _JOBS
+        self._first = (1 + secrets.randbelow(59_999)) * _JOBS
         self.directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # munge's socket needs a short path
 
     @property

@@ -8,6 +8,12 @@ import torch.distributed as dist
 from pretrain.engine.zero.base import norm, norms_in_few_kernels, squares_of
 from tests.helpers.ranks import run_ranks
 
+# Most that a sum of squares may be off, each addition rounding by half a unit in the last place, in whatever order.
+_FP64_REL = 3_000_000 * 2**-53  # of the largest tensor below
+# Of a block of 1,024 in fp32: a lane of the narrowest vectors, of 4 numbers, adds up 256 squares. Then come the other
+# lanes (3), the squares themselves (1) and the root, whose rounding counts twice once it is squared (2).
+_BLOCK_REL = (1024 / 4 + 3 + 1 + 2) * 2**-24
+
 
 def _norm(sizes: list[int], parts: int) -> tuple[float, float]:
     """(ours of the tensors cut into parts, in fp64)."""
@@ -55,6 +61,9 @@ def _with_copy(value: float) -> float:
 
 @pytest.mark.parametrize("size", [1, 1025, 3_000_000])
 def test_a_gpus_kernels_would_find_the_same(size: int) -> None:
-    gradients = [torch.randn(size), 1e-3 * torch.randn(7, 5)]
+    random = torch.Generator().manual_seed(size)
+    gradients = [torch.randn(size, generator=random), 1e-3 * torch.randn(7, 5, generator=random)]
+    exact = sum(gradient.double().square().sum().item() for gradient in gradients)
     found = torch.stack(norms_in_few_kernels(gradients)).square().sum().item()
-    assert found == pytest.approx(squares_of(gradients, torch.device("cpu")).item(), rel=2e-7)
+    assert found == pytest.approx(exact, rel=_FP64_REL)
+    assert squares_of(gradients, torch.device("cpu")).item() == pytest.approx(exact, rel=_BLOCK_REL)
