@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo ladder test test-slow test-ray test-gpu test-cluster chaos check docs bench clean
+.PHONY: setup demo ladder test test-machines test-slow test-ray test-gpu test-cluster chaos check docs bench clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster' -n $(WORKERS)
+
+# The numeric tests as on processors with fewer instructions. SMALL=1: the part of it that CI runs.
+test-machines: $(STAMP)
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m tests.machines --workers $(WORKERS) $(if $(SMALL),--small)
 
 # Ray comes into an environment of its own, on top of the other.
 RAY_BIN := $(VENV)/ray/bin

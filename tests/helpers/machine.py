@@ -16,10 +16,11 @@ PORTABLE = {
 kernels, on one thread. The libraries read it when they are first used."""
 
 CAPS = {
-    "AVX2, no half precision": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"},
-    "portable": PORTABLE,
+    "AVX512, no half precision": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"},
+    "none: portable arithmetic": PORTABLE,
 }
-"""lesser processors that this one can imitate: name -> environment"""
+"""Lesser instruction sets that this processor can imitate: name -> environment."""
 
 
 def processor() -> str:
