@@ -18,9 +18,9 @@ from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config
 
 INPUTS, STEPS, START = 16, 7, 3
 LENGTHS = (16, 9, 5)
-TOLERANCE = 2e-6  # of log probabilities; the largest seen is 1.4e-6
-LARGE_TOLERANCE = 4e-6  # where they are up to 15, of which fp32 has steps of 1e-6; the largest seen is 3.8e-6
-LARGE = ("gpt", "bloom", "gemma2")
+TOLERANCE = 64 * 2.0**-24
+"""Of log probabilities, as a part of the largest: a logit is a sum of 64 products in fp32, in another order if rows are
+computed in other numbers. 1.4e-6 to 4.8e-6 was seen on several processors, of numbers of 5 to 15."""
 
 
 def _inputs() -> tuple[np.ndarray, np.ndarray]:
@@ -171,15 +171,19 @@ def shared(alone: dict[str, Alone]) -> list[list[Any]]:
     return run_ranks(2, _on_two_ranks, SHARED, {name: one.labels for name, one in alone.items()})
 
 
-def _assert_near(name: str, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    departures = [float(np.abs(ours - theirs).max()) for ours, theirs in zip(found, expected, strict=True)]
-    assert max(departures) <= (LARGE_TOLERANCE if name in LARGE else TOLERANCE), departures
+def _departure(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def _assert_near(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    departures = [_departure(ours, theirs) for ours, theirs in zip(found, expected, strict=True)]
+    assert max(departures) <= TOLERANCE, departures
     assert np.ptp(expected[-1], axis=0).max() > 0.1, "hypotheses differ"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_position_is_read_once(name: str, alone: dict[str, Alone]) -> None:
-    _assert_near(name, alone[name].decoded, alone[name].anew)
+    _assert_near(alone[name].decoded, alone[name].anew)
 
 
 @pytest.mark.parametrize("case", range(len(SHARED)), ids=[f"{name}-{'-'.join(p)}" for name, p in SHARED])
@@ -190,18 +194,18 @@ def test_ranks_that_share_a_model_say_the_same_to_the_bit_and_what_one_says(
     (first, followed), (second, also) = shared[0][case], shared[1][case]
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(first, second, strict=True))
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(followed, also, strict=True))
-    _assert_near(name, first, alone[name].anew)
-    _assert_follows(name, followed, alone[name])
+    _assert_near(first, alone[name].anew)
+    _assert_follows(followed, alone[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_continuations_of_one_input_are_scored_as_if_each_were_read_alone(name: str, alone: dict[str, Alone]) -> None:
-    _assert_follows(name, alone[name].followed, alone[name])
+    _assert_follows(alone[name].followed, alone[name])
 
 
-def _assert_follows(name: str, found: tuple[np.ndarray, np.ndarray], expected: Alone) -> None:
+def _assert_follows(found: tuple[np.ndarray, np.ndarray], expected: Alone) -> None:
     (log_probability, greedy), (anew, most) = found, expected.follows_anew
-    assert np.abs(log_probability - anew).max() <= (LARGE_TOLERANCE if name in LARGE else TOLERANCE)
+    assert _departure(log_probability, anew) <= TOLERANCE
     np.testing.assert_array_equal(greedy, most)
     assert 0 < greedy.sum() < greedy.size
 
