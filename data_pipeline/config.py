@@ -23,7 +23,7 @@ def expand_user(path: Any) -> Any:
     return type(path)(os.path.expanduser(path))
 
 
-PathText = Annotated[str, AfterValidator(expand_user)]
+PathText = Annotated[str, Field(min_length=1), AfterValidator(expand_user)]
 """a path or an address, as text"""
 FilePath = Annotated[Path, AfterValidator(expand_user)]
 

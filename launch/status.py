@@ -9,6 +9,7 @@ from pathlib import Path
 from launch import attempts, presence, run_files
 from launch.slurm import client, queueing
 from pretrain.config.load import load
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.plan.run_length import run_length
@@ -125,7 +126,8 @@ def _total_steps(run_dir: Path) -> int | None:
     for path in (run_dir / "config.yaml", run_dir / "launch" / "config.yaml"):
         if path.is_file():
             try:
-                return run_length(load(RunConfig, path))[0]
+                with of_a_run():
+                    return run_length(load(RunConfig, path))[0]
             except ConfigError:
                 return None
     return None

@@ -34,6 +34,7 @@ A first run, on a book:
 Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
 """
 
+import errno
 import os
 import re
 import sys
@@ -52,6 +53,8 @@ from pretrain.verbs import MODULES, unknown
 
 _ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
+_MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
+"""errors of a file that a person has named wrongly; others are a disk's"""
 _LONGEST = 1800  # characters of a sentence
 _PATIENCE_S = 120  # for other ranks to come, where this one can't go on
 
@@ -89,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
         if said is None:
             raise
         _print(f"rank {global_rank()}: {said}" if world_size() > 1 else said)  # others may have had enough
-        return RunError.exit_status
+        return ConfigError.exit_status if getattr(error, "errno", None) in _MISTAKES else RunError.exit_status
 
 
 def entry() -> None:

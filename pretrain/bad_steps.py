@@ -2,6 +2,7 @@
 leave out when it goes back. All ranks come to the same, as a step's numbers are the same on all.
 """
 
+import math
 from collections import Counter
 
 from data_pipeline.batch import Batch
@@ -22,6 +23,25 @@ from pretrain.observe.metrics import read_events
 from pretrain.observe.spikes import Recent, Spike, SpikeWatch
 
 _NAMED = 3  # documents in a sentence
+
+
+def check_heldout(step: int, loss: float) -> None:
+    """Raises RunError where the held-out `loss` after `step` is no number: what was trained is worth nothing."""
+    if not math.isfinite(loss):
+        raise RunError(
+            f"step {step}: the held-out loss is {loss}, so that nothing is saved. The last checkpoint is from before: "
+            "lower the learning rate or the weight decay, or train with precision=fp32 or bf16"
+        )
+
+
+def check_trained(step: int, updates: int, largest_norm: float | None, config: RunConfig) -> None:
+    """Raises RunError at the end of a run that has trained nothing: it has made no `updates`, or those since its start
+    had gradients of zero alone. `largest_norm` is of these; None: there were none."""
+    if updates and largest_norm != 0:
+        return
+    cure = "loss_scale.start" if config.precision == "fp16" else "the data, optimizer.clip_norm and precision"
+    what = "every gradient was zero" if updates else "every step was skipped, as its gradient was not finite"
+    raise RunError(f"step {step}: the run ends without having trained anything: {what}. Look at {cure}")
 
 
 class BadSteps:

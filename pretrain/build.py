@@ -22,6 +22,7 @@ from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
+from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
@@ -29,12 +30,14 @@ from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
+from pretrain.evaluate.tasks.base import check_data_dir
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.fits import check_holds
 from pretrain.plan.layout import Layout, plan_layout
+from pretrain.plan.run_length import run_length
 from pretrain.process.beats import at_files, beat
 from pretrain.process.place import Place
 from pretrain.statement import statement, without_data
@@ -85,6 +88,7 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Seque
         *_left_out(stream, recipe),
         *_padding(stream),
         *_checked_later(config, stream),
+        *_unreached(config),
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
@@ -94,6 +98,7 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Seque
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
     tasks = None
+    check_data_dir(Path(config.evaluate.data).expanduser() if config.evaluate.data else None)
     if config.evaluate.tasks:
         from pretrain.evaluate.live import live_tasks  # half a second, which a run without tasks need not wait
 
@@ -226,6 +231,25 @@ def _checked_later(config: RunConfig, stream: SampleStream | ChainedStreams) -> 
         for dataset in stream.datasets
         if config.data.verify and dataset.remote
     )
+
+
+def _unreached(config: RunConfig) -> tuple[str, ...]:
+    """Settings that the run ends before, in sentences."""
+    found, health, schedule = [], config.health, config.schedule
+    steps, tokens = run_length(config)
+    end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")
+    decay = getattr(schedule, "decay_length", None)
+    if decay is not None and decay > end:
+        found.append(
+            f"schedule.decay_{unit}={decay:,} is longer than the run, which ends after {end:,} {unit}: the learning "
+            f"rate ends at {schedule.factor(end, end):.0%} of its peak"
+        )
+    if health.hang_s is not None and health.hang_s > max(health.timeout_s / 2, Health().hang_s or 0):
+        found.append(
+            f"health.hang_s={health.hang_s:g} is more than half of health.timeout_s={health.timeout_s}, so that "
+            f"{health.timeout_s / 2:g} s count"
+        )
+    return tuple(found)
 
 
 def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.bad_steps import BadSteps
+from pretrain.bad_steps import BadSteps, check_heldout, check_trained
 from pretrain.build import Training
 from pretrain.checkpoint import directory
 from pretrain.checkpoint.collective import file_group, together
@@ -62,7 +62,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
     log.changed(step)
     bad_steps.returned(step)
-    stopping, save_seconds = False, 0.0
+    stopping, save_seconds, largest_norm = False, 0.0, None
     saver = Saver(
         checkpoints,
         config.checkpoint.keep,
@@ -113,9 +113,15 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                     f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
                     "rate, or set health.stop_on_nan=false to skip such steps"
                 )
+            if not result.skipped:
+                largest_norm = max(largest_norm or 0.0, result.grad_norm)
+            if finished:
+                check_trained(step, engine.updates, largest_norm, config)
             if finished or _due(step, config.evaluate.every_steps):
                 heldout = heldout_loss(engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
                 log.heldout(step, tokens, heldout)
+                if finished or config.health.stop_on_nan:
+                    check_heldout(step, heldout.loss)
                 if run.tasks is not None:
                     log.tasks(step, tokens, run.tasks())
             save_seconds = 0.0

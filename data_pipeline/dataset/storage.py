@@ -19,6 +19,8 @@ from data_pipeline.errors import DataError
 
 Result = TypeVar("Result")
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
+_NOT_READ = ("ftp", "sftp", "ssh", "smb", "git", "github", "gist", "jupyter", "dbfs")
+"""kinds that fsspec knows, and that end in errors of their own"""
 _PASSING_STATUS = (408, 429)  # and all from 500 on
 _BEYOND_END = 416
 _PASSING_ERRNO = (errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH)
@@ -62,6 +64,11 @@ class Storage:
 
         self.address, self._retries = address.rstrip("/"), retries or Retries()
         kind = address.split("://")[0]
+        if kind in _NOT_READ:
+            raise DataError(
+                f"{address} is no kind of address that can be read ({kind} knows no byte ranges); copy the dataset "
+                "to a directory, or to one of s3://, gs:// or https://."
+            )
         options: dict[str, Any] = {}
         if kind in ("http", "https"):
             parts = urlsplit(address)

@@ -67,6 +67,8 @@ def train_tokenizer(
 def _content(path: Path) -> bytes:
     """A tokenizer file's bytes. Raises DataError when it can't be read, or is larger than any tokenizer is."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise DataError(f"Tokenizer {path} is no regular file; give {_WANTED}.")
         if path.stat().st_size > _MAX_FILE_BYTES:
             raise DataError(f"Tokenizer {path} is larger than {_MAX_FILE_BYTES} bytes; give {_WANTED}.")
         return path.read_bytes()

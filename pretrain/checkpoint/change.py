@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pretrain.checkpoint.state import Record, config_of
 from pretrain.config.change import CHANGEABLE, Change, Request
 from pretrain.config.load import read, validate
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.config.section import as_mapping
 from pretrain.errors import ConfigError
@@ -61,7 +62,12 @@ def settle(wanted: RunConfig, record: Record | None, found: Changes) -> Settled:
                 f"run.change is for a run in its middle, and {wanted.run.dir} has no checkpoint: leave it out"
             )
         return Settled(wanted)
-    start = config_of(record)
+    with of_a_run():  # to put settings of it together is to read it again
+        return _settle(wanted, record, found)
+
+
+def _settle(wanted: RunConfig, record: Record, found: Changes) -> Settled:
+    request, start = wanted.run.change, config_of(record)
     history = _history(start.run.changes, found, record.step)
     if wanted.run.changes != history[: len(wanted.run.changes)]:
         raise ConfigError(f"run.changes is what {wanted.run.dir} records of its changes: leave it out of the config")

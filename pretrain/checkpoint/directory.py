@@ -37,8 +37,14 @@ def locate(path: Path) -> list[Path]:
         if (path / RECORD).exists() or (path / MANIFEST).exists():
             return [path]
         found = complete(path / "checkpoints")
+        inside = complete(path) if not found else []
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read ({error.strerror}): restore access to it") from None
+    if inside:
+        raise ConfigError(
+            f"{path} is the folder of a run's checkpoints: name the run ({path.parent}) for its newest valid one, or "
+            f"one of them, such as {inside[-1]}"
+        )
     if not found:
         raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
     return found[::-1]

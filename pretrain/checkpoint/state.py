@@ -13,6 +13,7 @@ from data_pipeline.errors import DataError
 from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.change import CHANGEABLE
 from pretrain.config.load import validate
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.spikes import Recent
@@ -90,7 +91,8 @@ def scoring_config(checkpoint: Path, overrides: list[str], one_rank: bool) -> Ru
     parallel = tree.get("parallel", {})
     if isinstance(parallel, dict):  # or `validate` says what is wrong with it
         tree["parallel"] = {**parallel, **same_numbers, **({"tensor": 1, "pipeline": 1} if one_rank else {})}
-    return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
+    with of_a_run():
+        return validate(RunConfig, tree, str(checkpoint / RECORD), overrides)
 
 
 def expected_config(candidates: list[Path], overrides: list[str], one_rank: bool) -> RunConfig:
@@ -154,7 +156,8 @@ def check_same_run(record: Record, config: RunConfig) -> None:
 def config_of(record: Record) -> RunConfig:
     """The config in a record. Raises ConfigError for one that today's sections cannot read."""
     try:
-        return validate(RunConfig, record.config, f"the config in the checkpoint's {RECORD}")
+        with of_a_run():
+            return validate(RunConfig, record.config, f"the config in the checkpoint's {RECORD}")
     except ConfigError as error:
         raise ConfigError(
             f"this run cannot go on, as today's settings are others: {error}. Finish it with the version that "

@@ -65,6 +65,14 @@ class Parser(argparse.ArgumentParser):
             help="a run (its newest valid checkpoint), or a checkpoint",
         )
 
+    def add_trust_code(self) -> None:
+        """`trust_code`: see `open_run`."""
+        self.add_argument(
+            "--trust-code",
+            action="store_true",
+            help="call functions of attention that the run's config names: Python code of whoever made the run",
+        )
+
     def add_overrides(self, help: str, keys: str = "pretrain keys") -> None:
         """`overrides`: any number of dotted keys with their values."""
         self.add_argument(
@@ -100,6 +108,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 def path(text: str) -> Path:
     """`~` is the home directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty text is no path")
     return Path(os.path.expanduser(text))
 
 

@@ -30,12 +30,11 @@ def main(argv: list[str]) -> int:
 
     check_names(options.tasks)
     check_directory("--out", options.out)
-    from pretrain.checkpoint.directory import locate
-    from pretrain.checkpoint.state import expected_config
+    from pretrain.commands.recorded import SCORING, open_run
 
-    candidates = locate(options.checkpoint)
     one_rank = options.nproc is None and not under_launcher()
-    if starts_ranks(expected_config(candidates, options.overrides, one_rank), options.nproc, trains=False):
+    candidates, expected = open_run(options, options.overrides, one_rank, SCORING)
+    if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["eval", *argv], None)
     from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import Asked, report
@@ -74,6 +73,7 @@ def _parser() -> Parser:
     )
     parser.add_checkpoint()
     parser.add_overrides("such as parallel.tensor=2")
+    parser.add_trust_code()
     parser.add_argument(
         "--tasks",
         required=True,

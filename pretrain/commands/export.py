@@ -17,14 +17,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--to", nargs=2, metavar=("FORMAT", "DIR"), required=True, help="hf (Hugging Face), and the directory to write"
     )
+    parser.add_trust_code()
     options = parser.parse(argv)
     kind, directory = options.to
     if kind != "hf":
         raise ConfigError(f"--to {kind}: the one known format is hf")
+    if not directory:
+        raise ConfigError("--to hf '': an empty text is no path")
     check_directory("--to hf", Path(directory))
-    from pretrain.checkpoint.directory import locate
+    from pretrain.commands.recorded import open_run
 
-    candidates = locate(options.checkpoint)
+    candidates, _ = open_run(options, [], one_rank=True)
     from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.hf.export import export
 

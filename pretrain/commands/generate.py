@@ -23,14 +23,12 @@ def main(argv: list[str]) -> int:
     unblock()
     options = _parser().parse(argv)
     prompts = _prompts(options)
-    from pretrain.checkpoint.directory import locate
-    from pretrain.checkpoint.state import expected_config
+    from pretrain.commands.recorded import open_run
 
     if options.out is not None:
         check_writable(options.out)
-    candidates = locate(options.checkpoint)
     one_rank = options.nproc is None and not under_launcher()
-    expected = expected_config(candidates, options.overrides, one_rank)
+    candidates, expected = open_run(options, options.overrides, one_rank)
     if expected.parallel.virtual > 1 or expected.parallel.context > 1:
         raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
     if not expected.model.has_decoder:
@@ -56,7 +54,8 @@ def _parser() -> Parser:
     )
     parser.add_checkpoint()
     parser.add_overrides("such as parallel.tensor=2")
-    parser.add_argument("--prompt", action="append", type=utf8, help="what to go on with; may be given again")
+    parser.add_trust_code()
+    parser.add_argument("--prompt", action="append", type=utf8, help="text to continue; may be given several times")
     parser.add_argument("--file", type=Path, help="prompts: a line each, or JSON lines with prompt (*.jsonl)")
     parser.add_argument("--interactive", action="store_true", help="prompts typed one by one, text as it comes")
     add_decoding(parser, " (default)")

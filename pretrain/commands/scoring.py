@@ -16,6 +16,7 @@ from pretrain.checkpoint.files import MANIFEST, RECORD, TOKENIZER
 from pretrain.checkpoint.state import Record
 from pretrain.commands.printing import show, write_lines
 from pretrain.config.load import validate
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.data.stream import open_stream
@@ -123,7 +124,8 @@ def _write(
     searched, unknown = _searched(config, record) if evaluation.documents and found_now is None else ({}, None)
     if found_now is not None:
         searched = {str(asked.overlap): found_now}
-    trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
+    with of_a_run():
+        trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
     same_data = config.data.resolved_sources == trained.data.resolved_sources
     before = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None
     write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown), before)

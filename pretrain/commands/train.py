@@ -27,12 +27,15 @@ def main(argv: list[str]) -> int:
     parser.add_nproc("start this many local ranks (under torchrun or srun: leave out)")
     options = parser.parse(argv)
     print_a_log()
+    from pretrain.checkpoint.run_dir import check_run_dir
     from pretrain.commands.local_ranks import start_ranks, starts_ranks
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig
     from pretrain.data.resolve import resolve
 
-    config = resolve(load(RunConfig, options.config, options.overrides))
+    config = load(RunConfig, options.config, options.overrides)
+    check_run_dir(Path(config.run.dir))
+    config = resolve(config)
     if starts_ranks(config, options.nproc, trains=True):
         return start_ranks(options.nproc, ["train", *argv], stop)
     from pretrain.build import build_training, meet

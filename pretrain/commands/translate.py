@@ -19,20 +19,20 @@ def main(argv: list[str]) -> int:
     parser.add_checkpoint()
     parser.add_argument("file", type=Path, help="JSON lines with source, and target if BLEU is wanted")
     parser.add_overrides("such as parallel.tensor=2")
+    parser.add_trust_code()
     parser.add_argument("--beam", type=count, default=4, help="hypotheses kept (default 4; 1: greedy)")
     parser.add_argument("--penalty", type=float, default=0.6, help="of length (default 0.6; 0: none)")
     parser.add_argument("--longest", type=count, help="tokens of a target; absent: the model's target length")
     parser.add_argument("--out", type=Path, help="file to write the hypotheses to, a line each; absent: printed")
     parser.add_nproc("local ranks, which share the sources; without it: one rank")
     options = parser.parse(argv)
-    from pretrain.checkpoint.directory import locate
-    from pretrain.checkpoint.state import expected_config
+    from pretrain.commands.recorded import open_run
 
     if options.out is not None:
         check_writable(options.out)
-    candidates = locate(options.checkpoint)
     one_rank = options.nproc is None and not under_launcher()
-    if starts_ranks(expected_config(candidates, options.overrides, one_rank), options.nproc, trains=False):
+    candidates, expected = open_run(options, options.overrides, one_rank)
+    if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["translate", *argv], None)
     from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import write_translation

@@ -137,6 +137,11 @@ class Attention(Section):
         return tuple(dict.fromkeys(self._whole(pattern) for pattern in self.pattern))
 
     @property
+    def functions(self) -> list[str]:
+        """Functions of the user's own that are called, each once."""
+        return list(dict.fromkeys(one.function for one in self._plain() if isinstance(one, Function)))
+
+    @property
     def weighs(self) -> bool:
         """Whether a pattern counts some keys more than once."""
         return any(pattern.weighs for pattern in self.pattern)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field
+from pydantic import BeforeValidator, Discriminator, Field, field_validator
 
 from pretrain.config.section import Section, named
 
@@ -42,6 +42,8 @@ Spikes = Annotated[
     BeforeValidator(named("warn")),
 ]
 
+_SHORTEST_HANG_S = 0.5  # a step, or a thread that the system did not run for a moment, takes as long
+
 
 class Health(Section):
     stop_on_nan: bool = Field(True, description="end the run when the loss or gradient norm is not finite")
@@ -64,4 +66,15 @@ class Health(Section):
         SpikesWarn(),
         description="a loss or gradient norm far above those before: off; warn; act (go back, and skip its samples)",
     )
+
+    @field_validator("hang_s")
+    @classmethod
+    def _is_no_moment(cls, hang_s: float | None) -> float | None:
+        if hang_s and hang_s < _SHORTEST_HANG_S:
+            raise ValueError(
+                f"health.hang_s={hang_s:g} would end every run as hanging: set {_SHORTEST_HANG_S:g} or more, or 0 for "
+                "no watch"
+            )
+        return hang_s
+
     join_s: int = Field(300, gt=0, le=2_592_000, description="seconds that ranks may take to meet at the start")

@@ -20,12 +20,16 @@ from pretrain.config.yaml_text import parse, read_text
 from pretrain.errors import ConfigError
 
 Config = TypeVar("Config", bound=BaseModel)
+_EVENTS = "events.jsonl"  # lies beside the config.yaml that a run has written
 
 
 def load(schema: type[Config], path: str | Path, overrides: list[str] | None = None) -> Config:
     """Reads `path`, a file or the name of one that comes with the package, applies `overrides`, validates. Raises
     ConfigError naming the key and its nearest match."""
-    return validate(schema, read(locate(path), schema), str(path), overrides)
+    found = locate(path)
+    tree = read(found, schema)
+    _check_records(schema, tree, found, overrides or [])
+    return validate(schema, tree, str(path), overrides)
 
 
 def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides: list[str] | None = None) -> Config:
@@ -58,6 +62,21 @@ def read(path: Path, schema: type[BaseModel] = BaseModel, seen: tuple[Path, ...]
     if parent is None:
         return tree
     return _merge(schema, read(locate(str(parent), path.parent), schema, (*seen, path)), tree)
+
+
+def _check_records(schema: type[BaseModel], tree: dict[str, Any], path: Path, overrides: list[str]) -> None:
+    """Raises ConfigError for records of a run that were made up: in `overrides`, or in a file that is no run's own
+    config.yaml. `run.skipped=[...]` would leave out samples of which no step was bad."""
+    for name, field in schema.model_fields.items():
+        section, given = section_of(field.annotation), tree.get(name)
+        for key in section.written_by_runs if section is not None and issubclass(section, Section) else ():
+            dotted = f"{name}.{key}"
+            by_hand = isinstance(given, dict) and given.get(key) and not (path.parent / _EVENTS).is_file()
+            if by_hand or any(one.partition("=")[0] == dotted for one in overrides):
+                raise ConfigError(
+                    f"{dotted} is written by the run to its own config.yaml, never by hand: leave it out, or start "
+                    "from the config.yaml of the run that recorded it"
+                )
 
 
 def dump(config: BaseModel) -> str:

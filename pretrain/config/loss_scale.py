@@ -1,6 +1,7 @@
-"""`loss_scale`: of fp16."""
+"""`loss_scale`: of fp16. Its bounds are fp16's own: 2^-24 is the smallest number that it can hold, and a loss of one
+times 2^32 overflows in every gradient that is not as small."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pretrain.config.section import Section
 
@@ -9,6 +10,17 @@ class LossScaling(Section):
     """Of fp16 only: losses are multiplied by a factor so that gradients fit; a step whose gradient does not is left out
     and the factor halved."""
 
-    start: float = Field(65536.0, gt=0, description="factor of the first step")
+    start: float = Field(65536.0, ge=2**-24, le=2**32, description="factor of the first step")
     growth_steps: int = Field(1000, gt=0, description="steps without overflow after which the factor doubles")
-    minimum: float = Field(1.0, gt=0, description="an overflow at this factor is an error, as in other precisions")
+    minimum: float = Field(
+        1.0, ge=2**-24, le=2**32, description="an overflow at this factor is an error, as in other precisions"
+    )
+
+    @model_validator(mode="after")
+    def _begins_within_its_bounds(self) -> "LossScaling":
+        if self.start < self.minimum:
+            raise ValueError(
+                f"loss_scale.start={self.start:g} is below loss_scale.minimum={self.minimum:g}: raise it, or lower the "
+                "minimum"
+            )
+        return self

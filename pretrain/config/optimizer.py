@@ -2,15 +2,33 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
 from pretrain.config.section import Section, named
+
+_LEAST_CLIP_NORM = 1e-6  # far below any gradient's norm; smaller ones drown in the eps of the update rules
 
 
 class _AnyOptimizer(Section):
     name: str
-    learning_rate: float = Field(gt=0, le=1000, description="peak learning rate")
+    learning_rate: float = Field(ge=1e-12, le=1000, description="peak learning rate")
     clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0: no clipping")
+
+    @model_validator(mode="after")
+    def _trains_something(self) -> "_AnyOptimizer":
+        """Smaller rates than the least above are below the rounding of every weight in fp32."""
+        if 0 < self.clip_norm < _LEAST_CLIP_NORM:
+            raise ValueError(
+                f"optimizer.clip_norm={self.clip_norm:g} leaves nothing of any gradient: set {_LEAST_CLIP_NORM:g} or "
+                "more, or 0 for no clipping"
+            )
+        rate, decay = self.learning_rate, getattr(self, "weight_decay", 0.0)
+        if rate * decay >= 1:
+            raise ValueError(
+                f"optimizer.weight_decay={decay:g} with optimizer.learning_rate={rate:g} takes away more than each "
+                "weight has, in every step: choose values whose product is below 1"
+            )
+        return self
 
 
 class _TwoMoments(_AnyOptimizer):

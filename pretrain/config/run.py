@@ -1,6 +1,6 @@
 """`run`: name, place on disk, seed."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +11,7 @@ from pretrain.config.skip import Skip
 
 
 class Run(Section):
+    written_by_runs: ClassVar[tuple[str, ...]] = ("changes", "skipped")
     name: str = Field("run", description="name shown in reports and in MLflow")
     dir: PathText = Field(
         min_length=1, description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/"

@@ -17,6 +17,8 @@ class Section(StrictSettings):
     """keys that are read as a key of one of the section's choices: {"init_std": "init.std"}"""
     moved_idle: ClassVar[dict[str, Any]] = {}
     """of these, by which value they say what holds anyway where the choice has no such key"""
+    written_by_runs: ClassVar[tuple[str, ...]] = ()
+    """keys that a run records in its own config.yaml, and that nobody gives by hand"""
 
     @model_validator(mode="before")
     @classmethod

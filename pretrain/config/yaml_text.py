@@ -1,6 +1,8 @@
 """Text of a config -> plain values. YAML 1.2, of a size and depth that a person writes: what is beyond is refused
 before it can take the machine's memory or an hour."""
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ MOST_VALUES = 100_000
 def read_text(path: Path) -> str:
     """Raises ConfigError where `path` holds no text of a config."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path}: a config is a regular file, and this is a device or a pipe")
             content = file.read(LARGEST_BYTES + 1)
         if len(content) > LARGEST_BYTES:
             raise ConfigError(f"{path}: a config file has at most {LARGEST_BYTES:,} bytes")
@@ -30,6 +34,11 @@ def read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path}: cannot be read as a config file ({said})") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a pipe at once, though nobody may ever write to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def parse(text: str, origin: str) -> Any:

@@ -10,16 +10,18 @@ from numpy.typing import NDArray
 from data_pipeline.batch import data_hash
 from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.load import load
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
-from pretrain.errors import RunError
+from pretrain.errors import ConfigError, RunError
 
 
 def config_of(run: Path) -> RunConfig:
-    """The config that a run was last started with. Raises RunError if there is none."""
+    """The config that a run was last started with. Raises ConfigError if there is none."""
     path = run / "config.yaml"
     if not path.is_file():
-        raise RunError(f"{run} is no run directory: it holds no config.yaml, which a run writes as it begins")
-    return load(RunConfig, path)
+        raise ConfigError(f"{run} is no run directory: it holds no config.yaml, which a run writes as it begins")
+    with of_a_run():
+        return load(RunConfig, path)
 
 
 class Consumed:
@@ -41,11 +43,12 @@ class Consumed:
 
     def ids(self, step: int) -> tuple[int, NDArray[np.int64]]:
         """(samples before a step, [rows, 3] source, epoch and number of its global batch), computed, and equal to what
-        the step trained on. Raises RunError where the run has no such step, or its data is not what it was then."""
+        the step trained on. Raises ConfigError where the run has no such step, RunError where its data is not what it
+        was then."""
         line, before = self._lines.get(step), self._lines.get(step - 1)
         if line is None or (before is None and step > 1):
             which = step if line is None else step - 1
-            raise RunError(f"metrics.jsonl of {self._run} has no step {which}: the newest is {self.steps}")
+            raise ConfigError(f"metrics.jsonl of {self._run} has no step {which}: the newest is {self.steps}")
         start = before["samples"] if before is not None else 0
         ids = self._stream.sample_ids(start, line["samples"] - start)
         if data_hash(ids) != line["data_hash"]:

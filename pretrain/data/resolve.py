@@ -7,6 +7,7 @@ from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import DatasetManifest
 from data_pipeline.dataset.mix import MIX, Mix
+from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.tokenizers.base import Tokenizer
@@ -24,6 +25,7 @@ def resolve(config: RunConfig) -> RunConfig:
     _check_schedule(config)
     config = _of_mix(config)
     sources = config.data.resolved_sources
+    _check_twice(sources)
     if not sources:
         raise ConfigError("no data: set data.path (or data.sources) to a directory that `pretrain data build` wrote")
     dataset = open_dataset(config, sources[0])
@@ -49,6 +51,34 @@ def _check_schedule(config: RunConfig) -> None:
             f"schedule.warmup_{unit}={schedule.warmup_length} is longer than the run, which ends after {end:,} {unit}: "
             "shorten it, or train for longer"
         )
+
+    decay = getattr(schedule, "decay_length", None)
+    if decay is None:
+        return
+    if schedule.name == "wsd" and schedule.warmup_length + decay > end:
+        raise ConfigError(
+            f"schedule.decay_{unit}={decay} does not fit into the run, which ends after {end:,} {unit} and warms up "
+            f"for {schedule.warmup_length:,}: shorten it, or train for longer"
+        )
+    if schedule.name != "wsd" and decay <= schedule.warmup_length:
+        raise ConfigError(
+            f"schedule.decay_{unit}={decay} ends within the warm-up of {schedule.warmup_length:,} {unit}: it counts "
+            "from the first step, so make it longer than the warm-up"
+        )
+
+
+def _check_twice(sources: list[Source]) -> None:
+    """Raises ConfigError where two sources are one dataset, whose samples would be read twice as often."""
+    seen: dict[str, str] = {}
+    for source in sources:
+        local = local_path(source.path)
+        place = source.path if local is None else os.path.realpath(local)
+        if place in seen:
+            raise ConfigError(
+                f"data.sources has {source.path} twice{f' (as {seen[place]})' if seen[place] != source.path else ''}: "
+                "name it once, with the sum of the weights"
+            )
+        seen[place] = source.path
 
 
 def _of_mix(config: RunConfig) -> RunConfig:

@@ -18,7 +18,7 @@ from pretrain.evaluate.heldout import count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.settings import Settings
-from pretrain.evaluate.tasks.base import Examples, Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Examples, Loaded, Sources, Task, TaskDocument, check_data_dir
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT, task_named
 
@@ -130,6 +130,7 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"a limit of {settings.limit} documents leaves nothing to score")
     if settings.shots is not None and min(settings.shots, default=-1) < 0:
         raise ConfigError("shots are numbers of examples, such as 0,1,8")
+    check_data_dir(settings.data_dir)
     if settings.draws < 1:
         raise ConfigError(f"{settings.draws} draws of shots leave nothing to score")
 

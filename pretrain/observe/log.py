@@ -13,7 +13,9 @@ from typing import Any, Literal, Protocol
 import torch
 
 from data_pipeline.batch import Batch
+from data_pipeline.errors import DataError
 from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.metrics import StepMetrics, read_events
@@ -325,13 +327,18 @@ class _Reports:
 
     def close(self, error: BaseException | None) -> None:
         self._progress.close()
-        if error is not None:
+        if error is not None and not self._refuses(error):
             trace = "".join(traceback.format_exception(error))
             self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=trace)
         impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
         if self._tracker is not None and not impatient:
             self._tracker.close("failed" if error is not None else self._ended)
         self.files.close()
+
+    def _refuses(self, error: BaseException) -> bool:
+        """Whether a command was refused that would have gone on with a run: how that stands is as it was before."""
+        begun = self._tracker is not None or not (self._directory / "config.yaml").exists()
+        return isinstance(error, ConfigError | DataError) and not begun
 
 
 def _means(terms: Mapping[str, tuple[float, int]]) -> dict[str, float]:

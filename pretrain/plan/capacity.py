@@ -9,6 +9,7 @@ from pretrain.plan.parameters import num_parameters
 
 _LISTED_LAYERS = 16  # of more, parameters are not listed but counted on from the first ones
 _ID_BYTES, _TOKEN_BYTES = 24, 8
+_LAYER_BYTES = 160e3  # of a layer's modules, hooks and names in Python, measured; its tensors come on top
 _GIB = 2**30
 
 
@@ -17,7 +18,9 @@ def check_fits(config: RunConfig, layout: Layout, own_bytes: float, host: bool =
     done; `host`: where its batches are, too. What passes may still be too large: activations are more than the least
     that is counted here."""
     parts = least_bytes(config, layout, trains)
-    if not host:
+    if host:
+        parts["modules"] = sum(config.model.stacks) / layout.pipeline * _LAYER_BYTES
+    else:
         del parts["batches"]
         for name, offloaded in (
             ("optimizer states", config.parallel.offload_optimizer),
@@ -80,6 +83,9 @@ def _advice(largest: str, config: RunConfig, factor: float) -> str:
         case "activations":
             fits = max(1, int(config.model.sequence_length * factor))
             return f"model.sequence_length={config.model.sequence_length} is too long: {fits} may fit"
+        case "modules":
+            fits = max(1, int(config.model.layers * factor))
+            return f"model.layers={config.model.layers} is too many: {fits} may fit"
         case "batches":
             fits = max(1, int(config.batch.sequences * factor))
             return f"batch.sequences={config.batch.sequences} is too many: {fits} may fit"

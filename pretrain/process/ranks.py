@@ -1,6 +1,7 @@
 """Which rank this process is, as the launcher says, also where srun started it without torchrun."""
 
 import os
+import socket
 
 from pretrain.errors import ConfigError
 from pretrain.process.slurm import meeting_address, meeting_port, tasks_on_node
@@ -8,6 +9,7 @@ from pretrain.process.slurm import meeting_address, meeting_port, tasks_on_node
 MEETING = "PRETRAIN_MEETING"
 """the variable that names this start of ranks: ranks of another start that come to the same place are no part of it"""
 _OF_STEP = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+_GLOO_INTERFACES = "GLOO_SOCKET_IFNAME"
 _LARGEST_PORT = 2**16 - 1
 
 
@@ -15,6 +17,7 @@ def check_launcher() -> None:
     """Raises ConfigError where the launcher's variables don't say which of how many ranks this is and where they meet:
     each would otherwise wait for the others, or end with an error of its own."""
     adopt_srun()
+    _check_interfaces()
     local_rank, local_world = _number("LOCAL_RANK", 0, "0"), _number("LOCAL_WORLD_SIZE", 1, "1")
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return
@@ -30,6 +33,17 @@ def check_launcher() -> None:
         raise ConfigError("MASTER_ADDR is not set, which says where ranks meet: set it to the name of rank 0's machine")
     if _number("MASTER_PORT", 1) > _LARGEST_PORT:
         raise ConfigError(f"MASTER_PORT={os.environ['MASTER_PORT']} is no port: the last is {_LARGEST_PORT}")
+
+
+def _check_interfaces() -> None:
+    """Raises ConfigError where gloo is to use a network interface that this machine has not."""
+    there = [name for _, name in socket.if_nameindex()]
+    for name in filter(None, os.environ.get(_GLOO_INTERFACES, "").split(",")):
+        if name not in there:
+            raise ConfigError(
+                f"{_GLOO_INTERFACES}={name[:40]} names no network interface of {socket.gethostname()}, which has "
+                f"{', '.join(there)}: name one of them, or leave the variable unset"
+            )
 
 
 def adopt_srun() -> None:

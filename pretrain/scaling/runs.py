@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.config.load import load
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.observe.lines import read_lines
@@ -56,7 +57,8 @@ def _directories(paths: Sequence[Path]) -> list[Path]:
 
 
 def _read(directory: Path) -> FinishedRun:
-    config = load(RunConfig, directory / "config.yaml")
+    with of_a_run():
+        config = load(RunConfig, directory / "config.yaml")
     events = read_lines(directory / "events.jsonl")
     ended = [event for event in events if event.get("event") == "finished"]
     scored = [event for event in events if event.get("event") == "heldout"]

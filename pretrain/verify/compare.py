@@ -16,6 +16,7 @@ from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
+from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.metrics import read_events, read_metrics
@@ -53,7 +54,9 @@ class RecordedRun:
         if not metrics:
             raise ConfigError(f"{path} has no step in its metrics.jsonl")
         layouts = [event.get("layout") or event.get("continued_on") for event in read_events(path)]
-        return cls(path, load(RunConfig, path / "config.yaml"), metrics, tuple(dict.fromkeys(filter(None, layouts))))
+        with of_a_run():
+            config = load(RunConfig, path / "config.yaml")
+        return cls(path, config, metrics, tuple(dict.fromkeys(filter(None, layouts))))
 
     @property
     def checkpoints(self) -> dict[str, Path]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ruamel.yaml import YAML
 
 from data_pipeline.batch import Batch
 from pretrain.engine.base import StepResult
@@ -148,8 +149,9 @@ def test_a_run_told_from_the_start_is_the_same_run_and_the_ledger_shows_what_was
     train(write("run"), ACT)
     run, told = tmp_path / "run", tmp_path / "told"
     (spike,) = events(run, "spike")
-    skip = json.dumps([{key: spike[key] for key in ("step", "sample", "samples", "why")}])
-    train(write("told"), "health.spike=off", f"run.skipped={skip}")
+    skip = [{key: spike[key] for key in ("step", "sample", "samples", "why")}]
+    assert YAML(typ="safe").load(run / "config.yaml")["run"]["skipped"] == skip
+    train(run / "config.yaml", "health.spike=off", f"run.dir={told}")
     assert_same(read_metrics(told), read_metrics(run))
     assert "the same run" in (said := command.run("compare", run, told).stdout).splitlines(), said
     for directory in (run, told):

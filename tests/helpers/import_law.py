@@ -71,7 +71,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "predict",
     ),
     "pretrain.commands": (
-        "arguments local_ranks printing",
+        "arguments local_ranks recorded printing",
         "scoring conversation",
         "site_options decoding writing eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
         "train eval verify compare export import_ translate generate lm_eval keys plan scale",

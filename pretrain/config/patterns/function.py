@@ -1,6 +1,8 @@
 """A pattern of the user's own: a Python function that says who sees whom."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -9,14 +11,34 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pretrain.config.patterns.base import PatternSettings, Sees
 from pretrain.errors import ConfigError
 
+_trusted: set[str] = set()  # functions that a config of the user's own names
+_trusts_all = False
+_recorded = ContextVar("recorded", default=False)
 Seen = np.ndarray[Any, np.dtype[np.bool_]]
 _CHECKED = 1024  # positions that a function of integers is tried on; on all, where its blocks are made
 _ROWS = 64  # queries that it is asked of at once
+
+
+@contextmanager
+def of_a_run() -> Iterator[None]:
+    """Inside, configs that are read are what a run has recorded, and no function that they name is called: whoever made
+    the run chose it."""
+    token = _recorded.set(True)
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
+
+
+def trust_code() -> None:
+    """From now on, functions that a run's record names are called too (`--trust-code`)."""
+    global _trusts_all
+    _trusts_all = True
 
 
 class Function(PatternSettings):
@@ -26,10 +48,18 @@ class Function(PatternSettings):
     name: Literal["function"] = "function"
     function: str = Field(description="package.module:name or path/to/file.py:name")
 
+    @model_validator(mode="after")
+    def _is_trusted(self) -> "Function":
+        if not _recorded.get():
+            _trusted.add(self.function)
+        return self
+
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         return self
 
     def sees(self, query: Any, key: Any) -> Any:
+        if not (_trusts_all or self.function in _trusted):
+            raise ConfigError(untrusted(self.function))
         function, _ = _function(self.function)
         try:
             return function(query, key)
@@ -63,6 +93,8 @@ class Function(PatternSettings):
             yield seen
 
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
+        if _recorded.get() and not _trusts_all:
+            return  # before it is called, `sees` refuses it
         _, takes_arrays = _function(self.function)
         for _ in self.rows(length if takes_arrays else min(length, _CHECKED), decoder):
             pass
@@ -92,6 +124,14 @@ def _function(name: str) -> tuple[Callable[[Any, Any], Any], bool]:
     except Exception:  # "the truth value of an array is ambiguous", say
         takes_arrays = False
     return (function if takes_arrays else one_by_one), takes_arrays
+
+
+def untrusted(name: str) -> str:
+    """Why the function of a run's record is not called, in a sentence."""
+    return (
+        f"the run's config names code, model.attention.pattern: {name}, which would be run here: read it, and give "
+        "--trust-code"
+    )
 
 
 def _failed(name: str, error: Exception) -> str:

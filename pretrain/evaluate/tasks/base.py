@@ -122,6 +122,12 @@ class Sources:
         return found[0]
 
 
+def check_data_dir(data_dir: Path | None) -> None:
+    """Raises ConfigError for a directory of benchmark files that is none."""
+    if data_dir is not None and not data_dir.is_dir():
+        raise ConfigError(f"{data_dir}, where benchmark files are looked for, is no directory: name one that is there")
+
+
 @dataclass(frozen=True)
 class Fetched:
     """Where a file comes from: a split of a dataset of the Hugging Face hub."""

@@ -254,7 +254,7 @@ class TestDump:
                 "train.tokens=300e9",
                 "data.sources=[{path: 'a: b', weight: 2}, {path: '3e-4'}]",
                 "batch.ramp={start_sequences: 4, increment_sequences: 4, tokens: 1000}",
-                "track.uri='null'",
+                "track.experiment='null'",
             ],
         )
         assert load(RunConfig, write(tmp_path / "again.yaml", dump(config))) == config
@@ -287,3 +287,21 @@ def test_adafactor_has_defaults_of_its_own_which_survive_a_dump(config_file: Pat
 def test_what_an_optimizer_does_not_use_is_refused(optimizer: str, key: str, config_file: Path) -> None:
     with pytest.raises(ConfigError, match=f"{key} does nothing with optimizer.name={optimizer}: leave it out"):
         load(RunConfig, config_file, [f"optimizer.name={optimizer}", key])
+
+
+@pytest.mark.parametrize(
+    ("key", "record"),
+    [
+        ("changes", "[{why: x, step: 5, settings: {optimizer.learning_rate: 0.1}}]"),
+        ("skipped", "[{step: 3, sample: 16, samples: 8, why: x}]"),
+    ],
+)
+def test_what_a_run_records_is_taken_from_its_own_config_alone(key: str, record: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "config.yaml", MINIMAL.replace("dir: runs/a", f"dir: runs/a, {key}: {record}"))
+    by_hand = rf"run\.{key} is written by the run"
+    with pytest.raises(ConfigError, match=by_hand):
+        load(RunConfig, path)
+    (tmp_path / "events.jsonl").write_text("")
+    assert len(getattr(load(RunConfig, path).run, key)) == 1
+    with pytest.raises(ConfigError, match=by_hand):
+        load(RunConfig, path, [f"run.{key}={record}"])

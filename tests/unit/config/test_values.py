@@ -24,6 +24,16 @@ from tests.unit.plan.configs import config
         ({"model": {"norm_eps": 1e30}}, "'model.norm_eps' = 1e+30: input should be less than 1"),
         ({"optimizer": {"learning_rate": 1e30}}, "'optimizer.learning_rate' = 1e+30"),
         ({"run": {"dir": ""}}, "'run.dir' = ''"),
+        ({"data": {"path": ""}}, "'data.path' = ''"),
+        ({"model": {"init": {"std": 1e-30}}}, "'model.init.std' = 1e-30"),
+        ({"optimizer": {"learning_rate": 1e-300}}, "'optimizer.learning_rate' = 1e-300"),
+        ({"optimizer": {"clip_norm": 1e-38}}, "optimizer.clip_norm=1e-38 leaves nothing of any gradient"),
+        ({"optimizer": {"weight_decay": 1e9}}, "optimizer.weight_decay=1e+09 with optimizer.learning_rate=1 takes"),
+        ({"precision": "fp16", "loss_scale": {"start": 1e300}}, "'loss_scale.start' = 1e+300"),
+        ({"precision": "fp16", "loss_scale": {"start": 1e-30}}, "'loss_scale.start' = 1e-30"),
+        ({"precision": "fp16", "loss_scale": {"start": 0.5}}, "loss_scale.start=0.5 is below loss_scale.minimum=1"),
+        ({"health": {"hang_s": 1e-9}}, "health.hang_s=1e-09 would end every run as hanging"),
+        ({"track": {"uri": "garbage"}}, "track.uri='garbage' is no address of MLflow"),
         ({"data": {"workers": 500}}, "'data.workers' = 500: input should be less than or equal to 64"),
         ({"data": {"prefetch": 1e12}}, "'data.prefetch' = 1000000000000.0: input should be less than or equal to 256"),
         ({"train": {"steps": 2**60}}, "'train.steps' = 1152921504606846976: input should be at most"),
@@ -41,6 +51,18 @@ def test_nonsense_is_named_with_its_key(sections: dict[str, Any], words: str) ->
         config(**sections)
     assert words in str(refused.value)
     assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    "uri", ["sqlite:///x.db", "postgresql+psycopg2://u@h/d", "http://h:5000", "file:/x", "databricks", "./mlruns", "/a"]
+)
+def test_an_address_that_mlflow_reads_is_taken(uri: str) -> None:
+    assert config(track={"uri": uri}).track.uri == uri
+
+
+def test_no_clipping_no_watch_and_no_decay_stay() -> None:
+    plain = config(optimizer={"clip_norm": 0, "weight_decay": 0}, health={"hang_s": 0})
+    assert (plain.optimizer.clip_norm, plain.health.hang_s) == (0, 0)
 
 
 def test_true_and_false_stay_where_they_are_asked_for() -> None:

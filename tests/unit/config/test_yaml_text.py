@@ -1,5 +1,6 @@
 """Text that is no config is refused in a moment, whatever it would become."""
 
+import os
 import time
 from pathlib import Path
 
@@ -43,8 +44,11 @@ def test_aliases_that_a_person_wrote_are_read() -> None:
 
 def test_a_file_that_is_too_large_or_endless_is_refused(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"#" * (LARGEST_BYTES + 1))
-    for path in (tmp_path / "large.yaml", Path("/dev/zero")):
-        with pytest.raises(ConfigError, match="at most 1,048,576 bytes"):
+    with pytest.raises(ConfigError, match="at most 1,048,576 bytes"):
+        read_text(tmp_path / "large.yaml")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path in (tmp_path / "pipe.yaml", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match="a config is a regular file"):
             read_text(path)
     with pytest.raises(ConfigError, match="Is a directory"):
         read_text(tmp_path)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from data_pipeline.batch import Batch, Cursor
+from data_pipeline.errors import DataError
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import StepResult
-from pretrain.errors import RunError
+from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.heldout import HeldOut
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak, size
@@ -49,6 +50,21 @@ def run(directory: Path, first: int, last: int, reports: bool = True, ends: str 
             log.stopped(last, 0)
         elif ends == "finished":
             log.finished(last, 0)
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError])
+def test_a_refused_command_is_no_event_of_a_run_that_has_begun(kind: type[Exception], tmp_path: Path) -> None:
+    settings = run_config(tmp_path)
+
+    def refused(error: Exception) -> list[str]:
+        with pytest.raises(type(error)), RunLog(settings, plan_layout(settings, 2), True):
+            raise error
+        return [event["event"] for event in read_events(tmp_path / "run")]
+
+    assert refused(kind("x")) == ["failed"], "nothing else says why it has not begun"
+    run(tmp_path, 1, 3)
+    assert refused(kind("x")) == ["failed", "started", "heldout", "finished"]
+    assert refused(RunError("x"))[-1] == "failed"
 
 
 def test_a_step_is_one_line_of_the_whole_run(tmp_path: Path) -> None:

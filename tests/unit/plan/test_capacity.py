@@ -82,7 +82,14 @@ def test_what_lies_on_the_host_is_not_the_devices() -> None:
 
 def test_scoring_needs_weights_alone() -> None:
     run = config()
-    check_fits(run, ONE_RANK, 4 * num_parameters(run.model), trains=False)
+    check_fits(run, ONE_RANK, 4 * num_parameters(run.model), host=False, trains=False)
+
+
+def test_modules_of_many_narrow_layers_count_on_a_host() -> None:
+    run = config(model={"layers": 20_000, "hidden": 32, "heads": 2})
+    check_fits(run, ONE_RANK, 5 * GIB, host=False)
+    with pytest.raises(ConfigError, match=r"modules 3\.0"):
+        check_fits(run, ONE_RANK, 5 * GIB)
 
 
 def _config(sizes: dict[str, object]) -> RunConfig:

@@ -33,6 +33,14 @@ def test_no_launcher_and_a_good_one_pass(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (global_rank(), world_size()) == (1, 2)
 
 
+def test_an_interface_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    check_launcher()
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,nowhere0")
+    with pytest.raises(ConfigError, match=r"GLOO_SOCKET_IFNAME=nowhere0 names no network interface of .*lo"):
+        check_launcher()
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -192,6 +192,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, cache: Cach
     ("address", "complaint"),
     [
         ("nonsense://b/d", "is no kind of address that can be read"),
+        ("ftp://host/d", "is no kind of address that can be read"),
         ("https://me:secret@host/d", "on host holds a password or a query"),
         ("https://host/d?token=secret", "on host holds a password or a query"),
     ],

@@ -135,6 +135,8 @@ def test_absurd_tokenizer_files_are_refused(tmp_path: Path) -> None:
         sparse.truncate(2**40)
     with pytest.raises(DataError, match="larger than"):
         load_tokenizer(path)
+    with pytest.raises(DataError, match="is no regular file"):
+        load_tokenizer(Path("/dev/zero"))
     absurd = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 2**32 - 2}, "merges": []}}
     for content in (b"{" * 10**8, b'{"a":' * 10**6, b"\0" * 10**7, b"{}", json.dumps(absurd).encode()):
         path.write_bytes(content)

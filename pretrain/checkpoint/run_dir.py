@@ -1,0 +1,66 @@
+"""Whether a directory can be that of a run: what lies there already, and where it lies."""
+
+import errno
+import os
+from pathlib import Path
+
+from data_pipeline.dataset.mix import MIX
+from pretrain.checkpoint import directory
+from pretrain.checkpoint.files import RECORD
+from pretrain.errors import ConfigError
+
+_DATASET = ("manifest.json", MIX)
+_METRICS = "metrics.jsonl"
+_EXPORT = "config.json"  # of a model for transformers
+_OF_RUN = ("checkpoints", "reports", "launch", "hangs")
+_MISTAKES = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EACCES)
+
+
+def check_run_dir(path: Path) -> None:
+    """Raises ConfigError where a run would be mixed up with what is there: a dataset, an export, a checkpoint, several
+    runs, or what a run keeps of itself. A directory in which a run has begun is that run's, whatever else it holds."""
+    try:
+        os.stat(path)
+        path = path.resolve()
+        problem = None if _is_run(path) else _problem(path)
+    except FileNotFoundError:
+        problem = _of_a_run(path.resolve())
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in _MISTAKES:
+            return  # whoever takes the directory has more to say of a disk in trouble
+        problem = f"cannot be a directory ({error.strerror if isinstance(error, OSError) else error})"
+    if problem is not None:
+        raise ConfigError(f"run.dir={path} {problem}: choose a directory of its own for the run")
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return (path / _METRICS).is_file() or bool(directory.complete(path / "checkpoints"))
+    except OSError:  # a circle of links, or what this user may not read
+        return False
+
+
+def _problem(path: Path) -> str | None:
+    if not path.is_dir():
+        return "is a file"
+    if (path / RECORD).is_file():
+        return "is a checkpoint"
+    if any((path / name).is_file() for name in _DATASET):
+        return "holds a dataset"
+    if (path / _EXPORT).is_file():
+        return "holds a model for transformers"
+    inside = next((one for one in sorted(_folders(path)) if _is_run(one)), None)
+    return _of_a_run(path) if inside is None else f"holds other runs, such as {inside.name}"
+
+
+def _of_a_run(path: Path) -> str | None:
+    """What is wrong with a place below a run's own folders."""
+    for folder in (path, *path.parents):
+        if folder.name in _OF_RUN and _is_run(folder.parent):
+            return f"lies in {folder.name} of the run {folder.parent}"
+    return None
+
+
+def _folders(path: Path) -> list[Path]:
+    with os.scandir(path) as found:
+        return [Path(one.path) for one in found if one.is_dir()]

@@ -1,0 +1,81 @@
+"""Which keys commands on a checkpoint take, and whose code they run."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretrain.checkpoint.state import Record
+from pretrain.commands.recorded import SCORING, open_run
+from pretrain.config.patterns import function
+from pretrain.errors import ConfigError
+from tests.unit.plan.configs import config
+
+CODE = """
+from pathlib import Path
+
+def local(query, key):
+    (Path(__file__).parent / "called").touch()
+    return (query - key < 8) & (key <= query)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function, "_trusted", set())
+    monkeypatch.setattr(function, "_trusts_all", False)
+
+
+def checkpoint(directory: Path, **sections: Any) -> Path:
+    found = config(**sections).model_dump(mode="json")
+    path = directory / "checkpoints" / "step-00000001"
+    path.mkdir(parents=True)
+    cursor = {"samples": 240, "fingerprint": "f"}
+    (path / "record.json").write_bytes(Record(1, 1, 1, cursor, found, "one", {}).encode())
+    return path
+
+
+def opened(path: Path, *overrides: str, trust: bool = False, uses: tuple[str, ...] = ()) -> Any:
+    return open_run(Namespace(checkpoint=path, trust_code=trust), list(overrides), True, uses)[1]
+
+
+def test_a_key_that_does_nothing_is_refused_and_one_that_does_is_taken(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    for override in ("optimizer.learning_rate=1", "train.steps=3", "data.path=x", "run.dir=x", "schedule=constant"):
+        with pytest.raises(ConfigError, match=f"{override.partition('=')[0]} changes nothing here: leave it out"):
+            opened(tmp_path, override)
+    assert opened(tmp_path, "precision=bf16", "parallel.tensor=2").precision == "bf16"
+    assert opened(tmp_path, "data.path=x", uses=SCORING).data.path == "x"
+    with pytest.raises(ConfigError, match="did you mean 'parallel'"):
+        opened(tmp_path, "paralel.tensor=2")
+
+
+def test_code_of_a_run_is_called_only_where_it_is_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "seen.py"
+    file.write_text("raise SystemExit('run')")
+    path = checkpoint(tmp_path)
+    tree = json.loads((path / "record.json").read_text())
+    tree["config"]["model"]["attention"]["pattern"] = [{"name": "function", "function": f"{file}:local"}]
+    (path / "record.json").write_text(json.dumps(tree))
+    with pytest.raises(ConfigError, match=r"names code.*seen\.py:local, .* give --trust-code"):
+        opened(tmp_path)
+    file.write_text(CODE)
+    with pytest.raises(ConfigError, match="--trust-code"):
+        opened(tmp_path)
+    assert not (tmp_path / "called").exists()
+    trusted = opened(tmp_path, trust=True)
+    assert "runs code" in capsys.readouterr().err
+    assert trusted.model.attention.of_layer(0).head(0, 0, None).sees(1, 0)
+    assert (tmp_path / "called").exists()
+
+
+def test_a_config_of_ones_own_needs_no_flag_and_a_record_cannot_call_what_it_does_not_name(tmp_path: Path) -> None:
+    (tmp_path / "seen.py").write_text(CODE)
+    mine = config(model={"attention": {"pattern": [{"name": "function", "function": f"{tmp_path}/seen.py:local"}]}})
+    assert mine.model.attention.of_layer(0).sees(1, 0)
+    with function.of_a_run():
+        other = function.Function(function=f"{tmp_path}/other.py:local")
+    with pytest.raises(ConfigError, match="--trust-code"):
+        other.sees(1, 0)
