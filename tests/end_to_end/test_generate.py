@@ -7,6 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +137,6 @@ def test_a_mistake_is_one_sentence(
 def test_without_a_prompt_it_says_what_to_give(
     uninterrupted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     assert main(["generate", str(uninterrupted)]) == 2
     assert "give --prompt TEXT, --file FILE or --interactive, or pipe a text in" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_factors_are_those_of_the_step_at_hand() -> None:
         with torch.no_grad():
             weight.copy_(_random(48, 64, spread=1.0) * growth)
         x, weight.grad = (first * growth).requires_grad_(), None
-        out = Product.apply(x, weight, arithmetic, True, None, None)
+        out = Product.apply(x, weight, arithmetic, None, None)
         out.backward(gradient * growth)
         assert x.grad is not None
         assert weight.grad is not None
