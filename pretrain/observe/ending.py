@@ -17,6 +17,7 @@ def checkpoint_of(config: RunConfig, step: int) -> Path:
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind, ready to be typed."""
     run, name = shlex.quote(config.run.dir), Path(config.run.dir).name
+    run += " --trust-code" if config.model.attention.functions else ""
     tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
     out = shlex.quote(f"{config.run.dir}/reports/first")
     commands = [f"pretrain eval {run} --tasks {tasks} --out {out}"]
