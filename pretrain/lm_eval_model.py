@@ -40,7 +40,7 @@ class CheckpointModel(HarnessModel):
         trust_code: bool = False,
         **overrides: Any,
     ) -> None:
-        """`batch_size` rows are scored at a time; `trust_code` is `--trust-code` of other commands; `overrides` are keys
+        """`batch_size` rows are scored at a time; `trust_code` is other commands' `--trust-code`; `overrides` are keys
         of the config, such as `parallel.tensor`.
         lm-eval names a `device` also where nobody has: ours is the GPU if there is one. Raises ConfigError for what is
         no checkpoint, or makes no continuations."""
