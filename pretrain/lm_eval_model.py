@@ -20,6 +20,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.build import build_scorer, open_checkpoint
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
+from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
 
@@ -38,9 +39,11 @@ class CheckpointModel(HarnessModel):
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
         device: str | None = None,
+        trust_code: bool = False,
         **overrides: Any,
     ) -> None:
-        """`batch_size` rows are scored at a time; `overrides` are keys of the config, such as `parallel.tensor`.
+        """`batch_size` rows are scored at a time; `trust_code` is other commands' `--trust-code`; `overrides` are keys
+        of the config, such as `parallel.tensor`.
         lm-eval names a `device` also where nobody has: ours is the GPU if there is one. Raises ConfigError for what is
         no checkpoint, or makes no continuations."""
         if not str(batch_size).isdecimal() or max_batch_size is not None:
@@ -48,6 +51,8 @@ class CheckpointModel(HarnessModel):
         if not checkpoint:
             known = ", ".join(overrides) or "nothing"
             raise ConfigError(f"--model_args name no checkpoint, but {known}: say --model_args checkpoint=RUN")
+        if trust_code:
+            function.trust_code()
         settings = [f"{key}={value}" for key, value in overrides.items()]
         one_rank = "WORLD_SIZE" not in os.environ
         config, found = open_checkpoint(locate(Path(checkpoint).expanduser()), settings, one_rank)

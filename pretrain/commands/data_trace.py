@@ -13,8 +13,8 @@ from pretrain.observe.metrics import read_metrics
 
 
 def main(argv: list[str]) -> int:
-    """Prints the samples of a step and their documents. Raises RunError where the run has no such step, or its data is
-    not what the step was trained on; DataError where it can't be read."""
+    """Prints the samples of a step and their documents. Raises ConfigError where the run has no such step, RunError
+    where its data is not what the step was trained on; DataError where it can't be read."""
     parser = Parser("data trace", "Shows the documents of one step's global batch.", ("runs/book --step 17 --text",))
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--step", type=int, required=True, help="optimizer step, from 1")

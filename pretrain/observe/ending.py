@@ -18,7 +18,7 @@ def checkpoint_of(config: RunConfig, step: int) -> Path:
 
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind: each runs as it stands."""
-    run, name = shlex.quote(config.run.dir), Path(config.run.dir).resolve().name
+    run, name = _opened(config), Path(config.run.dir).resolve().name
     tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
     out = shlex.quote(f"{config.run.dir}/reports/first")
     commands = [f"pretrain eval {run} --tasks {tasks} --out {out}", *_texts(config)]
@@ -29,7 +29,7 @@ def next_commands(config: RunConfig) -> list[str]:
 
 def after_import(config: RunConfig) -> list[str]:
     """Lines: what can be done with imported weights. TEXT and DATASET are for the user to fill in."""
-    run, first = shlex.quote(config.run.dir), shlex.quote(f"{config.run.dir}/reports/first")
+    run, first = _opened(config), shlex.quote(f"{config.run.dir}/reports/first")
     tasks = [f"pretrain eval {run} --tasks arithmetic_2da --out {first}"] if config.objective.predicts_next else []
     tokenizer = shlex.quote(f"tokenizer.path={checkpoint_of(config, 0)}/tokenizer.model")
     data = "data/pairs" if config.objective.name in ("pairs", "tlm") else "data/text"
@@ -44,7 +44,12 @@ def after_import(config: RunConfig) -> list[str]:
 
 
 def _texts(config: RunConfig) -> list[str]:
-    return [f"pretrain generate {shlex.quote(config.run.dir)} --prompt The"] if config.model.has_decoder else []
+    return [f"pretrain generate {_opened(config)} --prompt The"] if config.model.has_decoder else []
+
+
+def _opened(config: RunConfig) -> str:
+    """The run as an argument of a command that opens its checkpoint."""
+    return shlex.quote(config.run.dir) + (" --trust-code" if config.model.attention.functions else "")
 
 
 def _listed(title: str, commands: list[str]) -> list[str]:

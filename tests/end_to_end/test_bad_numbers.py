@@ -346,3 +346,22 @@ def test_a_moment_that_is_infinite_is_not_saved(
     assert not (tmp_path / "ends" / "checkpoints").exists()
     train(write("acts"), FEW, every, first=partial(_spoil, "moment"))
     assert_same(read_metrics(tmp_path / "acts"), clean())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("precision=fp16", "loss_scale.start=4294967296"), "every step was skipped"),
+        (("precision=fp16", "loss_scale={start: 6e-8, minimum: 6e-8}"), "every gradient was zero"),
+    ],
+)
+def test_a_run_that_has_trained_nothing_fails_and_saves_nothing(
+    settings: tuple[str, ...], words: str, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    done = command.run("train", write("idle"), "train.steps=2", "health.spike=off", *settings)
+    assert done.returncode == 1, done.stdout
+    assert "the run ends without having trained anything" in done.stderr
+    assert words in done.stderr
+    assert not list((tmp_path / "idle" / "checkpoints").glob("step-*"))
+    assert events(tmp_path / "idle", "failed")
+    assert not events(tmp_path / "idle", "finished")

@@ -22,6 +22,9 @@ VALUES = (
     "-.inf", "inf", "nan", "null", "~", "''", "[]", "[1, 2]", "[[[]]]", "{}", "{a: 1}", "{name: word}", "true", "false",
     "2020-01-01", "2020-13-45", "0x10", "'日本語 😀'", r'"\0"', r'"\ud800"', r'"a\nb"', "'" + "x" * 300 + "'",
     "'" + "x" * 10_000 + "'", "[" * 200, "&a [*a]", "!!binary x", "9" * 5000, "/", ".", "../..", "/dev/null",
+    "1e-300", "1e-38", "1e300", "/dev/zero", "/nonexistent", "garbage", "ftp://x/y", "[1000000]", "DATASET",
+    "RUN/checkpoints", "RUN/reports", "RUN/..", "[{path: DATASET}, {path: DATASET}]",
+    "[{why: x, step: 3, settings: {optimizer.learning_rate: 0.1}}]", "[{step: 3, sample: 8, samples: 8, why: x}]",
 )  # fmt: skip
 _STEPS = 20  # of a run that is taken for one that goes on
 
@@ -31,7 +34,8 @@ _CALLS = (
     "eval RUN --tasks word --shots 0,1 --out out", "eval RUN --tasks heldout --out CONFIG --limit 1",
     "export RUN --to hf RUN", "import hf DATASET --out out", "compare RUN RUN --out out", "data inspect DATASET",
     "data ledger RUN --json", "data trace RUN --step 1 --text", "data build CONFIG input=CONFIG output=out",
-    "translate RUN CONFIG --beam 2 --penalty 1",
+    "translate RUN CONFIG --beam 2 --penalty 1", "generate RUN --prompt a optimizer.learning_rate=1",
+    "generate RUN/checkpoints --prompt a", "train /dev/zero", "train CONFIG run.dir=RUN/checkpoints",
 )  # fmt: skip
 _PLANNED = (
     "plan CONFIG --gpus 4 --hardware h100", "plan gpt3/175b --gpus 1024 --hardware h100 --target cost",
@@ -56,6 +60,7 @@ _WORDS = (
     "-1", "2", "1e3", "1000000", "0,1", "inf", "x", "", "=", "a=b", "model.layers=", "=1", "model..layers=1", ".", "/",
     "/dev/null", "/proc/x/y", "nowhere", "日本", "x" * 300, "x" * 5000, "a\nb", "CONFIG", "RUN", "DATASET", "s3://", "://",
 )  # fmt: skip
+_INTERFACES = ("nowhere0", "lo,nowhere0", "", "=")
 _LAUNCHED = ("", "0", "1", "2", "-1", "x", "1e3", "65536", "99999999999", "localhost", "no.such.host.invalid", " 1")
 _SLURM = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
@@ -79,12 +84,14 @@ def calls(seed: int, count: int, config: Path, run: Path, dataset: Path) -> Iter
         kind = chance.random()
         if kind < 0.55:
             wrong = [f"{chance.choice(keys)}={chance.choice(VALUES)}" for _ in range(chance.choice((1, 1, 2)))]
+            wrong = [_filled(one, {"RUN": str(run), "DATASET": str(dataset)}) for one in wrong]
             yield Call(("train", str(config), *_LIMITED, *wrong))
         elif kind < 0.65:
             yield Call(("train", str(_spoilt(config, chance)), *_LIMITED))
         elif kind < 0.75:
             names = chance.sample((*LAUNCHER, *_SLURM), chance.randint(1, 6))
             environment = {name: chance.choice(_LAUNCHED) for name in names}
+            environment |= {"GLOO_SOCKET_IFNAME": chance.choice(_INTERFACES)} if chance.random() < 0.3 else {}
             environment |= {"MASTER_PORT": str(free_port())} if chance.random() < 0.5 else {}
             yield Call(("train", str(config), *_LIMITED), environment)
         else:
@@ -98,7 +105,13 @@ def calls(seed: int, count: int, config: Path, run: Path, dataset: Path) -> Iter
 
 
 def _placed(word: str, places: dict[str, str]) -> str:
-    return re.sub("^CONFIG$|^RUN$|^DATASET$|(?<=input=)CONFIG", lambda found: places[found[0]], word)
+    """With places for names of them that stand alone, begin a path, or are the value of a key."""
+    return re.sub("^CONFIG$|^RUN(?=$|/)|^DATASET$|(?<=input=)CONFIG|(?<=run.dir=)RUN", lambda one: places[one[0]], word)
+
+
+def _filled(override: str, places: dict[str, str]) -> str:
+    """With places for names of them in the value."""
+    return re.sub(r"\b(RUN|DATASET)\b", lambda one: places[one[0]], override)
 
 
 def keys_of(schema: type[BaseModel], above: str = "") -> Iterator[str]:

@@ -191,9 +191,9 @@ def test_data_that_changed_is_noticed(
     for verb in (["trace", str(copy), "--step", "20"], ["ledger", str(copy)]):
         assert main(["data", *verb]) == RunError.exit_status
         assert "has changed since step" in capsys.readouterr().err
-    assert main(["data", "trace", str(copy), "--step", "34"]) == RunError.exit_status
+    assert main(["data", "trace", str(copy), "--step", "34"]) == ConfigError.exit_status
     assert "no step 34: the newest is 33" in capsys.readouterr().err
-    assert main(["data", "ledger", str(tmp_path)]) == RunError.exit_status
+    assert main(["data", "ledger", str(tmp_path)]) == ConfigError.exit_status
     assert "no run directory" in capsys.readouterr().err
 
 

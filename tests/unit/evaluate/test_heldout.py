@@ -102,7 +102,7 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> list[Dataset]:
     for name, seed, count in (("web", 1, 250), ("books", 2, 50)):
         (folder / f"{name}.txt").write_text("\n\n".join(make_documents(seed, count)))
         sources.append({"name": name, "input": str(folder / f"{name}.txt")})
-    values = settings(input="", output=folder / "mix", validation_fraction=0.2).model_dump(exclude={"input"})
+    values = settings(input="unused", output=folder / "mix", validation_fraction=0.2).model_dump(exclude={"input"})
     assert build(BuildConfig.model_validate(values | {"sources": sources}), Silent)
     return [Dataset(folder / "mix" / name) for name in ("web", "books")]
 
