@@ -163,10 +163,10 @@ def documents_lost(patch: pytest.MonkeyPatch) -> None:
     """In a pipeline, packed documents see each other; their positions are right."""
     forward = Network.forward
 
-    def seeing(self: Network, batch: Any, *rest: Any) -> Any:
+    def seeing(self: Network, batch: Any, *rest: Any, **options: Any) -> Any:
         if self.config.pipeline_model_parallel_size > 1 and self.post_process:
             batch = replace(batch, documents_BS=None)
-        return forward(self, batch, *rest)
+        return forward(self, batch, *rest, **options)
 
     patch.setattr(Network, "forward", seeing)
 
