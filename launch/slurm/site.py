@@ -11,7 +11,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")  # line breaks among t
 
 
 def _written(pattern: str, what: str) -> AfterValidator:
-    """That a text is of this pattern, as Slurm reads it."""
+    """A validator that refuses text which does not match `pattern`."""
 
     def checked(text: str, info: ValidationInfo) -> str:
         if re.fullmatch(pattern, text) is None:

@@ -67,15 +67,16 @@ class ZeroCenteredRMSNorm(RMSNorm):
         return F.rms_norm(x.float(), weight.shape, 1 + weight.float(), eps).to(x.dtype)
 
 
-class Table(nn.Embedding):
-    """torch's, with its gradient summed in fp32."""
+class ReplicatedEmbedding(nn.Embedding):
+    """torch's embedding with its gradient summed in fp32."""
 
     def forward(self, ids: Tensor) -> Tensor:
         return lookup(ids, self.weight)
 
 
-class Embedding(VocabParallelEmbedding):
-    """megatron-core's, with its gradient summed in fp32; added up as `OutputLinear` does, whose weight it may be."""
+class VocabEmbedding(VocabParallelEmbedding):
+    """megatron-core's embedding with its gradient summed in fp32 and accumulated as `OutputLinear` does, which may
+    share its weight."""
 
     def forward(self, ids: Tensor) -> Tensor:
         if not is_half(self.weight):
@@ -167,8 +168,8 @@ def plain(device: torch.device) -> Kernels:
         output_linear=OutputLinear,
         row_linear=row,
         linear=linear,
-        embedding=Embedding,
-        table=Table,
+        embedding=VocabEmbedding,
+        table=ReplicatedEmbedding,
         norm={"layer": LayerNorm, "rms": RMSNorm, "rms_zero_centered": ZeroCenteredRMSNorm},
         activation={
             "gelu_tanh": _GELU_TANH,

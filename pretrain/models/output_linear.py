@@ -29,7 +29,7 @@ added up, and tensors [l, B]. If there is a gradient, it is the first's, a scala
 class OutputLinear(Linear, ColumnParallelLinear):
     """megatron-core's, which can also hand its logits to a judge, a chunk at a time."""
 
-    arithmetic = InFp32()  # also where its weight is the embedding's, whose gradient `kernels.Embedding` adds up alike
+    arithmetic = InFp32()  # `kernels.VocabEmbedding`, which may share the weight, accumulates alike
 
     def forward(self, hidden: Tensor, weight: Tensor | None = None, judge: Judge | None = None) -> tuple[Any, None]:
         """Logits [L, B, V / tensor ranks], or with `judge` what it says of them all; and megatron-core's second result,

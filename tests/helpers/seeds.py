@@ -24,7 +24,7 @@ _NEVER = {"torch.seed", "torch.random.seed", "torch.default_generator.seed", "ra
 
 
 def seed_global_generators() -> None:
-    """Those of torch (on every device), numpy and Python."""
+    """Seed the global generators of torch (on every device), numpy and Python."""
     torch.manual_seed(SEED)
     np.random.seed(SEED)  # noqa: NPY002  # what a library may draw from
     random.seed(SEED)
