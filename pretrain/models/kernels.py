@@ -24,7 +24,7 @@ from pretrain.errors import ConfigError
 from pretrain.models import fp8
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
-from pretrain.models.parameter_gradients import add_bias, is_half, lookup, sums_in_half, with_fp32_sums
+from pretrain.models.parameter_gradients import add_bias, is_half, layer_norm, lookup, sums_in_half, with_fp32_sums
 from pretrain.models.products import AddedUp, InFp32, attended, unrounded
 from pretrain.random.dropout import Drawn, dropped
 
@@ -38,10 +38,7 @@ class LayerNorm(nn.LayerNorm):
             parameter.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
 
     def forward(self, x: Tensor) -> Tensor:
-        return with_fp32_sums(self._compute, x, self.weight, self.bias)
-
-    def _compute(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.RMSNorm):

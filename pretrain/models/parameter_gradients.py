@@ -54,6 +54,14 @@ def with_fp32_sums(compute: Callable[..., Tensor], x: Tensor, *parameters: Tenso
     return out
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """torch's layer norm of x [..., F], with the gradients of weight and bias [F] summed in fp32."""
+    if not sums_in_half(x):
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+    out: Tensor = _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:
     """x [..., F] + bias [F]"""
     if not sums_in_half(x):
@@ -91,6 +99,24 @@ class _WithFp32Sums(torch.autograd.Function):
         of_x, *of_parameters = torch.autograd.grad(out, inputs, gradient.float())
         sums = map(_add_to, parameters, of_parameters)
         return None, of_x.to(x.dtype), *sums
+
+
+class _LayerNorm(torch.autograd.Function):
+    """As `_WithFp32Sums`, by torch's own backward kernel: nothing is computed a second time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        out, mean, rstd = torch.native_layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps)
+        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        return out.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        of_x, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
+            gradient.float(), x.float(), weight.shape, mean, rstd, weight.float(), bias.float(), [True, True, True]
+        )
+        return of_x.to(x.dtype), _add_to(weight, of_weight), _add_to(bias, of_bias), None
 
 
 class _BiasAdded(torch.autograd.Function):
