@@ -45,7 +45,7 @@ def test_no_rank_holds_less_than_is_counted() -> None:
 @pytest.mark.parametrize(
     ("sections", "words"),
     [
-        ({"model": {"layers": 10**9}}, ["optimizer states", "may fit: make the model smaller"]),
+        ({"model": {"layers": 10**9}}, ["optimizer states", "model.layers=1000000000 is too many"]),
         ({"model": {"hidden": 12 * 10**9}}, ["GiB", "make the model smaller"]),
         ({"model": {"vocabulary": 10**12}}, ["make the model smaller"]),
         ({"model": {"sequence_length": 10**12}}, ["optimizer states"]),  # of its positions
@@ -88,7 +88,7 @@ def test_scoring_needs_weights_alone() -> None:
 def test_modules_of_many_narrow_layers_count_on_a_host() -> None:
     run = config(model={"layers": 20_000, "hidden": 32, "heads": 2})
     check_fits(run, ONE_RANK, 5 * GIB, host=False)
-    with pytest.raises(ConfigError, match=r"modules 3\.0"):
+    with pytest.raises(ConfigError, match=r"modules 10\.4"):
         check_fits(run, ONE_RANK, 5 * GIB)
 
 
