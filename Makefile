@@ -23,11 +23,11 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m launch.demo $(if $(TEXT),"$(TEXT)")
+	$(BIN)/python -m examples.demo $(if $(TEXT),"$(TEXT)")
 
 # A scaling law on real text, and a run that tests it: up to three hours on two cores alone. TINY=1: minutes.
 ladder: $(STAMP)
-	$(BIN)/python -m launch.ladder $(if $(TINY),--tiny)
+	$(BIN)/python -m examples.ladder $(if $(TINY),--tiny)
 
 # Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer. WORKERS processes share the tests.
 WORKERS ?= 2

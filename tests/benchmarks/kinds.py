@@ -22,8 +22,8 @@ from typing import Any
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
-from launch.corpora import REVIEWS, REVIEWS_SHA256, npm_archive
-from launch.demo_text import source_archive
+from examples.corpora import REVIEWS, REVIEWS_SHA256, npm_archive
+from examples.enwik8 import source_archive
 
 _STEPS = ["repair", {"name": "language", "keep": ["en"]}, "personal", "boilerplate", "gopher_repetition",
           "gopher_quality", "c4", {"name": "dedup_exact", "by": "paragraph", "normalize": "words"}]  # fmt: skip

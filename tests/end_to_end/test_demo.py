@@ -18,7 +18,7 @@ def test_demo_stops_moves_learns_and_reports(text: Path, tmp_path: Path) -> None
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     own = tmp_path / "my text.txt"
     own.write_bytes(text.read_bytes())
-    demo = [sys.executable, "-m", "launch.demo", str(own)]
+    demo = [sys.executable, "-m", "examples.demo", str(own)]
     done = subprocess.run(demo, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = tmp_path / "runs" / "demo"

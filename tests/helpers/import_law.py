@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("data_pipeline", "pretrain", "launch")
+PRODUCT = ("data_pipeline", "pretrain", "launch", "examples")
 
 # Each package: its parts, the lowest first. A part imports itself and parts below it; those of one row not each other.
 LAYERS: dict[str, tuple[str, ...]] = {
@@ -79,13 +79,14 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "data launch",
     ),
     "launch": (
-        "demo_text run_files tasks snapshot checks presence guard",
-        "corpora demo arithmetic ladder attempts",
+        "run_files tasks snapshot checks presence guard",
+        "attempts",
         "policy",
         "supervisor",
         "here slurm",
         "status array_status cancel",
     ),
+    "examples": ("enwik8", "corpora demo arithmetic ladder"),
     "launch.slurm": ("site client ray_step", "script place", "queueing supervise"),
 }
 
@@ -99,7 +100,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "data_pipeline.steps": ("base", "registry"),
 }
 
-# Of what `launch` may know of `pretrain`.
+# What `launch` and `examples` may know of `pretrain`.
 LAUNCH_KNOWS = ("pretrain.config", "pretrain.plan", "pretrain.process", "pretrain.errors")
 
 TORCH = ("torch", "megatron", "deepspeed", "transformers")
@@ -123,8 +124,10 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "tests": (),
 }
 # Who never imports torch or what stands on it.
-WITHOUT_TORCH = ("data_pipeline", "launch", "pretrain/config", "pretrain/plan", "pretrain/data", "pretrain/process",
-                 "pretrain/scaling")  # fmt: skip
+WITHOUT_TORCH = (
+    *("data_pipeline", "launch", "examples"),
+    *("pretrain/config", "pretrain/plan", "pretrain/data", "pretrain/process", "pretrain/scaling"),
+)
 
 
 def modules() -> dict[str, Path]:
@@ -190,8 +193,14 @@ def _of_ours(own: str, name: str, known: dict[str, Path]) -> Iterator[str]:
         yield "data_pipeline stands alone"
     if package == "pretrain" and target == "launch" and not _within(own, "pretrain.commands"):
         yield "of pretrain only commands know launch"
-    if package == "launch" and target == "pretrain" and not any(_within(name, part) for part in LAUNCH_KNOWS):
-        yield f"launch knows {', '.join(LAUNCH_KNOWS)}"
+    if target == "examples" and package != target:
+        yield "nothing of the product needs an example"
+    if (
+        package in ("launch", "examples")
+        and target == "pretrain"
+        and not any(_within(name, part) for part in LAUNCH_KNOWS)
+    ):
+        yield f"{package} knows {', '.join(LAUNCH_KNOWS)}"
     for parent, rows in LAYERS.items():
         mine, other = _part(own, parent), _part(name, parent)
         if mine and other and mine != other and _level(rows, other) >= _level(rows, mine):

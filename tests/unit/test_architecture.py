@@ -30,13 +30,14 @@ PLANTED = [
     ("pretrain/engine/groups.py", "from pretrain.engine.zero.base import Range"),
     ("pretrain/engine/optimizer/adam.py", "from pretrain.engine.megatron.engine import MegatronEngine"),
     ("pretrain/loop.py", "from pretrain.commands.train import main"),
-    ("pretrain/process/local.py", "import launch.demo"),
+    ("pretrain/process/local.py", "import launch.status"),
+    ("launch/status.py", "from examples import enwik8"),
     ("pretrain/models/blocks.py", "if TYPE_CHECKING:\n    from pretrain.engine.base import Engine"),
     # past a seam
     ("pretrain/loop.py", "from pretrain.engine.megatron import engine"),
     ("pretrain/checkpoint/store.py", "import pretrain.engine.zero.stage3 as stage3"),
     ("pretrain/verify/probe.py", "from pretrain.engine.groups import Groups"),
-    ("launch/demo.py", "from pretrain.loop import train"),
+    ("launch/status.py", "from pretrain.loop import train"),
     # what is for others, under whatever name
     ("pretrain/engine/zero/base.py", "from megatron.core import parallel_state"),
     ("pretrain/engine/megatron/engine.py", "from megatron.core import mpu"),

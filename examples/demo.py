@@ -1,10 +1,10 @@
 """`make demo`: the main job from raw text to a few-shot report, by the real commands, each shown before it runs.
 
-    python -m launch.demo [TEXT]
+    python -m examples.demo [TEXT]
 
 Text becomes shards; a GPT trains on 4 ranks (tensor 2 x pipeline 2); half way it is stopped by a signal; it goes on, on
 2 ranks (tensor 2); it is evaluated, and goes on with a text. Without TEXT, a part of English Wikipedia is fetched
-(launch/demo_text.py).
+(examples/enwik8.py).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch import demo_text
+from examples import enwik8
 
 CONFIG = "configs/debug/gpt.yaml"
 RUN = Path("runs/demo")
@@ -32,7 +32,7 @@ def main(text: str | None) -> int:
     if text is None:
         _title("Text: the first 12 MB of English Wikipedia as of 2006 (enwik8)")
         text = "datasets/enwik8.xml"
-        demo_text.fetch(Path(text))
+        enwik8.fetch(Path(text))
         print(f"{text}: {Path(text).stat().st_size:,} bytes")
     dataset = _dataset_directory(Path(text))
     if RUN.exists():

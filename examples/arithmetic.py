@@ -1,6 +1,6 @@
 """A GPT learns two-digit addition, and a report shows how: the whole path, on two cores, within 40 minutes.
 
-    python -m launch.arithmetic [PROBLEMS]
+    python -m examples.arithmetic [PROBLEMS]
 
 PROBLEMS is GPT-3's own set (two_digit_addition.jsonl of github.com/openai/gpt-3, data/); without it, 2,000 problems are
 drawn. The model trains on all others of the 10,000 problems, in GPT-3's form, each in several texts beside other ones;

@@ -1,6 +1,6 @@
 """`make ladder`: a scaling law on real text, tested by a run that it had not seen: up to three hours on two cores.
 
-    python -m launch.ladder [--tiny] [--rule olmo]
+    python -m examples.ladder [--tiny] [--rule olmo]
 
 Small runs are trained, a law is fitted to them, and what it says of a run with at least four times the compute of the
 largest is written down (runs/ladder/law/predictions.jsonl) before that run is trained. Stopped at any point, the same
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch import demo_text
+from examples import enwik8
 
 BASE = "debug/ladder"
 
@@ -53,7 +53,7 @@ def main(plan: Plan) -> int:
     data, law = plan.data, plan.folder / "law"
     if not data.exists():
         text = data.with_suffix(".xml")
-        demo_text.fetch(text, plan.text_bytes)
+        enwik8.fetch(text, plan.text_bytes)
         settings = ["tokenizer.vocabulary=1024", "validation_fraction=0.03"]
         _run("data", "build", "data/text", f"input={text}", f"output={data}", *settings)
     _ladder(plan, "plan", data, plan.sizes, plan.ratios, plan.seeds, "runs")
@@ -120,7 +120,7 @@ def _run(*arguments: str, threads: int | None = None) -> None:
     status = subprocess.run([sys.executable, "-m", "pretrain", *arguments], env=environment, stdout=log).returncode
     if status != 0:
         sys.exit(
-            f"ladder: the command above ended with status {status}; the same command goes on: python -m launch.ladder"
+            f"ladder: the command above ended with status {status}; the same command goes on: python -m examples.ladder"
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import ladder
+from examples import ladder
 
 
 def test_a_ladder_of_another_rule_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
