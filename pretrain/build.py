@@ -18,7 +18,6 @@ from data_pipeline.recipes.best_fit import PackedRows
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
-from pretrain.checkpoint.collective import file_group, gather
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.checkpoint.state import expected_config, scoring_config
@@ -28,6 +27,7 @@ from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
 from pretrain.engine import device
 from pretrain.engine.base import Engine
+from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import check_data_dir

@@ -12,12 +12,12 @@ import numpy as np
 from pretrain.bad_steps import BadSteps, check_heldout, check_trained
 from pretrain.build import Training
 from pretrain.checkpoint import directory
-from pretrain.checkpoint.collective import file_group, together
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.unsaved import Unsaved
 from pretrain.data.ledger import planned, summary
 from pretrain.data.stream import skipping
 from pretrain.engine.base import Engine
+from pretrain.engine.collective import file_group, run_on_all_ranks
 from pretrain.errors import RunError
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe import memory
@@ -50,7 +50,9 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
     if tokens >= end_tokens:
         log.finished_before(config, step, tokens)
         return DONE
-    together("beginning the run", lambda: log.begin(config, step, tokens), group)  # from here on its files change
+    run_on_all_ranks(
+        "beginning the run", lambda: log.begin(config, step, tokens), group
+    )  # from here on its files change
     log.data(data_inputs(config.data.resolved_sources, run.stream.datasets))
     sources = planned(config, stream)
     log.event("planned", sources=[asdict(source) for source in sources])
@@ -98,12 +100,14 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             without = bad_steps.judge(step, batch, result, saves)
             if without is not None:
                 saver.drain()  # as the newest may still be on its way
-                together("going back", partial(log.went_back, without, step - 1), group)  # before all that follows
+                run_on_all_ranks(
+                    "going back", partial(log.went_back, without, step - 1), group
+                )  # before all that follows
                 start, config = resume(run, log, checkpoints, group)  # as after a crash
                 step, tokens, stream, save_seconds = start.step, start.tokens, skipping(run.stream, config), 0.0
                 batches = batches_from(run, config, parts, start, stream)
                 bad_steps = BadSteps(run, log, config, stream, start)
-                together("going back", partial(log.went_back, config, step), group)
+                run_on_all_ranks("going back", partial(log.went_back, config, step), group)
                 bad_steps.returned(step)
                 stopping = False  # the next step asks again, and the run saves after it
                 continue
@@ -127,14 +131,14 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             save_seconds = 0.0
             if surely:
                 beats.beat("recording the run")
-                together("recording the run", log.check, group)
+                run_on_all_ranks("recording the run", log.check, group)
             if saves:
                 beats.beat("saving")
                 save = saver.save_surely if surely else saver.save
                 record = record_of(run, config, step, tokens, batch.cursor, bad_steps.recent)
                 save_seconds = save(engine.state(), record, run.tokenizer)
             if surely:
-                together("recording the run", log.settle, group)
+                run_on_all_ranks("recording the run", log.settle, group)
             if segment_after(parts, tokens) is not part and not stopping:
                 log.changed(step)
     if tokens < end_tokens:

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pretrain.checkpoint.collective import gather
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
+from pretrain.engine.collective import gather
 from pretrain.engine.make import make_engine
 from pretrain.plan.layout import plan_layout
 from pretrain.plan.measured import AtOnce, Machine

@@ -10,12 +10,12 @@ from data_pipeline.batch import Batch, Cursor
 from data_pipeline.loader import ChainedStreams, SampleStream, load
 from pretrain.build import Training, starting_weights, versions
 from pretrain.checkpoint import change, skips, store
-from pretrain.checkpoint.collective import on_leader
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import check_repeats
+from pretrain.engine.collective import run_on_rank_0
 from pretrain.observe.log import RunLog
 from pretrain.observe.spikes import Recent
 from pretrain.plan.layout import plan_layout
@@ -33,7 +33,7 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
     if checkpoint is None and run.config.run.branch_from is not None:
         checkpoint = store.first_valid(locate(Path(run.config.run.branch_from)), log.warn, group)
         log.event("branched", checkpoint=str(checkpoint))
-    found = on_leader("looking for what the run records", lambda: skips.recorded(checkpoints.parent), group)
+    found = run_on_rank_0("looking for what the run records", lambda: skips.recorded(checkpoints.parent), group)
     if checkpoint is None:
         config = skips.settle(change.settle(run.config, None, ()).config, None, found, log.warn)
         beats.beat("drawing the initial weights")
@@ -45,7 +45,7 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
             log.event("started_from", checkpoint=str(weights))
         return record_of(run, config, 0, 0, run.stream.cursor(0)), config
     record = Record.read(checkpoint / RECORD)
-    changes = on_leader("looking for changes of the run", lambda: change.recorded(checkpoints.parent), group)
+    changes = run_on_rank_0("looking for changes of the run", lambda: change.recorded(checkpoints.parent), group)
     settled = change.settle(run.config, record, changes)
     for dropped in settled.dropped:
         log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")

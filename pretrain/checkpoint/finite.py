@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pretrain.checkpoint.collective import gather
 from pretrain.engine.base import GlobalPart
+from pretrain.engine.collective import gather
 
 
 def not_finite(state: Mapping[str, GlobalPart]) -> str | None:

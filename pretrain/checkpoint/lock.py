@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from data_pipeline.common.locks import FileLock, try_lock
-from pretrain.checkpoint.collective import gather
+from pretrain.engine.collective import gather
 from pretrain.errors import ConfigError, RunError
 
 # What passes: the same command, started again later, may find the disk well.

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import snapshot
-from pretrain.checkpoint.collective import file_group
 from pretrain.checkpoint.snapshot import Pieces, Snapshot
 from pretrain.checkpoint.state import Record
 from pretrain.checkpoint.unsaved import SaveFailure, Unsaved
 from pretrain.checkpoint.writing import Writer
 from pretrain.engine.base import GlobalPart
+from pretrain.engine.collective import file_group
 from pretrain.errors import RunError
 from pretrain.process import beats
 from pretrain.process.urgency import Urgency

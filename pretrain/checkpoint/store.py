@@ -18,9 +18,9 @@ from torch import Tensor
 
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.collective import gather, on_leader, together
 from pretrain.checkpoint.files import ITEM_BYTES, MANIFEST, Box, Manifest, Stored
 from pretrain.engine.base import GlobalPart, Piece
+from pretrain.engine.collective import gather, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 
 Bounds = list[tuple[int, int]]
@@ -37,7 +37,7 @@ def newest_valid(directory: Path, report: Callable[[str], None], group: dist.Pro
     """
 
     def passed_over(checkpoint: Path, problem: str) -> None:
-        aside = on_leader(f"setting aside {checkpoint}", lambda: directories.set_aside(checkpoint), group)
+        aside = run_on_rank_0(f"setting aside {checkpoint}", lambda: directories.set_aside(checkpoint), group)
         report(f"{problem}; set aside as {aside.name}, trying an older checkpoint")
 
     def look() -> tuple[list[Path], bool]:
@@ -45,7 +45,7 @@ def newest_valid(directory: Path, report: Callable[[str], None], group: dist.Pro
         return directories.complete(directory), any(directory.glob("*.damaged"))
 
     # One rank's view: shared storage may show others an older one.
-    candidates, damaged = on_leader(f"looking for checkpoints in {directory}", look, group)
+    candidates, damaged = run_on_rank_0(f"looking for checkpoints in {directory}", look, group)
     found = _first_valid(candidates[::-1], passed_over, group)
     if found is None and (candidates or damaged):
         raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
@@ -73,7 +73,7 @@ def verify(checkpoint: Path, group: dist.ProcessGroup | None = None) -> str | No
     """What is wrong with a checkpoint, as a sentence naming the file, or None. Collective: ranks share the files.
     Raises RunError where files can't be accessed."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    found = together(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
+    found = run_on_all_ranks(f"verifying {checkpoint}", lambda: files.damage(checkpoint, rank, world), group)
     return next((problem for problem in gather(found, group) if problem is not None), None)
 
 
@@ -86,7 +86,7 @@ def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGrou
     """
     own_shapes = {name: part.shape for name, part in state.items()}
     shapes = {name: shape for own in gather(own_shapes, group) for name, shape in own.items()}
-    return together(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
+    return run_on_all_ranks(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
 
 
 def whole(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:

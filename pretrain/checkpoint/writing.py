@@ -14,9 +14,9 @@ import torch.distributed as dist
 from data_pipeline.common.atomic import sync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
-from pretrain.checkpoint.collective import gather, gather_on_leader, on_leader, together
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
 from pretrain.checkpoint.snapshot import Snapshot
+from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watch
 
@@ -45,11 +45,11 @@ class Writer:
         action, temporary = f"saving {final}", final.with_name(f"{final.name}.tmp")
         size_bytes = sum(gather(snapshot.buffer.nbytes, self._group))
         try:
-            together(action, self._before, self._group)
-            on_leader(action, lambda: self._prepare(temporary, size_bytes), self._group)
-            own = together(action, lambda: _write_part(snapshot, temporary), self._group)
-            written = gather_on_leader(own, self._group)
-            found = together(action, lambda: _finish(snapshot, temporary, final, written), self._group)
+            run_on_all_ranks(action, self._before, self._group)
+            run_on_rank_0(action, lambda: self._prepare(temporary, size_bytes), self._group)
+            own = run_on_all_ranks(action, lambda: _write_part(snapshot, temporary), self._group)
+            written = gather_on_rank_0(own, self._group)
+            found = run_on_all_ranks(action, lambda: _finish(snapshot, temporary, final, written), self._group)
         except RunError:
             if dist.get_rank() == 0:
                 directories.discard(temporary)  # what it holds of a full disk may be just what a log needs

@@ -11,10 +11,10 @@ from datetime import timedelta
 from itertools import count
 from types import FrameType
 
-from pretrain.checkpoint.collective import file_group, gather
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
+from pretrain.engine.collective import file_group, gather
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Request, Sampling
 from pretrain.evaluate.decoding.fill import fill, masked_input

@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
     if starts_ranks(config, options.nproc, trains=True):
         return start_ranks(options.nproc, ["train", *argv], stop)
     from pretrain.build import build_training, meet
-    from pretrain.checkpoint.collective import gather, together
     from pretrain.checkpoint.lock import claim
+    from pretrain.engine.collective import gather, run_on_all_ranks
     from pretrain.loop import train
     from pretrain.observe.log import RunLog
     from pretrain.preflight.check import preflight
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
             if held is not None:
                 held.renew()
 
-        log = together(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
+        log = run_on_all_ranks(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
         if reports:
             watch.tells(log.event)
         with held or nullcontext(), log, closing(watch):

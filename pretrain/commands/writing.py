@@ -11,11 +11,11 @@ import torch.distributed as dist
 
 from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.build import build_scorer
-from pretrain.checkpoint.collective import gather
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.commands.conversation import converse
 from pretrain.commands.printing import show, write_lines
 from pretrain.config.run_config import RunConfig
+from pretrain.engine.collective import gather
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding, Sampling
 from pretrain.evaluate.decoding.decode import decode

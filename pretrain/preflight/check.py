@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pretrain.checkpoint.collective import gather
 from pretrain.checkpoint.lock import claim
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
+from pretrain.engine.collective import gather
 from pretrain.errors import RunError
 from pretrain.observe.log import RunLog
 from pretrain.plan.layout import plan_layout

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from pretrain.checkpoint.collective import gather
+from pretrain.engine.collective import gather
 
 _BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 _TIMES = 5

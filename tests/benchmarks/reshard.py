@@ -20,9 +20,9 @@ from typing import Any
 import torch.distributed as dist
 
 from pretrain.checkpoint import store
-from pretrain.checkpoint.collective import gather
 from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.engine.base import Engine
+from pretrain.engine.collective import gather
 from pretrain.engine.make import make_engine
 from pretrain.plan.layout import plan_layout
 from pretrain.plan.parameters import num_parameters

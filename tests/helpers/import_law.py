@@ -44,7 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "__main__",
     ),
     "pretrain.engine": (
-        "base device loss_scale",
+        "base collective device loss_scale",
         "boxes groups",
         "optimizer",
         "zero",
@@ -92,7 +92,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 # What others may know of a package. Parts that are not named here are its own affair.
 SEAMS: dict[str, tuple[str, ...]] = {
-    "pretrain.engine": ("base", "make", "device"),
+    "pretrain.engine": ("base", "collective", "make", "device"),
     "pretrain.engine.zero": ("base", "select"),
     "pretrain.engine.megatron": ("engine",),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),

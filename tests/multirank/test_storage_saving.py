@@ -16,9 +16,9 @@ import torch.distributed as dist
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint import saver as saver_file
-from pretrain.checkpoint.collective import file_group
 from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.engine.base import GlobalPart, Piece
+from pretrain.engine.collective import file_group
 from pretrain.errors import RunError
 from tests.helpers import privileges
 from tests.helpers.breadth import slow

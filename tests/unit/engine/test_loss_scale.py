@@ -63,7 +63,7 @@ def test_a_resumed_run_goes_on_counting_steps_without_overflow(
     (tmp_path / RECORD).write_bytes(written.encode())
     for name in ("newest_valid", "load"):
         monkeypatch.setattr(resume.store, name, lambda *_: tmp_path)
-    monkeypatch.setattr(resume, "on_leader", lambda what, work, group: () if "changes" in what else {})
+    monkeypatch.setattr(resume, "run_on_rank_0", lambda what, work, group: () if "changes" in what else {})
     run.engine = second
     log: Any = SimpleNamespace(warn=None)
     group: Any = None
