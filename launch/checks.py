@@ -2,9 +2,9 @@
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.fits import check_holds
-from pretrain.plan.layout import Layout, plan_layout
 
 _GIB = 2**30
 

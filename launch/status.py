@@ -12,9 +12,9 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.plan.run_length import run_length
 from pretrain.process import heartbeat
 from pretrain.process.heartbeat import Heartbeat
+from pretrain.run_length.segments import run_length
 
 _RECENT = 50
 """steps whose median is the speed"""

@@ -31,15 +31,15 @@ from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks.base import check_data_dir
+from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
 from pretrain.plan.capacity import check_fits
 from pretrain.plan.fits import check_holds
-from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.run_length import run_length
 from pretrain.process.beats import at_files, beat
 from pretrain.process.place import Place
+from pretrain.run_length.segments import run_length
 from pretrain.statement import statement, without_data
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less

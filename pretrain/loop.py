@@ -24,14 +24,14 @@ from pretrain.observe import memory
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak
 from pretrain.observe.points import data_inputs
-from pretrain.plan.ramp import tokens_of
-from pretrain.plan.run_length import segment_after, segments
-from pretrain.plan.schedule import learning_rate
 from pretrain.process import beats
 from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
 from pretrain.process.urgency import Urgency
 from pretrain.resume import batches_from, check_to_come, record_of, resume
+from pretrain.run_length.ramp import tokens_of
+from pretrain.run_length.schedule import learning_rate
+from pretrain.run_length.segments import segment_after, segments
 
 DONE, STOPPED = 0, 75
 

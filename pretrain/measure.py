@@ -21,7 +21,7 @@ from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.engine.collective import gather
 from pretrain.engine.make import make_engine
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 from pretrain.plan.measured import AtOnce, Machine
 from pretrain.preflight import exchanges, machine
 from pretrain.process.memory import host_bytes

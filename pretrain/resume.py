@@ -16,12 +16,12 @@ from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import check_repeats
 from pretrain.engine.collective import run_on_rank_0
+from pretrain.layout.layout import plan_layout
 from pretrain.observe.log import RunLog
 from pretrain.observe.spikes import Recent
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.ramp import batch_sequences, tokens_of
-from pretrain.plan.run_length import Segment, segment_after
 from pretrain.process import beats
+from pretrain.run_length.ramp import batch_sequences, tokens_of
+from pretrain.run_length.segments import Segment, segment_after
 
 
 def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -> tuple[Record, RunConfig]:

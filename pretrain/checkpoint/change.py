@@ -1,8 +1,8 @@
 """A run that goes on with other settings from its middle (`run.change`), once, whatever happens next.
 
 A change is recorded in the run's config.yaml before the first step with it, and in every checkpoint from then on. Where
-a run stands, and with it which settings its next step has, follows from its step alone (`plan/run_length.py`): a start
-after a crash, from a checkpoint before the change or after it, makes the same steps.
+a run stands, and with it which settings its next step has, follows from its step alone (`run_length/segments.py`): a
+start after a crash, from a checkpoint before the change or after it, makes the same steps.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.config.section import as_mapping
 from pretrain.errors import ConfigError
-from pretrain.plan.changes import get, in_force, put
-from pretrain.plan.run_length import segments
+from pretrain.run_length.changes import get, in_force, put
+from pretrain.run_length.segments import segments
 
 _CHANGES = TypeAdapter(tuple[Change, ...])
 Changes = tuple[Change, ...]

@@ -17,9 +17,9 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.observe.spikes import Recent
-from pretrain.plan.ramp import tokens_of
-from pretrain.plan.run_length import run_length
-from pretrain.plan.schedule import settled_until
+from pretrain.run_length.ramp import tokens_of
+from pretrain.run_length.schedule import settled_until
+from pretrain.run_length.segments import run_length
 
 _SHOWN = 80  # characters of a key
 _LARGEST_RECORD_BYTES = 16 << 20

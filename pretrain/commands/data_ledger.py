@@ -10,9 +10,9 @@ from pretrain.data.consumed import Consumed, config_of
 from pretrain.data.ledger import entries, planned, skipped
 from pretrain.data.stream import open_stream
 from pretrain.observe.metrics import read_metrics
-from pretrain.plan.changes import recorded, sentence
-from pretrain.plan.ramp import tokens_of
-from pretrain.plan.run_length import run_length
+from pretrain.run_length.changes import recorded, sentence
+from pretrain.run_length.ramp import tokens_of
+from pretrain.run_length.segments import run_length
 
 _COLUMNS = ("samples", "tokens", "epochs")
 

@@ -10,7 +10,7 @@ from pretrain.commands.arguments import Parser, at_least_zero
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 from pretrain.process import local
 
 

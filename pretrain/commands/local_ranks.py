@@ -4,7 +4,7 @@ import os
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 from pretrain.process import local
 from pretrain.process.signals import StopRequest
 

@@ -35,8 +35,8 @@ from pretrain.evaluate.run import Evaluation, evaluate, read
 from pretrain.evaluate.scorers.make import make_scorer
 from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.table import scores, table
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.observe.track import keep_report
-from pretrain.plan.parameters import num_parameters
 
 
 @dataclass(frozen=True)

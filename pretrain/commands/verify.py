@@ -9,8 +9,8 @@ from pretrain.commands.local_ranks import start_ranks, under_launcher
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout
-from pretrain.plan.layout_names import every_kind, parse, short
+from pretrain.layout.layout import Layout
+from pretrain.layout.names import every_kind, parse, short
 from pretrain.process.local import check_room
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock

@@ -9,7 +9,7 @@ import numpy as np
 from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import planned_samples, skipped_ids
-from pretrain.plan.ramp import short_samples, tokens_of
+from pretrain.run_length.ramp import short_samples, tokens_of
 
 
 @dataclass(frozen=True)

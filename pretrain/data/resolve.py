@@ -14,7 +14,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.data import Data, Source
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.run_length import run_length
+from pretrain.run_length.segments import run_length
 
 
 def resolve(config: RunConfig) -> RunConfig:

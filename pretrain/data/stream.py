@@ -13,8 +13,8 @@ from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.errors import ConfigError
-from pretrain.plan.ramp import first_batch_at, samples_of, short_samples, tokens_of
-from pretrain.plan.run_length import run_length
+from pretrain.run_length.ramp import first_batch_at, samples_of, short_samples, tokens_of
+from pretrain.run_length.segments import run_length
 
 Stream = SampleStream | ChainedStreams
 

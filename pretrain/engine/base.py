@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from data_pipeline.batch import Batch, Rows
-from pretrain.plan.layout import Layout
+from pretrain.layout.layout import Layout
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from pretrain.plan.layout import Layout
-from pretrain.plan.parameters import Stages
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.parameters import Stages
 
 
 class Groups:

@@ -4,8 +4,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.layout.layout import Layout
 from pretrain.models.kernels import PROVIDERS, in_fp8
-from pretrain.plan.layout import Layout
 
 
 def make_engine(config: RunConfig, layout: Layout, train: bool = True) -> Engine:

@@ -7,8 +7,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
 from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.split import split_layers
 from pretrain.models.kernels import Kernels
-from pretrain.plan.split import split_layers
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
 """`precision` -> what is computed in, but for products in fp8"""

@@ -16,10 +16,10 @@ from megatron.core.tensor_parallel import (
 )
 from torch import Tensor
 
+from pretrain.model_spec.logits import positions_at_once
 from pretrain.models.linears import Linear
 from pretrain.models.parameter_gradients import accumulate
 from pretrain.models.products import InFp32, add_gradient, back, times, unrounded
-from pretrain.plan.logits import positions_at_once
 
 Judge = Callable[[Tensor, slice], tuple[Tensor, ...]]
 """(logits [l, B, V / tensor ranks], which of the L positions they are of) -> scalars, which count all positions when

@@ -2,8 +2,8 @@
 
 Modules are named by where they lie in their chunk: megatron-core numbers layers from zero on each stage and keeps a
 second copy of a tied embedding on the last one. Layers that are one go by the first name that the chunk has for them.
-Each parameter's name in the whole model leads to its declaration (`plan/parts.py`), from which its share of the whole
-follows; a module that was built otherwise is refused.
+Each parameter's name in the whole model leads to its specification (`model_spec/modules.py`), from which its share of
+the whole follows; a module that was built otherwise is refused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from torch import nn
 
-from pretrain.plan.declaration import Declared
-from pretrain.plan.parameters import Held, Stages
+from pretrain.model_spec.parameter_spec import Declared
+from pretrain.model_spec.parameters import Held, Stages
 from pretrain.random.dropout import Dropout
 
 Axes = Mapping[str, tuple[int, int]]

@@ -16,6 +16,9 @@ from data_pipeline.batch import Batch
 from data_pipeline.errors import DataError
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.metrics import StepMetrics, read_events
@@ -24,14 +27,11 @@ from pretrain.observe.progress import Progress
 from pretrain.observe.run_files import RunFiles
 from pretrain.observe.spikes import StepNumbers
 from pretrain.observe.track import Tracker
-from pretrain.plan.changes import recorded, sentence
-from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.hardware import peak_flops
-from pretrain.plan.layout import Layout
 from pretrain.plan.memory import largest_state
-from pretrain.plan.parameters import num_parameters
-from pretrain.plan.run_length import run_length
 from pretrain.process.urgency import Urgency
+from pretrain.run_length.changes import recorded, sentence
+from pretrain.run_length.segments import run_length
 
 
 class Result(StepNumbers, Protocol):

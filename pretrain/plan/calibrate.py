@@ -9,12 +9,12 @@ from scipy.optimize import brentq
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.layout.names import short
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import Fitted, StackFile, constants_on, fitted_stacks
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.layout_names import short
 
 LEAST = 10  # steps, or their median says little
 _WARMING = 3  # first steps of a start, which allocate and load kernels

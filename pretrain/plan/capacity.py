@@ -3,9 +3,9 @@
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.plan.memory import num_moments, state_bytes
-from pretrain.plan.parameters import num_parameters
 
 _LISTED_LAYERS = 16  # of more, parameters are not listed but counted on from the first ones
 _ID_BYTES, _TOKEN_BYTES = 24, 8

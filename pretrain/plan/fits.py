@@ -2,11 +2,11 @@
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
-from pretrain.plan.layout import Layout
 from pretrain.plan.search import every_choice
 
 _GIB = 2**30

@@ -7,12 +7,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from pretrain.config.run_config import RunConfig
+from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import Constants, constants
 from pretrain.plan.estimate.seconds import step_seconds
 from pretrain.plan.estimate.work import Array
-from pretrain.plan.layout import plan_layout
 
 _PULL = 0.05  # towards where constants start, of their logarithms
 # Attention is estimated as Hopper's, which comes before `cpu` among generations.

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from pretrain.config.optimizer import AdafactorOptimizer, AdagradOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.layout import Layout
-from pretrain.plan.parameters import rank_parameters
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.parameters import rank_parameters
 
 
 @dataclass(frozen=True)

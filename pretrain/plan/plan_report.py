@@ -5,13 +5,13 @@ from functools import cached_property
 from typing import Any
 
 from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.constants import Fitted
-from pretrain.plan.flops import training_flops_per_token
 from pretrain.plan.goodput import Goodput
-from pretrain.plan.parameters import num_parameters
-from pretrain.plan.run_length import Position, run_length
 from pretrain.plan.search import ROOMY, Found, Option
+from pretrain.run_length.segments import Position, run_length
 
 _GIB = 2**30
 _DAY_S = 86_400

@@ -3,12 +3,12 @@
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
 from pretrain.plan.advice import advice
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.configured import Choice
 from pretrain.plan.estimate.constants import Fitted, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
-from pretrain.plan.layout import plan_layout
 from pretrain.plan.plan_report import Plan, Prices
 from pretrain.plan.search import Found, Target, search, too_large
 

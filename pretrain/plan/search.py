@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.configured import RECOMPUTE, Choice, Configured
 from pretrain.plan.estimate.constants import Fitted, constants_on
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, fastest_first, step_seconds
-from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.ramp import batch_sizes
+from pretrain.run_length.ramp import batch_sizes
 
 Target = Literal["throughput", "cost", "memory"]
 _MOST_TENSOR, _MOST_CONTEXT, _MOST_VIRTUAL, _MOST_MICRO = 16, 16, 12, 64

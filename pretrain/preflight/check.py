@@ -20,8 +20,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.collective import gather
 from pretrain.errors import RunError
+from pretrain.layout.layout import plan_layout
 from pretrain.observe.log import RunLog
-from pretrain.plan.layout import plan_layout
 from pretrain.preflight import exchanges, machine
 from pretrain.preflight.findings import Findings, Measured, find
 from pretrain.preflight.machine import Disk

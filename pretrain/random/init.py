@@ -1,8 +1,8 @@
 """Initial weights as a function of (seed, global name, global shape, position in it), and of nothing else.
 
 Numbers come by their flat position (`uniform.py`), so each rank makes just its own part and every layout, stage and
-device starts from the same weights. From which distribution is declared with each parameter (`plan/parts.py`). Normal
-values come from the inverse normal distribution in double precision.
+device starts from the same weights. From which distribution is declared with each parameter (`model_spec/modules.py`).
+Normal values come from the inverse normal distribution in double precision.
 """
 
 from math import prod
@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pretrain.plan.declaration import Constant, Declared
+from pretrain.model_spec.parameter_spec import Constant, Declared
 from pretrain.random.uniform import uniform
 
 _CHUNK = 1 << 22  # values made at a time: bounds the double-precision scratch to 32 MiB

@@ -14,7 +14,7 @@ from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.flops import training_flops_per_token
+from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.scaling import rules
 from pretrain.scaling.shape import shaped
 from pretrain.scaling.size import parameters_at_work

@@ -10,8 +10,8 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.observe.lines import read_lines
-from pretrain.plan.flops import training_flops_per_token
 from pretrain.scaling.points import Points, RunPoint, checked
 from pretrain.scaling.size import parameters_at_work
 

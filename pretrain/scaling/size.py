@@ -3,7 +3,7 @@
 from math import prod
 
 from pretrain.config.model import Model
-from pretrain.plan.parts import declared
+from pretrain.model_spec.modules import declared
 
 
 def parameters_at_work(model: Model) -> int:

@@ -19,8 +19,8 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from pretrain.model_spec.modules import declared
 from pretrain.observe.metrics import read_events, read_metrics
-from pretrain.plan.parts import declared
 from pretrain.random.init import initial_values
 
 _KEYS = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}

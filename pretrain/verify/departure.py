@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pretrain.plan.layout import Layout
+from pretrain.layout.layout import Layout
 
 QUANTITIES = (
     "initial weights", "samples", "token count", "replicas", "checkpoint",

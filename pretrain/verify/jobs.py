@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.layout_names import short
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.layout.names import short
 from pretrain.verify.shrink import shrink, with_layers
 
 _LEARNING_RATE = 1e-4

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from data_pipeline.batch import Batch, Cursor
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine, GlobalPart, StepResult
-from pretrain.plan.ramp import batch_sizes
-from pretrain.plan.schedule import learning_rate
+from pretrain.run_length.ramp import batch_sizes
+from pretrain.run_length.schedule import learning_rate
 from pretrain.verify import restart
 from pretrain.verify.observation import Observation, RankInputs, RankMetrics, RankScores, TensorShard
 

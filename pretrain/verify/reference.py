@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from pretrain.config.run_config import RunConfig
+from pretrain.layout.layout import Layout
 from pretrain.models.megatron_config import DTYPES
-from pretrain.plan.layout import Layout
 from pretrain.verify.decay import DecaySums, decay_rate, decay_sums
 from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, size
 from pretrain.verify.observation import Observation, RankScores, TensorShard

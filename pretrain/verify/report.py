@@ -9,7 +9,7 @@ from typing import Any
 from data_pipeline.common.atomic import write_whole
 from pretrain.build import versions
 from pretrain.observe.lines import finite
-from pretrain.plan.ramp import batch_sizes
+from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job
 from pretrain.verify.run import Row

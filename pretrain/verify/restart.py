@@ -15,7 +15,7 @@ from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import RunError
-from pretrain.plan.ramp import tokens_of
+from pretrain.run_length.ramp import tokens_of
 from pretrain.verify.observation import Restored
 
 

@@ -23,8 +23,8 @@ from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
+from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.capacity import check_fits
-from pretrain.plan.layout import Layout, plan_layout
 from pretrain.verify.bounds import bounds_of
 from pretrain.verify.departure import Verdict
 from pretrain.verify.jobs import ONE_RANK, Job

@@ -15,8 +15,8 @@ from pretrain.config.load import validate
 from pretrain.config.model import Model
 from pretrain.config.patterns.base import width
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.layout import FP8_BLOCK, Layout
-from pretrain.plan.split import split_layers
+from pretrain.layout.layout import FP8_BLOCK, Layout
+from pretrain.model_spec.split import split_layers
 
 MICRO_SEQUENCES = 2
 _LENGTH, _HEADS, _HEAD_WIDTH, _VOCABULARY, _ROWS = 160, 4, 16, 500, 8

@@ -47,8 +47,8 @@ from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.scorers.batches import groups
 from pretrain.evaluate.scorers.causal import CausalScorer
 from pretrain.evaluate.tasks.base import Choice, Format, TaskDocument
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.parameters import num_parameters
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.parameters import num_parameters
 
 SHAPES = {
     "124m": [],

@@ -20,7 +20,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 from tests.benchmarks.train_step import started, timed
 
 _DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]

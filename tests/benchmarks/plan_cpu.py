@@ -18,12 +18,12 @@ from pathlib import Path
 
 from pretrain.config.load import load, validate
 from pretrain.config.run_config import RunConfig
+from pretrain.layout.layout import plan_layout
+from pretrain.layout.names import short
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants_on
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.layout_names import short
 from tests.helpers.ranks import run_ranks
 
 # layers, hidden, heads, length, words, sequences, of a micro-batch

@@ -24,8 +24,8 @@ from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import gather
 from pretrain.engine.make import make_engine
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.parameters import num_parameters
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.parameters import num_parameters
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import record, tiny_config
 

@@ -37,7 +37,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 
 DECODERS: dict[str, dict[str, Any]] = {
     "dense": {"name": "dense"},

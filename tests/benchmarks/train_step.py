@@ -43,10 +43,10 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
-from pretrain.plan.flops import training_flops_per_token
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.plan.hardware import peak_flops
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.parameters import num_parameters
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "gpt3"
 SMALL = ["model.layers=6", "model.hidden=256", "model.heads=4", "model.vocabulary=8192"]

@@ -19,9 +19,9 @@ import torch
 
 from pretrain.config.health import Health
 from pretrain.engine import device as devices
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.models.products import by_fp32
-from pretrain.plan.flops import training_flops_per_token
-from pretrain.plan.parameters import num_parameters
 from tests.benchmarks.train_step import SHAPES, Pair, config_of, device_name, measure, surroundings
 
 _TOKENS = 1024  # of a step, in micro-batches of one row

@@ -25,9 +25,9 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
 from pretrain.engine.make import make_engine
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.plan.memory import state_bytes
-from pretrain.plan.parameters import num_parameters
 from tests.benchmarks.train_step import CONFIGS
 from tests.helpers.memory import held, tensor_bytes
 from tests.helpers.ranks import meet_again, run_ranks

@@ -16,9 +16,9 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.data.stream import open_stream
-from pretrain.plan.ramp import tokens_of
-from pretrain.plan.run_length import run_length
-from pretrain.plan.schedule import learning_rate
+from pretrain.run_length.ramp import tokens_of
+from pretrain.run_length.schedule import learning_rate
+from pretrain.run_length.segments import run_length
 from tests.helpers import command
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine

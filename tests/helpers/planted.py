@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.layout_names import parse
+from pretrain.layout.names import parse
 from pretrain.verify.jobs import ONE_RANK, Job, plan
 from pretrain.verify.run import Row, Verification
 from tests.helpers.ranks import run_ranks

@@ -13,7 +13,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import GlobalPart
 from pretrain.engine.make import make_engine
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 
 VOCABULARY, LENGTH, ROWS = 250, 32, 8
 

@@ -9,11 +9,11 @@ import pytest
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
+from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
-from pretrain.plan.layout import plan_layout
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.saved import counted

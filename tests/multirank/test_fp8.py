@@ -10,10 +10,10 @@ from torch import Tensor
 
 from pretrain.engine import device
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import FP8_BLOCK
 from pretrain.models import fp8
 from pretrain.models.kernels import compiled, in_fp8, plain
 from pretrain.models.linears import Product
-from pretrain.plan.layout import FP8_BLOCK
 from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train, whole_state

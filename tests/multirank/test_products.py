@@ -12,11 +12,11 @@ from torch import Tensor
 
 from pretrain.engine import device
 from pretrain.engine.megatron.engine import MegatronEngine
+from pretrain.layout.layout import plan_layout
 from pretrain.models import products
 from pretrain.models.kernels import plain
 from pretrain.models.linears import Product, linears
 from pretrain.models.parameter_gradients import lookup
-from pretrain.plan.layout import plan_layout
 from pretrain.random.dropout import Dropout
 from tests.helpers.breadth import only
 from tests.helpers.families import family_config, train_family

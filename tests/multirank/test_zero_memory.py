@@ -10,13 +10,13 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.select import creating
+from pretrain.layout.layout import plan_layout
+from pretrain.layout.names import parse
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.models.kernels import plain
 from pretrain.models.megatron_config import megatron_config
 from pretrain.models.registry import build_chunk
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.layout_names import parse
 from pretrain.plan.memory import StateBytes, state_bytes
-from pretrain.plan.parameters import num_parameters
 from tests.helpers.breadth import slow
 from tests.helpers.memory import held, tensor_bytes
 from tests.helpers.ranks import meet_again, run_ranks

@@ -25,8 +25,8 @@ PLANTED = [
     ("data_pipeline/loader.py", "from pretrain.config.run_config import RunConfig"),
     ("data_pipeline/common/hashing.py", "from data_pipeline.dataset.manifest import Manifest"),
     ("data_pipeline/batch.py", "def late():\n    from data_pipeline import cli"),
-    ("pretrain/plan/layout.py", "from pretrain.models.network import Network"),
-    ("pretrain/config/model.py", "from pretrain.plan import layout"),
+    ("pretrain/layout/layout.py", "from pretrain.models.network import Network"),
+    ("pretrain/config/model.py", "from pretrain.layout import layout"),
     ("pretrain/engine/groups.py", "from pretrain.engine.zero.base import Range"),
     ("pretrain/engine/optimizer/adam.py", "from pretrain.engine.megatron.engine import MegatronEngine"),
     ("pretrain/loop.py", "from pretrain.commands.train import main"),
@@ -41,7 +41,7 @@ PLANTED = [
     # what is for others, under whatever name
     ("pretrain/engine/zero/base.py", "from megatron.core import parallel_state"),
     ("pretrain/engine/megatron/engine.py", "from megatron.core import mpu"),
-    ("pretrain/plan/split.py", "import torch.distributed as dist"),
+    ("pretrain/model_spec/split.py", "import torch.distributed as dist"),
     ("pretrain/data/stream.py", "def late():\n    import megatron.core"),
     ("pretrain/build.py", "import importlib\nimportlib.import_module('pretrain.commands.train')"),
     ("pretrain/build.py", "from importlib import import_module as load"),
@@ -61,5 +61,9 @@ def test_a_planted_breach_is_found(path: str, line: str) -> None:
 
 
 def test_an_import_is_what_it_resolves_to() -> None:
-    source = "from pretrain.plan import layout, nothing\nfrom megatron.core import parallel_state as mpu"
-    assert list(imports(source, MODULES)) == ["pretrain.plan.layout", "pretrain.plan", "megatron.core.parallel_state"]
+    source = "from pretrain.layout import layout, nothing\nfrom megatron.core import parallel_state as mpu"
+    assert list(imports(source, MODULES)) == [
+        "pretrain.layout.layout",
+        "pretrain.layout",
+        "megatron.core.parallel_state",
+    ]

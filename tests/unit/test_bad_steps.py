@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.bad_steps import check_heldout, check_trained
 from pretrain.errors import RunError
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])

@@ -165,7 +165,7 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
 )
 def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, words: str | None) -> None:
     from pretrain.build import _dead_rows
-    from tests.unit.plan.configs import config
+    from tests.helpers.small_configs import config
 
     model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tied_head": tied}
     notes = _dead_rows(config(model=model), SimpleNamespace(vocabulary=8192))  # type: ignore[arg-type]

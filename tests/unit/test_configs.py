@@ -11,11 +11,11 @@ from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.positions import RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.flops import training_flops_per_token
-from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.parameters import chunks_of, num_parameters
-from pretrain.plan.ramp import tokens_of
-from pretrain.plan.run_length import run_length
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.parameters import chunks_of, num_parameters
+from pretrain.run_length.ramp import tokens_of
+from pretrain.run_length.segments import run_length
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.tiny import tiny_config
 

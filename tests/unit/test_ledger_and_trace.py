@@ -23,7 +23,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.ledger import Entry, entries, summary
 from pretrain.data.stream import check_repeats, open_stream, planned_samples
 from pretrain.errors import ConfigError, RunError
-from pretrain.plan.ramp import batch_sequences, tokens_of
+from pretrain.run_length.ramp import batch_sequences, tokens_of
 
 LENGTH = 16
 RAMP = {"sequences": 16, "ramp": {"start_sequences": 4, "increment_sequences": 4, "tokens": 4_000}}

@@ -9,7 +9,7 @@ from pretrain.build import _unreached
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 
 def run(**sections: Any) -> RunConfig:

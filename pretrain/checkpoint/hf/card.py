@@ -2,8 +2,8 @@
 
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.changes import recorded, sentence
-from pretrain.plan.parameters import num_parameters
+from pretrain.model_spec.parameters import num_parameters
+from pretrain.run_length.changes import recorded, sentence
 
 
 def text(record: Record, config: RunConfig, name: str, difference: float) -> str:

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, class_of
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.plan.parts import declared
+from pretrain.model_spec.modules import declared
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

@@ -17,9 +17,9 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.megatron.micro_batches import Cutter
 from pretrain.engine.megatron.runner import Runner
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout
 from pretrain.models.inputs import MicroBatch
 from pretrain.objectives.tokens import Tokens
-from pretrain.plan.layout import Layout
 
 _FILLER = 0  # behind the end of a row, where nobody looks
 

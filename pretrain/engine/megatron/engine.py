@@ -22,6 +22,9 @@ from pretrain.engine.megatron.runner import Runner
 from pretrain.engine.megatron.state import State, fill_initial
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.modules import declared
+from pretrain.model_spec.parameters import chunks_of
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
@@ -31,11 +34,8 @@ from pretrain.models.registry import build_chunk
 from pretrain.objectives.base import Judged, Term, scales, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
-from pretrain.plan.layout import Layout
-from pretrain.plan.parameters import chunks_of
-from pretrain.plan.parts import declared
-from pretrain.plan.ramp import micro_sequences
 from pretrain.random import dropout
+from pretrain.run_length.ramp import micro_sequences
 
 
 class MegatronEngine:

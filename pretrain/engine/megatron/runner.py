@@ -11,10 +11,10 @@ from megatron.core.utils import get_model_config
 from torch import Tensor, nn
 
 from pretrain.config.model import Model
+from pretrain.layout.layout import Layout
 from pretrain.models import stream as streams
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.network import Network
-from pretrain.plan.layout import Layout
 from pretrain.process import beats
 from pretrain.random import dropout
 

@@ -9,8 +9,8 @@ from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.boxes import pieces
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, Sharding
+from pretrain.model_spec.parameter_spec import Declared
 from pretrain.models.placement import Parameter
-from pretrain.plan.declaration import Declared
 from pretrain.process import beats
 from pretrain.random.init import initial_values
 

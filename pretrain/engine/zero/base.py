@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.optimizer.base import Owned
+from pretrain.model_spec.parameters import layer_matrices
 from pretrain.models.placement import Parameter
-from pretrain.plan.parameters import layer_matrices
 
 _BLOCK = 1024
 

@@ -28,9 +28,9 @@ from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import find_rule
 from pretrain.engine.zero.base import Range, bucket_parameters, norm, overlaps, scale
+from pretrain.layout.layout import Layout
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
-from pretrain.plan.layout import Layout
 
 
 class MegatronSharding:

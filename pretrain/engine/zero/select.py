@@ -13,8 +13,8 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.zero import deepspeed_setup
 from pretrain.engine.zero.base import Sharding
 from pretrain.engine.zero.megatron import MegatronSharding
+from pretrain.layout.layout import Layout
 from pretrain.models.placement import Parameter
-from pretrain.plan.layout import Layout
 
 
 def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:

@@ -10,15 +10,15 @@ import numpy as np
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.declaration import Declared
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.logits import positions_at_once
+from pretrain.model_spec.modules import declared
+from pretrain.model_spec.parameter_spec import Declared
+from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.attention_kept import attention_kept
 from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
-from pretrain.plan.layout import Layout
-from pretrain.plan.logits import positions_at_once
 from pretrain.plan.memory import num_moments, state_bytes
-from pretrain.plan.parts import declared
-from pretrain.plan.split import chunk_layers
 
 RECOMPUTE = ("none", "selective", "full")
 

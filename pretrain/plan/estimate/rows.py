@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.configured import RECOMPUTE, in_flight
 from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
-from pretrain.plan.layout import Layout
 from pretrain.plan.memory import state_bytes
 
 _DEVICES = {"a100-sxm-80": "a100-80", "a100-sxm-40": "a100-40", "h100-sxm-80": "h100", "h100-500w-96": "h100"}

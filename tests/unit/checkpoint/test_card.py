@@ -4,7 +4,7 @@ from typing import Any
 
 from pretrain.checkpoint.hf import card
 from pretrain.checkpoint.state import Record
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 CHANGE = {"why": "a spike", "step": 50, "settings": {"optimizer.learning_rate": 0.5}}
 SECTION = """

@@ -12,12 +12,12 @@ from pretrain.config.change import Change
 from pretrain.config.load import dump, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.changes import in_force, sentence
-from pretrain.plan.changes import recorded as described
-from pretrain.plan.ramp import batch_sequences
-from pretrain.plan.run_length import run_length, segment_after, segments
-from pretrain.plan.schedule import learning_rate
-from tests.unit.plan.configs import config
+from pretrain.run_length.changes import in_force, sentence
+from pretrain.run_length.changes import recorded as described
+from pretrain.run_length.ramp import batch_sequences
+from pretrain.run_length.schedule import learning_rate
+from pretrain.run_length.segments import run_length, segment_after, segments
+from tests.helpers.small_configs import config
 
 BATCH = 240 * 32
 

@@ -9,7 +9,7 @@ from data_pipeline.tokenizers.specials import Specials
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.parameters import num_parameters
+from pretrain.model_spec.parameters import num_parameters
 from tests.unit.test_configs import RUNS, name
 
 IDS = Specials(pad=1, cls=0, sep=2, mask=4, start=1, end=2, sentinels=(), vocabulary=300)

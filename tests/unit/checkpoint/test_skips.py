@@ -12,8 +12,8 @@ from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.config.skip import Skip
 from pretrain.errors import ConfigError
-from pretrain.plan.ramp import tokens_of
-from tests.unit.plan.configs import config
+from pretrain.run_length.ramp import tokens_of
+from tests.helpers.small_configs import config
 
 ROWS = 240
 

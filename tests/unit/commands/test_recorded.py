@@ -11,7 +11,7 @@ from pretrain.checkpoint.state import Record
 from pretrain.commands.recorded import SCORING, open_run
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 CODE = """
 from pathlib import Path

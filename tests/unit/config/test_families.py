@@ -7,7 +7,7 @@ import pytest
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import plan_layout
+from pretrain.layout.layout import plan_layout
 
 DEBUG = Path(__file__).parents[3] / "configs" / "debug"
 VOCABULARY = "model.vocabulary=1000"

@@ -9,9 +9,9 @@ import pytest
 from pretrain.config.load import read, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
 from pretrain.plan.capacity import check_fits
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.run_length import run_length
+from pretrain.run_length.segments import run_length
 from tests.helpers.nonsense import VALUES, keys_of
 
 CONFIG = Path(__file__).parents[3] / "configs" / "gpt2" / "124m.yaml"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pretrain.errors import ConfigError
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from pretrain.config.optimizer import AdafactorOptimizer
 from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.totals import Holders
+from pretrain.model_spec import parameters
+from pretrain.model_spec.modules import declared
+from pretrain.model_spec.parameter_spec import Declared, Normal
 from pretrain.models.placement import Parameter
-from pretrain.plan import parameters
-from pretrain.plan.declaration import Declared, Normal
-from pretrain.plan.parts import declared
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train
 

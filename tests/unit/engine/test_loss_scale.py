@@ -13,7 +13,7 @@ from pretrain.checkpoint.state import Record
 from pretrain.config.loss_scale import LossScaling
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.plan.ramp import tokens_of
+from pretrain.run_length.ramp import tokens_of
 from tests.helpers.tiny import tiny_config
 
 SETTINGS = LossScaling(start=1024.0, growth_steps=4, minimum=256.0)

@@ -7,7 +7,7 @@ import torch
 
 from pretrain.engine.base import Piece
 from pretrain.engine.megatron.state import fill
-from pretrain.plan.declaration import Declared, Normal
+from pretrain.model_spec.parameter_spec import Declared, Normal
 from pretrain.random.init import initial_values
 
 

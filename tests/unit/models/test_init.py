@@ -9,8 +9,8 @@ import torch
 
 from pretrain.config.init import NormalInit
 from pretrain.config.model import Model
-from pretrain.plan.declaration import Constant, Declared, Normal
-from pretrain.plan.parts import declared
+from pretrain.model_spec.modules import declared
+from pretrain.model_spec.parameter_spec import Constant, Declared, Normal
 from pretrain.random import init
 from pretrain.random.init import initial_values, normal
 from tests.helpers.families import FAMILIES, family_config

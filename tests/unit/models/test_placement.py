@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from pretrain.model_spec.parameter_spec import Declared, Normal
+from pretrain.model_spec.parameters import Held
 from pretrain.models.placement import mark_split, parameters
-from pretrain.plan.declaration import Declared, Normal
-from pretrain.plan.parameters import Held
 
 
 class Chunk(nn.Module):

@@ -13,13 +13,13 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import StepResult
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.heldout import HeldOut
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.model_spec.parameters import num_parameters
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak, size
 from pretrain.observe.metrics import read_events, read_metrics
-from pretrain.plan.flops import training_flops_per_token
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.parameters import num_parameters
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 ROWS, LENGTH = 240, 32
 PEAK = Peak(None, 1_500_000_000)

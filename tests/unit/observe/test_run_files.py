@@ -18,8 +18,8 @@ from pretrain.errors import RunError
 from pretrain.observe.metrics import read_metrics
 from pretrain.observe.run_files import RunFiles
 from pretrain.process.urgency import Urgency
+from tests.helpers.small_configs import config
 from tests.unit.observe.test_metrics import STEP
-from tests.unit.plan.configs import config
 
 PATIENCE_S = 60.0
 

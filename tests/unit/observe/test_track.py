@@ -14,8 +14,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.points import DataInput
 from pretrain.observe.track import Tracker, keep_report
+from tests.helpers.small_configs import config
 from tests.unit.observe.conftest import PATIENCE_S
-from tests.unit.plan.configs import config
 
 STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
 DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})

@@ -4,11 +4,11 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.model_spec.parameters import num_parameters, rank_parameters
 from pretrain.plan.capacity import check_fits, least_bytes, parameters_of
-from pretrain.plan.layout import Layout, plan_layout
 from pretrain.plan.memory import state_bytes
-from pretrain.plan.parameters import num_parameters, rank_parameters
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 GIB = 2**30
 ONE_RANK = Layout(world=1, tensor=1, pipeline=1, virtual=1, sequence=False, zero=0)

@@ -14,6 +14,9 @@ from pretrain.config.attention import Banded
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout
+from pretrain.layout.names import parse
+from pretrain.model_spec.parameters import rank_parameters
 from pretrain.plan.device import device_names, find_device
 from pretrain.plan.estimate.attention_kept import copies
 from pretrain.plan.estimate.compute import head, layer
@@ -22,12 +25,9 @@ from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
 from pretrain.plan.estimate.traffic import exchange, links
-from pretrain.plan.layout import Layout
-from pretrain.plan.layout_names import parse
 from pretrain.plan.memory import largest_state
-from pretrain.plan.parameters import rank_parameters
 from tests.helpers.saved import counted
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 H100 = find_device("h100")
 

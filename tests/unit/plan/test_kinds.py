@@ -3,8 +3,8 @@
 import pytest
 
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout
-from pretrain.plan.layout_names import every_kind, parse, short
+from pretrain.layout.layout import Layout
+from pretrain.layout.names import every_kind, parse, short
 
 
 @pytest.mark.parametrize("world", [1, 2, 4, 6, 8, 16])

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.layout_names import parse
+from pretrain.layout.layout import plan_layout
+from pretrain.layout.names import parse
+from pretrain.model_spec.parameters import rank_parameters
 from pretrain.plan.memory import largest_state, num_moments, state_bytes
-from pretrain.plan.parameters import rank_parameters
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 # layout, precision -> bytes per parameter: weights, gradients, optimizer
 STATES = {

@@ -10,16 +10,16 @@ from pretrain.__main__ import main
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.layout.names import every_kind
 from pretrain.plan.advice import advice
 from pretrain.plan.device import FOLDER, find_device
 from pretrain.plan.estimate.constants import Fitted
 from pretrain.plan.estimate.seconds import fastest_first
 from pretrain.plan.fits import check_holds
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.layout_names import every_kind
 from pretrain.plan.search import every_choice, near_counts, search
-from tests.unit.plan.configs import config
+from tests.helpers.small_configs import config
 
 H100, PLAIN = find_device("h100"), Fitted(1.0, 0.9, 1.1)
 

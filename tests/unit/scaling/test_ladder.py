@@ -6,9 +6,9 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.parameters import num_parameters
-from pretrain.plan.run_length import segments
-from pretrain.plan.schedule import learning_rate
+from pretrain.model_spec.parameters import num_parameters
+from pretrain.run_length.schedule import learning_rate
+from pretrain.run_length.segments import segments
 from pretrain.scaling import rules
 from pretrain.scaling.ladder import Asked, ladder, total_flops
 from pretrain.scaling.shape import shaped

@@ -8,7 +8,7 @@ import pytest
 
 from pretrain.config.load import dump
 from pretrain.errors import ConfigError
-from pretrain.plan.flops import training_flops_per_token
+from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.scaling.runs import points_of, read_runs
 from pretrain.scaling.size import parameters_at_work
 from tests.helpers.tiny import tiny_config

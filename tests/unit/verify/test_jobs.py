@@ -7,11 +7,11 @@ import pytest
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout, plan_layout
-from pretrain.plan.layout_names import every_kind, parse
-from pretrain.plan.parameters import num_parameters
-from pretrain.plan.ramp import batch_sizes
-from pretrain.plan.split import split_layers
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.layout.names import every_kind, parse
+from pretrain.model_spec.parameters import num_parameters
+from pretrain.model_spec.split import split_layers
+from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.jobs import fits, plan
 from tests.helpers.breadth import only
 

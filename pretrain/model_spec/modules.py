@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from pretrain.config.model import Model
 from pretrain.config.positions import ShawPositions
-from pretrain.plan.declaration import Constant, Declared, Normal
-from pretrain.plan.initial import SCHEMES, Plain
+from pretrain.model_spec.init_schemes import SCHEMES, Plain
+from pretrain.model_spec.parameter_spec import Constant, Declared, Normal
 
 WORDS = "embedding.word_embeddings.weight"
 STACKS = ("encoder", "decoder")

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import pytest
 
 from pretrain.config.model import Model
-from pretrain.plan.split import layer_work, split_layers
+from pretrain.model_spec.split import layer_work, split_layers
 
 
 def _model(encoder: int, decoder: int, inputs: int = 64, targets: int = 64, **more: object) -> Model:

@@ -8,9 +8,9 @@ import pytest
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.run_length import run_length
-from pretrain.plan.schedule import learning_rate
-from tests.unit.plan.configs import config
+from pretrain.run_length.schedule import learning_rate
+from pretrain.run_length.segments import run_length
+from tests.helpers.small_configs import config
 
 # Warm-up to 100 tokens, decay to 1100 tokens, flat at a tenth of the peak (1.0).
 COSINE = config(schedule={"name": "cosine", "warmup_tokens": 100, "decay_tokens": 1100, "final_fraction": 0.1})

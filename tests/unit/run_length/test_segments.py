@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pretrain.plan.ramp import batch_sequences, tokens_of
-from pretrain.plan.run_length import run_length, segments
+from pretrain.run_length.ramp import batch_sequences, tokens_of
+from pretrain.run_length.segments import run_length, segments
 from tests.helpers.tiny import LENGTH, tiny_config
 
 SHORT = {"sequences": 8, "short": {"sequence_length": LENGTH // 2, "steps": 3}}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout
+from pretrain.layout.layout import Layout
 
 _SIZE = re.compile(r"(tp|cp|pp|dp)([1-9]\d*)")
 _EXTRA = re.compile(r"(vp)([1-9]\d*)|(zero)(\d)|(sp|deepspeed)")

@@ -8,10 +8,10 @@ from typing import Literal
 
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.plan.declaration import Declared
-from pretrain.plan.layout import Layout
-from pretrain.plan.parts import WORDS, declared
-from pretrain.plan.split import chunk_layers
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.modules import WORDS, declared
+from pretrain.model_spec.parameter_spec import Declared
+from pretrain.model_spec.split import chunk_layers
 
 Stages = Literal["own", "ends", "all"]
 """that hold a parameter: one alone, the first and the last (a tied embedding), or every one (layers that are one)"""

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.config.batch import BatchSize, Ramp
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.ramp import (
+from pretrain.run_length.ramp import (
     batch_sequences,
     batch_sizes,
     first_batch_at,

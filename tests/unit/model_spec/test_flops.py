@@ -2,8 +2,8 @@
 
 import pytest
 
-from pretrain.plan.flops import training_flops_per_token
-from tests.unit.plan.configs import small_model as model
+from pretrain.model_spec.flops import training_flops_per_token
+from tests.helpers.small_configs import small_model as model
 
 
 class TestOperations:

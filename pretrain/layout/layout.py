@@ -12,7 +12,7 @@ from pretrain.config.batch import BatchSize
 from pretrain.config.parallel import Parallel
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.ramp import batch_sizes
+from pretrain.run_length.ramp import batch_sizes
 
 FP8_BLOCK = 16
 """GPUs multiply 8-bit numbers in blocks of so many: widths are multiples of it."""

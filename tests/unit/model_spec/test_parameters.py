@@ -7,13 +7,20 @@ import pytest
 from pretrain.config.init import T5Init
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.declaration import Declared, Normal
-from pretrain.plan.layout import plan_layout
-from pretrain.plan.parameters import Held, chunks_of, held_by_chunks, layer_matrices, num_parameters, rank_parameters
-from pretrain.plan.parts import WORDS, declared
+from pretrain.layout.layout import plan_layout
+from pretrain.model_spec.modules import WORDS, declared
+from pretrain.model_spec.parameter_spec import Declared, Normal
+from pretrain.model_spec.parameters import (
+    Held,
+    chunks_of,
+    held_by_chunks,
+    layer_matrices,
+    num_parameters,
+    rank_parameters,
+)
 from tests.helpers.families import FAMILIES, family_config
+from tests.helpers.small_configs import small_model as model
 from tests.helpers.tiny import tiny_config
-from tests.unit.plan.configs import small_model as model
 
 
 class TestParameters:

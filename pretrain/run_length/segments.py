@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pretrain.config.run_config import RunConfig
-from pretrain.plan.changes import in_force
-from pretrain.plan.ramp import batch_sizes
+from pretrain.run_length.changes import in_force
+from pretrain.run_length.ramp import batch_sizes
 
 Position = tuple[int, int]
 """(optimizer steps, tokens) that are done"""

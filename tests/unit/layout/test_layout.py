@@ -7,8 +7,8 @@ import pytest
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.plan.layout import Layout, plan_layout
-from tests.unit.plan.configs import config
+from pretrain.layout.layout import Layout, plan_layout
+from tests.helpers.small_configs import config
 
 
 def refusal(run: RunConfig, world: int) -> str:
