@@ -122,7 +122,7 @@ def _refuse(error: Exception, alone: bool) -> int:
 
         if not device.has_met():
             try:
-                device.meet(Health(join_s=_PATIENCE_S), {ERROR: str(error), STATUS: status})
+                device.meet(Health(rendezvous_timeout_s=_PATIENCE_S), {ERROR: str(error), STATUS: status})
             except NotMetError:
                 alone = True
             except (ConfigError, RunError) as verdict:

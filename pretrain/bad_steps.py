@@ -39,7 +39,7 @@ def check_trained(step: int, updates: int, largest_norm: float | None, config: R
     had gradients of zero alone. `largest_norm` is of these; None: there were none."""
     if updates and largest_norm != 0:
         return
-    cure = "loss_scale.start" if config.precision == "fp16" else "the data, optimizer.clip_norm and precision"
+    cure = "loss_scale.initial" if config.precision == "fp16" else "the data, optimizer.clip_norm and precision"
     what = "every gradient was zero" if updates else "every step was skipped, as its gradient was not finite"
     raise RunError(f"step {step}: the run ends without having trained anything: {what}. Look at {cure}")
 

@@ -189,12 +189,12 @@ def _check_fits(config: RunConfig, layout: Layout, trains: bool = True) -> None:
 def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
     """Of a vocabulary that no data can fill, in a sentence."""
     model, needed = config.model, recipe.vocabulary
-    rows = model.real_vocabulary - needed
+    rows = model.vocab_size - needed
     if rows < model.vocabulary_multiple:  # as rounding up makes anyway
         return ()
-    parameters = rows * model.word_width * (1 if model.tied_head else 2)
+    parameters = rows * model.embedding_dim * (1 if model.tie_word_embeddings else 2)
     return (
-        f"model.vocabulary={model.real_vocabulary} is more than the {needed:,} ids of the data's tokenizer and the "
+        f"model.vocabulary={model.vocab_size} is more than the {needed:,} ids of the data's tokenizer and the "
         f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) stand for nothing: set "
         f"model.vocabulary={needed}, or null to follow the data, unless it is to learn from other data later",
     )

@@ -74,13 +74,13 @@ class CoreAttention(MegatronModule):
         self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
         self.rotate, self.attended = config.kernels.rotated, config.kernels.attended
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
-        self.scale = 1.0 if self.biased else model.head_width**-0.5
-        self.distance, self.cap = model.relative_distance, model.score_cap
+        self.scale = 1.0 if self.biased else model.dim_per_head**-0.5
+        self.distance, self.cap = model.relative_max_distance, model.attention_logit_softcap
         self.context = pg_collection.cp
         self.shaw: ShawAttention | None = None
         if isinstance(model.positions, ShawPositions) and kind != "cross":
             heads = model.heads // pg_collection.tp.size()
-            self.shaw = ShawAttention(model.positions, heads, model.head_width, pg_collection)
+            self.shaw = ShawAttention(model.positions, heads, model.dim_per_head, pg_collection)
         self.dropout = Dropout(
             config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropped
         )

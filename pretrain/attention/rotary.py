@@ -40,7 +40,7 @@ def gain(settings: RotaryPositions, dense: bool) -> float:
     scaling = settings.scaling
     if not isinstance(scaling, YarnScaling) or _is_local(settings, dense):
         return 1.0
-    return 0.1 * math.log(scaling.factor) + 1 if scaling.gain is None else scaling.gain
+    return 0.1 * math.log(scaling.factor) + 1 if scaling.attention_factor is None else scaling.attention_factor
 
 
 def longer_base(base: float, scaling: NtkScaling, width: int) -> float:
@@ -64,7 +64,10 @@ def _yarn(plain: Tensor, scaling: YarnScaling, base: float) -> Tensor:
         """That turns so often in a text of the original length."""
         return pairs * math.log(scaling.original_length / (turns * 2 * math.pi)) / math.log(base)
 
-    first, last = max(math.floor(feature(scaling.fast)), 0), min(math.ceil(feature(scaling.slow)), 2 * pairs - 1)
+    first, last = (
+        max(math.floor(feature(scaling.beta_fast)), 0),
+        min(math.ceil(feature(scaling.beta_slow)), 2 * pairs - 1),
+    )
     places = torch.arange(pairs, device=plain.device, dtype=torch.float32)
     whole = ((places - first) / max(last - first, 0.001)).clamp(0, 1)
     return whole * plain / scaling.factor + (1 - whole) * plain
@@ -73,7 +76,7 @@ def _yarn(plain: Tensor, scaling: YarnScaling, base: float) -> Tensor:
 def _llama3(plain: Tensor, scaling: Llama3Scaling, base: float) -> Tensor:
     """meta-llama/llama-models, models/llama3/model.py, apply_scaling."""
     turns = scaling.original_length * plain / (2 * math.pi)  # in a text of the original length
-    whole = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+    whole = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
     return whole * plain + (1 - whole) * plain / scaling.factor
 
 

@@ -24,8 +24,8 @@ class ShawAttention(nn.Module):
 
     def __init__(self, settings: ShawPositions, heads: int, width: int, groups: ProcessGroupCollection) -> None:
         super().__init__()
-        self.distance, self.per_head, self.groups = settings.distance, settings.per_head, groups
-        shape = (heads if settings.per_head else 1, 2 * settings.distance + 1, width)
+        self.distance, self.per_head, self.groups = settings.max_distance, settings.per_head, groups
+        shape = (heads if settings.per_head else 1, 2 * settings.max_distance + 1, width)
         self.keys, self.values = (nn.Parameter(torch.empty(shape)) for _ in range(2))
 
     def forward(

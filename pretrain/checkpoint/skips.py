@@ -61,10 +61,10 @@ def added(skipped: Skips, new: Skip) -> Skips:
 def given_up(skipped: Skips, step: int, settings: SpikesAct) -> str | None:
     """Why the run is not to go back from `step` once more, or None."""
     recent = [skip.step for skip in skipped if step - settings.within_steps < skip.step <= step]
-    if len(recent) < settings.most:
+    if len(recent) < settings.max_rollbacks:
         return None
     steps = ", ".join(f"{step:,}" for step in recent)
-    return f"and the run went back from steps {steps} already (health.spike.most={settings.most})"
+    return f"and the run went back from steps {steps} already (health.spike.max_rollbacks={settings.max_rollbacks})"
 
 
 def _passed(skipped: Skips, samples: int) -> Skips:

@@ -32,7 +32,7 @@ class Capabilities:
     """attributes of `model` that have one value in this family"""
 
 
-_BEFORE_LLAMA = {"qkv_bias": None, "query_key_norm": False, "logit_cap": None, "score_cap": None}
+_BEFORE_LLAMA = {"qkv_bias": None, "qk_norm": False, "final_logit_softcap": None, "attention_logit_softcap": None}
 
 _OF_ENCODERS = ("learned", "sinusoidal", "relative", "alibi")
 
@@ -68,7 +68,7 @@ CAPABILITIES: dict[Family, Capabilities] = {
         head_bias=True,
         fewest_segments=2,
         positions=_OF_ENCODERS,
-        only=_BEFORE_LLAMA | {"pooled_head": False},
+        only=_BEFORE_LLAMA | {"binary_head": False},
     ),
     "albert": Capabilities(encoder=True, masked_head=True, head_bias=True, fewest_segments=1, only=_BEFORE_LLAMA),
 }

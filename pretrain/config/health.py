@@ -32,7 +32,7 @@ class SpikesAct(_Watched):
     """Back to the newest checkpoint, and on without the samples of that step."""
 
     name: Literal["act"] = "act"
-    most: int = Field(3, gt=0, description="how often a run goes back within within_steps; once more ends it")
+    max_rollbacks: int = Field(3, gt=0, description="how often a run goes back within within_steps; once more ends it")
     within_steps: int = Field(1000, gt=0, description="steps for which going back is counted")
 
 
@@ -77,4 +77,6 @@ class Health(Section):
             )
         return hang_s
 
-    join_s: int = Field(300, gt=0, le=2_592_000, description="seconds that ranks may take to meet at the start")
+    rendezvous_timeout_s: int = Field(
+        300, gt=0, le=2_592_000, description="seconds that ranks may take to meet at the start"
+    )

@@ -3,7 +3,7 @@
 YAML 1.2 (so `3e-4` is a number and `no` is a word). A file may say `extends: other.yaml`, relative to itself; mappings
 merge, everything else replaces. Files that come with the package go by name, such as gpt3/125m. Overrides are
 `a.b.c=VALUE` with VALUE read as YAML. A name that is short for a mapping (`positions: relative`) is one where something
-is added to it (`model.positions.buckets=16`).
+is added to it (`model.positions.num_buckets=16`).
 """
 
 import io
@@ -27,7 +27,7 @@ def load(schema: type[Config], path: str | Path, overrides: list[str] | None = N
     """Reads `path`, a file or the name of one that comes with the package, applies `overrides`, validates. Raises
     ConfigError naming the key and its nearest match."""
     found = locate(path)
-    tree = read(found, schema)
+    tree = read(found)
     _check_records(schema, tree, found, overrides or [])
     return validate(schema, tree, str(path), overrides)
 
@@ -36,7 +36,7 @@ def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides:
     """Turns a plain tree, changed by `overrides`, into a config; `origin` names it in errors."""
     overrides = overrides or []
     try:
-        return schema.model_validate(_overridden(schema, tree, overrides))
+        return schema.model_validate(_overridden(tree, overrides))
     except ValidationError as error:
         said = sentence(schema, error)
         if typed := _to_blame(schema, tree, overrides, error):
@@ -45,8 +45,8 @@ def validate(schema: type[Config], tree: dict[str, Any], origin: str, overrides:
         raise ConfigError(f"{origin}: {said}") from None
 
 
-def read(path: Path, schema: type[BaseModel] = BaseModel, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The tree of one YAML file, of a `schema` if it is known, with its `extends` chain merged in."""
+def read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tree of one YAML file with its `extends` chain merged in."""
     try:
         path = path.resolve()
     except (ValueError, OSError, RuntimeError) as error:  # a NUL in the name, a circle of links
@@ -61,7 +61,7 @@ def read(path: Path, schema: type[BaseModel] = BaseModel, seen: tuple[Path, ...]
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
-    return _merge(schema, read(locate(str(parent), path.parent), schema, (*seen, path)), tree)
+    return _merge(read(locate(str(parent), path.parent), (*seen, path)), tree)
 
 
 def _check_records(schema: type[BaseModel], tree: dict[str, Any], path: Path, overrides: list[str]) -> None:
@@ -86,19 +86,17 @@ def dump(config: BaseModel) -> str:
     return stream.getvalue()
 
 
-def _merge(schema: type[BaseModel], base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = _without_rivals(schema, base, over)
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
     for key, value in over.items():
         before = as_mapping(merged.get(key))
-        both = isinstance(value, dict) and isinstance(before, dict)
-        inner = section_of(schema.model_fields[key].annotation) if key in schema.model_fields else None
-        merged[key] = _merge(inner or BaseModel, before, value) if both else value
+        merged[key] = _merge(before, value) if isinstance(value, dict) and isinstance(before, dict) else value
     return merged
 
 
-def _overridden(schema: type[BaseModel], tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+def _overridden(tree: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
     for override in overrides:
-        tree = _override(schema, tree, override)
+        tree = _override(tree, override)
     return tree
 
 
@@ -109,7 +107,7 @@ def _to_blame(schema: type[BaseModel], tree: dict[str, Any], overrides: list[str
     gone: dict[str, bool] = {}
     for number, override in enumerate(overrides):
         try:
-            schema.model_validate(_overridden(schema, tree, overrides[:number] + overrides[number + 1 :]))
+            schema.model_validate(_overridden(tree, overrides[:number] + overrides[number + 1 :]))
             left: list[Any] = []
         except ValidationError as other:
             left = _problems(other)
@@ -122,12 +120,12 @@ def _problems(error: ValidationError) -> list[Any]:
     return [(problem["type"], problem["loc"], problem["msg"]) for problem in error.errors()]
 
 
-def _override(schema: type[BaseModel], tree: dict[str, Any], override: str) -> dict[str, Any]:
+def _override(tree: dict[str, Any], override: str) -> dict[str, Any]:
     dotted, equals, text = override.partition("=")
     if not equals or not dotted:
         raise ConfigError(f"'{shown(override)}' is not an override: write key=value, for example train.steps=100")
     keys, value = dotted.split("."), parse(text, f"override '{shown(override)}'")
-    return _set(_without_rivals(schema, tree, _set({}, keys, value)), keys, value)
+    return _set(tree, keys, value)
 
 
 def _set(tree: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
@@ -136,20 +134,3 @@ def _set(tree: dict[str, Any], keys: list[str], value: Any) -> dict[str, Any]:
         return {**tree, first: value}
     child = as_mapping(tree.get(first))
     return {**tree, first: _set(child if isinstance(child, dict) else {}, rest, value)}
-
-
-def _without_rivals(schema: type[BaseModel], base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """A copy of `base` without settings that `over` has under another key, `moved` or not: the later one counts."""
-    kept = dict(base)
-    for old, new in schema.moved.items() if issubclass(schema, Section) else ():
-        choice, key = new.split(".")
-        before, now = kept.get(choice), over.get(choice)
-        if old in over and isinstance(before, dict):
-            kept[choice] = {name: value for name, value in before.items() if name != key}
-        if isinstance(now, dict) and key in now:
-            kept.pop(old, None)
-    for name, field in schema.model_fields.items():
-        inner, before, now = section_of(field.annotation), kept.get(name), over.get(name)
-        if inner is not None and isinstance(before, dict) and isinstance(now, dict):
-            kept[name] = _without_rivals(inner, before, now)
-    return kept

@@ -10,19 +10,19 @@ class LossScaling(Section):
     """Of fp16 only: losses are multiplied by a factor so that gradients fit; a step whose gradient does not is left out
     and the factor halved."""
 
-    start: float = Field(
+    initial: float = Field(
         65536.0, ge=2**-24, le=2**32, description="factor of the mean loss of a sequence, at the first step"
     )
-    growth_steps: int = Field(1000, gt=0, description="steps without overflow after which the factor doubles")
+    growth_interval: int = Field(1000, gt=0, description="steps without overflow after which the factor doubles")
     minimum: float = Field(
         1.0, ge=2**-24, le=2**32, description="an overflow at this factor is an error, as in other precisions"
     )
 
     @model_validator(mode="after")
     def _begins_within_its_bounds(self) -> "LossScaling":
-        if self.start < self.minimum:
+        if self.initial < self.minimum:
             raise ValueError(
-                f"loss_scale.start={self.start:g} is below loss_scale.minimum={self.minimum:g}: raise it, or lower the "
-                "minimum"
+                f"loss_scale.initial={self.initial:g} is below loss_scale.minimum={self.minimum:g}: raise it, or lower "
+                "the minimum"
             )
         return self

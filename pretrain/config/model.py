@@ -1,7 +1,7 @@
 """`model`: the shape of the network."""
 
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -57,7 +57,7 @@ class Model(Section):
     qkv_bias: bool | None = Field(
         None, description="the layers that make queries, keys and values have a bias (Qwen2); absent: as bias"
     )
-    query_key_norm: bool = Field(False, description="a norm of each head's query and key (Qwen3, Gemma 3)")
+    qk_norm: bool = Field(False, description="a norm of each head's query and key (Qwen3, Gemma 3)")
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu", "gated_silu", "gated_relu"] = Field(
         "gelu_tanh",
         description="gelu: exact (BERT); gated: times a second projection: GELU in its tanh form (T5 v1.1, Gemma), "
@@ -65,21 +65,21 @@ class Model(Section):
     )
     positions: Positions = LearnedPositions()
     segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
-    pooled_head: bool = Field(
+    binary_head: bool = Field(
         False, description="a head on the first position that says whether the second segment follows (BERT)"
     )
     embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
     embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer, Gemma)")
-    embedding_width: int | None = Field(
+    embedding_size: int | None = Field(
         None,
         gt=0,
         description="of the rows of embeddings, which a projection brings to hidden, and the head's transform back "
         "from it (ALBERT: 128); absent: hidden",
     )
     shared_layers: bool = Field(False, description="all layers of a stack are one set of weights (ALBERT)")
-    tied_head: bool = Field(True, description="the output projection is the token embedding")
-    logit_cap: float | None = Field(None, gt=0, description="logits are cap * tanh(logits / cap) (Gemma 2)")
-    score_cap: float | None = Field(
+    tie_word_embeddings: bool = Field(True, description="the output projection is the token embedding")
+    final_logit_softcap: float | None = Field(None, gt=0, description="logits are cap * tanh(logits / cap) (Gemma 2)")
+    attention_logit_softcap: float | None = Field(
         None, gt=0, description="attention scores are cap * tanh(scores / cap), before the softmax (Gemma 2)"
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
@@ -87,15 +87,6 @@ class Model(Section):
     ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
     init: Init = NormalInit()
     attention: Attention = Attention()
-
-    moved: ClassVar[dict[str, str]] = {
-        "position_offset": "positions.offset",
-        "relative_buckets": "positions.buckets",
-        "relative_distance": "positions.distance",
-        "init_std": "init.std",
-        "scale_residual_init": "init.scale_residual",
-    }
-    moved_idle: ClassVar[dict[str, Any]] = {"scale_residual_init": False}
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> "Model":
@@ -119,12 +110,12 @@ class Model(Section):
                     raise ValueError(f"model.{key} is for encoder-decoders: leave it out for the {self.family} family")
         if self.encoder_layers == 0 and not can.decoder_alone:
             raise ValueError("model.encoder_layers=0, a decoder alone, is a variant of the t5 family, or use gpt")
-        if (self.segments or self.pooled_head) and not can.fewest_segments:
-            raise ValueError(f"model.segments and model.pooled_head are BERT's: leave them out for {self.family}")
-        if self.embedding_width is not None and not can.masked_head:
+        if (self.segments or self.binary_head) and not can.fewest_segments:
+            raise ValueError(f"model.segments and model.binary_head are BERT's: leave them out for {self.family}")
+        if self.embedding_size is not None and not can.masked_head:
             having = " or ".join(name for name, other in CAPABILITIES.items() if other.masked_head)
             raise ValueError(
-                f"model.embedding_width is for the {having} family, whose head has a transform: leave it out for "
+                f"model.embedding_size is for the {having} family, whose head has a transform: leave it out for "
                 f"{self.family}"
             )
         if 0 < self.segments < can.fewest_segments:
@@ -145,15 +136,15 @@ class Model(Section):
             raise ValueError(
                 f"model.target_length={self.target_length} does nothing with model.encoder_layers=0: leave it out"
             )
-        if isinstance(self.positions, RotaryPositions) and self.head_width % 2:
+        if isinstance(self.positions, RotaryPositions) and self.dim_per_head % 2:
             raise ValueError(
-                f"model.positions=rotary turns pairs of features: a head of {self.head_width} has an odd one"
+                f"model.positions=rotary turns pairs of features: a head of {self.dim_per_head} has an odd one"
             )
         scaling = self.positions.scaling if isinstance(self.positions, RotaryPositions) else None
-        if isinstance(scaling, NtkScaling) and self.head_width < 4:
+        if isinstance(scaling, NtkScaling) and self.dim_per_head < 4:
             raise ValueError(
                 f"model.positions.scaling=ntk makes the last of several wavelengths longer: a head of "
-                f"{self.head_width} has one"
+                f"{self.dim_per_head} has one"
             )
         return self
 
@@ -161,11 +152,11 @@ class Model(Section):
     def _patterns_suit_it(self) -> "Model":
         self.attention.check(self.heads, self.sequence_length, self.has_encoder, self.has_decoder)
         if self.attention.weighs and (
-            self.attention_dropout or self.writes_scores or self.positions.name in ("relative", "alibi")
+            self.attention_dropout or self.needs_explicit_scores or self.positions.name in ("relative", "alibi")
         ):
             raise ValueError(
                 "model.attention.pattern: first_again counts keys where torch's kernel computes all scores: leave it "
-                "out, or model.attention_dropout, model.score_cap and positions that change scores"
+                "out, or model.attention_dropout, model.attention_logit_softcap and positions that change scores"
             )
         return self
 
@@ -175,24 +166,24 @@ class Model(Section):
         return self.positions.offset if isinstance(self.positions, LearnedPositions) else 0
 
     @property
-    def relative_buckets(self) -> int:
+    def relative_num_buckets(self) -> int:
         """Distances told apart; 0 where positions are not relative."""
-        return self.positions.buckets if isinstance(self.positions, RelativePositions) else 0
+        return self.positions.num_buckets if isinstance(self.positions, RelativePositions) else 0
 
     @property
-    def relative_distance(self) -> int:
+    def relative_max_distance(self) -> int:
         """From which on distances are one; 0 where positions are not relative."""
-        return self.positions.distance if isinstance(self.positions, RelativePositions) else 0
+        return self.positions.max_distance if isinstance(self.positions, RelativePositions) else 0
 
     @property
     def shaw_rows(self) -> int:
         """Distances to both sides that have vectors of their own; 0 where positions are not Shaw's."""
-        return 2 * self.positions.distance + 1 if isinstance(self.positions, ShawPositions) else 0
+        return 2 * self.positions.max_distance + 1 if isinstance(self.positions, ShawPositions) else 0
 
     @property
-    def writes_scores(self) -> bool:
+    def needs_explicit_scores(self) -> bool:
         """No fused kernel computes its attention."""
-        return self.score_cap is not None or self.shaw_rows > 0
+        return self.attention_logit_softcap is not None or self.shaw_rows > 0
 
     @property
     def init_std(self) -> float:
@@ -204,22 +195,22 @@ class Model(Section):
         return isinstance(self.init, NormalInit) and self.init.scale_residual
 
     @property
-    def head_width(self) -> int:
+    def dim_per_head(self) -> int:
         return self.head_dim or self.hidden // self.heads
 
     @property
-    def query_groups(self) -> int:
+    def num_kv_heads(self) -> int:
         """Heads of keys and values."""
         return self.kv_heads or self.heads
 
     @property
-    def ffn_width(self) -> int:
+    def ffn_dim(self) -> int:
         return self.ffn or 4 * self.hidden
 
     @property
-    def word_width(self) -> int:
+    def embedding_dim(self) -> int:
         """Of the rows of embeddings, and of what is multiplied with them to make logits."""
-        return self.embedding_width or self.hidden
+        return self.embedding_size or self.hidden
 
     @property
     def gated(self) -> bool:
@@ -231,7 +222,7 @@ class Model(Section):
         return self.norm != "post"
 
     @property
-    def biased_queries(self) -> bool:
+    def has_qkv_bias(self) -> bool:
         """Queries, keys and values have a bias."""
         return self.bias if self.qkv_bias is None else self.qkv_bias
 
@@ -285,12 +276,12 @@ class Model(Section):
         return self.target_length
 
     @property
-    def real_vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """Token ids: `vocabulary`, once it is known."""
         assert self.vocabulary is not None, "the vocabulary is resolved before it is used"
         return self.vocabulary
 
     @property
-    def padded_vocabulary(self) -> int:
+    def padded_vocab_size(self) -> int:
         """Rows of the embedding: the vocabulary rounded up. The same for every layout."""
-        return -(-self.real_vocabulary // self.vocabulary_multiple) * self.vocabulary_multiple
+        return -(-self.vocab_size // self.vocabulary_multiple) * self.vocabulary_multiple

@@ -58,7 +58,7 @@ class AdafactorOptimizer(_AnyOptimizer):
     name: Literal["adafactor"] = "adafactor"
     beta1: float = Field(0.0, ge=0, lt=1, description="decay of the first moment; 0: there is none")
     weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
-    relative: bool = Field(
+    scale_parameter: bool = Field(
         True, description="the learning rate is a part of each parameter's root mean square (at least 1e-3)"
     )
 
@@ -67,7 +67,9 @@ class AdagradOptimizer(_AnyOptimizer):
     """Its second moment is the sum of all squares, and never decays (CTRL)."""
 
     name: Literal["adagrad"] = "adagrad"
-    initial: float = Field(0.1, ge=0, le=1e6, description="added to the sum of squares from the first step on")
+    initial_accumulator_value: float = Field(
+        0.1, ge=0, le=1e6, description="added to the sum of squares from the first step on"
+    )
     eps: float = Field(1e-10, ge=1e-30, le=1, description="added to the root of the sum")
     weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
 

@@ -1,4 +1,4 @@
-"""`model.positions`: how a model knows the order of what it reads."""
+"""`model.positions`: how a model knows the order of its tokens."""
 
 from typing import Annotated, Literal
 
@@ -8,31 +8,31 @@ from pretrain.config.section import Section, named
 
 
 class LearnedPositions(Section):
-    """An embedding of each position, added to the token's."""
+    """A learned embedding of each position, added to the token embedding."""
 
     name: Literal["learned"] = "learned"
-    offset: int = Field(0, ge=0, description="number of the first position (RoBERTa, BART: 2)")
+    offset: int = Field(0, ge=0, description="number of the first position (RoBERTa and BART: 2)")
 
 
 class SinusoidalPositions(Section):
-    """Sines and cosines, added to the token's embedding (Transformer)."""
+    """Sines and cosines, added to the token embedding (Transformer)."""
 
     name: Literal["sinusoidal"] = "sinusoidal"
 
 
 class RelativePositions(Section):
-    """A bias of attention scores by distance (T5)."""
+    """A learned bias of attention scores for each bucket of distances (T5)."""
 
     name: Literal["relative"] = "relative"
-    buckets: int = Field(32, gt=1, description="distances told apart")
-    distance: int = Field(128, gt=0, description="from which on distances are one")
+    num_buckets: int = Field(32, gt=1, description="buckets of distances, each with a bias per head")
+    max_distance: int = Field(128, gt=0, description="distance from which on all share the last bucket")
 
     @model_validator(mode="after")
-    def _half_are_of_single_distances(self) -> "RelativePositions":
-        if self.buckets % 4 or self.distance <= self.buckets // 2:
+    def _half_the_buckets_hold_one_distance(self) -> "RelativePositions":
+        if self.num_buckets % 4 or self.max_distance <= self.num_buckets // 2:
             raise ValueError(
-                f"model.positions.buckets={self.buckets} are to be a multiple of 4, and "
-                f"model.positions.distance={self.distance} more than half of them"
+                f"model.positions.num_buckets={self.num_buckets} must be a multiple of 4, and "
+                f"model.positions.max_distance={self.max_distance} more than half of them"
             )
         return self
 
@@ -41,52 +41,61 @@ class LinearScaling(Section):
     """Positions divided by a factor: interpolation (Chen et al. 2023, arXiv 2306.15595)."""
 
     name: Literal["linear"] = "linear"
-    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
+    factor: float = Field(gt=1, description="context length wanted, as a multiple of the original one")
 
 
 class Llama3Scaling(Section):
-    """Long wavelengths by a factor, short ones not at all, those between by more and more (Llama 3.1)."""
+    """Long wavelengths scaled by a factor, short ones unchanged, a ramp between them (Llama 3.1)."""
 
     name: Literal["llama3"] = "llama3"
-    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
-    original_length: int = Field(8192, gt=0, description="of texts before")
-    low: float = Field(1.0, gt=0, description="wavelengths above original_length / low are scaled whole")
-    high: float = Field(4.0, gt=0, description="wavelengths below original_length / high are not scaled")
+    factor: float = Field(gt=1, description="context length wanted, as a multiple of the original one")
+    original_length: int = Field(8192, gt=0, description="context length in tokens that the model was trained on")
+    low_freq_factor: float = Field(
+        1.0, gt=0, description="wavelengths above original_length / low_freq_factor are scaled by the full factor"
+    )
+    high_freq_factor: float = Field(
+        4.0, gt=0, description="wavelengths below original_length / high_freq_factor are not scaled"
+    )
 
     @model_validator(mode="after")
     def _some_lie_between(self) -> "Llama3Scaling":
-        if self.low >= self.high:
+        if self.low_freq_factor >= self.high_freq_factor:
             raise ValueError(
-                f"model.positions.scaling.low={self.low} is to be less than model.positions.scaling.high={self.high}"
+                f"model.positions.scaling.low_freq_factor={self.low_freq_factor} must be less than "
+                f"high_freq_factor={self.high_freq_factor}"
             )
         return self
 
 
 class NtkScaling(Section):
-    """A longer base, by which the longest wavelength grows by the factor and the shortest not at all."""
+    """A larger base: the longest wavelength grows by the factor, the shortest stays (NTK-aware scaling)."""
 
     name: Literal["ntk"] = "ntk"
-    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
+    factor: float = Field(gt=1, description="context length wanted, as a multiple of the original one")
 
 
 class YarnScaling(Section):
-    """Wavelengths of few turns by a factor, those of many not at all, and all scores greater (YaRN: Peng et al. 2023,
-    arXiv 2309.00071)."""
+    """Features of low frequency scaled by a factor, those of high frequency unchanged, and larger attention scores
+    (YaRN: Peng et al. 2023, arXiv 2309.00071)."""
 
     name: Literal["yarn"] = "yarn"
-    factor: float = Field(gt=1, description="how many times as long as before texts are to be")
-    original_length: int = Field(gt=0, description="of texts before")
-    fast: float = Field(32.0, gt=0, description="features that turn more often in original_length are not scaled")
-    slow: float = Field(1.0, gt=0, description="features that turn less often in it are scaled whole")
-    gain: float | None = Field(
-        None, gt=0, description="queries and keys are multiplied by it; absent: 0.1 * log(factor) + 1"
+    factor: float = Field(gt=1, description="context length wanted, as a multiple of the original one")
+    original_length: int = Field(gt=0, description="context length in tokens that the model was trained on")
+    beta_fast: float = Field(
+        32.0, gt=0, description="rotations within original_length above which a feature is unchanged"
+    )
+    beta_slow: float = Field(
+        1.0, gt=0, description="rotations within original_length below which it is scaled by the full factor"
+    )
+    attention_factor: float | None = Field(
+        None, gt=0, description="factor of queries and of keys; absent: 0.1 * log(factor) + 1"
     )
 
     @model_validator(mode="after")
     def _some_lie_between(self) -> "YarnScaling":
-        if self.slow >= self.fast:
+        if self.beta_slow >= self.beta_fast:
             raise ValueError(
-                f"model.positions.scaling.slow={self.slow} is to be less than model.positions.scaling.fast={self.fast}"
+                f"model.positions.scaling.beta_slow={self.beta_slow} must be less than beta_fast={self.beta_fast}"
             )
         return self
 
@@ -95,33 +104,36 @@ Scaling = Annotated[LinearScaling | Llama3Scaling | NtkScaling | YarnScaling, Di
 
 
 class RotaryPositions(Section):
-    """Queries and keys are turned, by angles that grow with the position (RoFormer, Llama)."""
+    """Rotary embeddings of queries and keys (RoFormer, Llama)."""
 
     name: Literal["rotary"] = "rotary"
     interleaved: bool = Field(
-        False, description="features 2 i and 2 i + 1 are a pair (RoFormer); otherwise feature i of each half (Llama)"
+        False,
+        description="rotate features 2 i and 2 i + 1 as a pair (RoFormer); otherwise feature i of each half (Llama)",
     )
-    base: float = Field(10000.0, gt=1, description="of the wavelengths, 2 pi to 2 pi times this")
+    base: float = Field(10000.0, gt=1, description="rope_theta: wavelengths range from 2 pi to 2 pi times this")
     local_base: float | None = Field(
-        None, gt=1, description="of layers whose attention is not dense, without scaling (Gemma 3); absent: as others"
+        None, gt=1, description="base of layers whose attention is not dense, unscaled (Gemma 3); absent: same as base"
     )
-    scaling: Scaling | None = Field(None, description="of wavelengths, for longer texts than a model was trained on")
+    scaling: Scaling | None = Field(
+        None,
+        description="how wavelengths are scaled for longer texts than the model was trained on; absent: they are not",
+    )
 
 
 class AlibiPositions(Section):
-    """Attention scores fall with the distance, in each head by another slope (ALiBi: Press et al. 2021, arXiv
+    """A penalty of attention scores that grows with the distance, by a slope per head (ALiBi: Press et al. 2021, arXiv
     2108.12409)."""
 
     name: Literal["alibi"] = "alibi"
 
 
 class ShawPositions(Section):
-    """Distances have vectors of their own, in each layer, that are added to keys and to values (Shaw et al. 2018, arXiv
-    1803.02155)."""
+    """Learned vectors of distances, in each layer, added to keys and to values (Shaw et al. 2018, arXiv 1803.02155)."""
 
     name: Literal["shaw"] = "shaw"
-    distance: int = Field(16, gt=0, description="from which on distances to one side are one")
-    per_head: bool = Field(False, description="each head has vectors of its own, rather than each layer")
+    max_distance: int = Field(16, gt=0, description="distance to one side from which on all share a vector")
+    per_head: bool = Field(False, description="vectors for each head rather than for each layer")
 
 
 Positions = Annotated[

@@ -3,7 +3,7 @@
 Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
 (`data/resolve.py` fills it in before anything is built)."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -25,7 +25,6 @@ from pretrain.config.schedule import CosineSchedule, Schedule
 from pretrain.config.section import Section
 from pretrain.config.track import Track
 from pretrain.config.train import Train
-from pretrain.config.upgrade import upgrade
 
 
 class RunConfig(Section):
@@ -48,11 +47,6 @@ class RunConfig(Section):
     checkpoint: Checkpoint = Checkpoint()
     track: Track = Track()
     health: Health = Health()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_version_0_1_0_wrote_it(cls, tree: Any) -> Any:
-        return upgrade(cls, tree)
 
     @model_validator(mode="after")
     def _targets_have_a_length(self) -> "RunConfig":
@@ -95,10 +89,10 @@ class RunConfig(Section):
         if "documents" in objective.columns and not model.capabilities.packing:
             having = " or ".join(name for name, can in CAPABILITIES.items() if can.packing)
             raise ValueError(f"objective.packing=best_fit is for the {having} family: leave it out for {model.family}")
-        if "next_sentence" in objective.columns and not (model.segments > 1 and model.pooled_head):
+        if "next_sentence" in objective.columns and not (model.segments > 1 and model.binary_head):
             raise ValueError(
                 f"objective.{objective.loss} makes samples of two segments and asks whether the second follows: set "
-                "model.segments=2 and model.pooled_head=true"
+                "model.segments=2 and model.binary_head=true"
             )
         if model.segments < objective.kinds_of_segments:
             raise ValueError(

@@ -7,50 +7,14 @@ just the keys that do something under the name. The name alone is short for a se
 from collections.abc import Callable
 from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel
 
 from data_pipeline.config import StrictSettings
 
 
 class Section(StrictSettings):
-    moved: ClassVar[dict[str, str]] = {}
-    """keys that are read as a key of one of the section's choices: {"init_std": "init.std"}"""
-    moved_idle: ClassVar[dict[str, Any]] = {}
-    """of these, by which value they say what holds anyway where the choice has no such key"""
     written_by_runs: ClassVar[tuple[str, ...]] = ()
     """keys that a run records in its own config.yaml, and that nobody gives by hand"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_moved(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or cls.moved.keys().isdisjoint(values):
-            return values
-        values = dict(values)
-        for old in (old for old in cls.moved if old in values):
-            cls._move(old, values)
-        return values
-
-    @classmethod
-    def _move(cls, old: str, values: dict[str, Any]) -> None:
-        section, value = cls.__name__.lower(), values.pop(old)
-        choice, key = cls.moved[old].split(".")
-        field = cls.model_fields[choice]
-        given = values.get(choice, {})
-        given = given.model_dump() if isinstance(given, BaseModel) else named(field.default.name)(given)
-        kind = chosen(field.annotation, given)
-        if kind is None:
-            return  # the choice is wrong, of which validation has more to say
-        if key not in kind.model_fields:
-            if cls.moved_idle.get(old, ...) == value:
-                return
-            raise ValueError(
-                f"{section}.{old}={value} does nothing with {section}.{choice}={given['name']}: leave it out"
-            )
-        if given.get(key, value) != value:
-            raise ValueError(
-                f"{section}.{old}={value} and {section}.{choice}.{key}={given[key]} are one setting: leave one out"
-            )
-        values[choice] = {**given, key: value}
 
 
 def as_mapping(value: Any) -> Any:

@@ -88,13 +88,15 @@ def join(health: Health, said: Mapping[str, object] | None = None) -> None:
 def meet(health: Health, said: Mapping[str, object]) -> tuple[Store, int, int]:
     """The store that the launcher describes in the environment, this rank, and how many there are (alone without a
     launcher). Ranks that have `said` different things don't meet: `agree` says what it raises. Raises NotMetError where
-    some don't come within `health.join_s`."""
+    some don't come within `health.rendezvous_timeout_s`."""
     global _met
     _met = True
     if "RANK" not in os.environ:
         return HashStore(), 0, 1
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    patience = Patience(health.join_s, speaks=os.environ.get("LOCAL_RANK", "0") == "0")  # one of each machine
+    patience = Patience(
+        health.rendezvous_timeout_s, speaks=os.environ.get("LOCAL_RANK", "0") == "0"
+    )  # one of each machine
     store = _store(rank, patience)
     device = "a GPU" if torch.cuda.is_available() else "a CPU"
     agree(PrefixStore("agree", store), rank, world, {"the device": device, **said}, patience)

@@ -6,16 +6,16 @@ FACTOR = 2.0  # by which the scale grows and shrinks
 
 
 class DynamicLossScale:
-    """A factor on losses that halves when a gradient overflows and doubles after `growth_steps` steps without
+    """A factor on losses that halves when a gradient overflows and doubles after `growth_interval` steps without
     (Micikevicius et al. 2018, arXiv 1710.03740, section 3.2). `state` is what a checkpoint keeps of it."""
 
     def __init__(self, settings: LossScaling) -> None:
         self._settings = settings
-        self.value, self._steps = settings.start, 0  # steps since the last change
+        self.value, self._steps = settings.initial, 0  # steps since the last change
 
     def begin(self) -> None:
         """Before the first step."""
-        self.value, self._steps = self._settings.start, 0
+        self.value, self._steps = self._settings.initial, 0
 
     @property
     def state(self) -> tuple[float, int]:
@@ -28,7 +28,7 @@ class DynamicLossScale:
     def stepped(self) -> None:
         """A gradient was finite."""
         self._steps += 1
-        if self._steps == self._settings.growth_steps:
+        if self._steps == self._settings.growth_interval:
             self.value, self._steps = self.value * FACTOR, 0
 
     def overflowed(self) -> bool:

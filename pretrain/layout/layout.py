@@ -73,18 +73,18 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     # Tensor ranks share the rows of queries, keys and values; heads of keys that are fewer than ranks go to several.
     if model.kv_heads is not None and parallel.tensor % model.kv_heads:
         _divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
-    rows = (model.heads + 2 * model.query_groups) * model.head_width
+    rows = (model.heads + 2 * model.num_kv_heads) * model.dim_per_head
     _divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
-    _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_width)
-    _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocabulary)
-    if model.ffn_dropout and model.ffn_width // parallel.tensor % 4:
+    _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
+    _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocab_size)
+    if model.ffn_dropout and model.ffn_dim // parallel.tensor % 4:
         raise ConfigError(
-            f"with model.ffn_dropout, tensor ranks share model.ffn={model.ffn_width} in fours: "
+            f"with model.ffn_dropout, tensor ranks share model.ffn={model.ffn_dim} in fours: "
             f"parallel.tensor={parallel.tensor} is too large"
         )
     # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
     _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
-    groups = max(1, model.query_groups // parallel.tensor)
+    groups = max(1, model.num_kv_heads // parallel.tensor)
     if parallel.context % groups:
         _divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
     lengths = {"model.sequence_length": model.sequence_length}
@@ -95,7 +95,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
     for name, length in lengths.items():
         _divides("parallel.context", parallel.context, name, length)
     if config.precision == "fp8":
-        by_tensor = {"model.ffn": model.ffn_width, "model.heads * model.head_dim": model.heads * model.head_width}
+        by_tensor = {"model.ffn": model.ffn_dim, "model.heads * model.head_dim": model.heads * model.dim_per_head}
         by_tensor["(model.heads + 2 * model.kv_heads) * model.head_dim"] = rows
         _check_blocks({"model.hidden": model.hidden}, "", 1)
         _check_blocks(by_tensor, "parallel.tensor", parallel.tensor)

@@ -18,10 +18,10 @@ def training_flops_per_token(model: Model) -> float:
     the place of `hidden`, and their projections count.
     """
     inputs, labels = model.sequence_length, model.label_length
-    projection = model.hidden * model.heads * model.head_width
-    shared = model.hidden * model.query_groups * model.head_width  # of keys, or of values
-    weights = 2 * (projection + shared) + (3 if model.gated else 2) * model.hidden * model.ffn_width
-    scores = 2 * model.heads * model.head_width  # multiply-adds for each key that a query sees
+    projection = model.hidden * model.heads * model.dim_per_head
+    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # of keys, or of values
+    weights = 2 * (projection + shared) + (3 if model.gated else 2) * model.hidden * model.ffn_dim
+    scores = 2 * model.heads * model.dim_per_head  # multiply-adds for each key that a query sees
     encoder_layers, decoder_layers = model.stacks
     multiply_adds = 0.0
     for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):
@@ -30,9 +30,9 @@ def training_flops_per_token(model: Model) -> float:
             multiply_adds += length * (weights + scores * (keys + model.shaw_rows))
     if model.is_encoder_decoder:
         multiply_adds += decoder_layers * (2 * (inputs * shared + labels * projection) + labels * scores * inputs)
-    head = model.real_vocabulary * model.word_width
+    head = model.vocab_size * model.embedding_dim
     if model.capabilities.masked_head:
-        head += model.hidden * model.word_width
-    if model.embedding_width is not None:
-        multiply_adds += inputs * model.embedding_width * model.hidden
+        head += model.hidden * model.embedding_dim
+    if model.embedding_size is not None:
+        multiply_adds += inputs * model.embedding_size * model.hidden
     return 6 * (multiply_adds + labels * head) / inputs

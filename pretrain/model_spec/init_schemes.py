@@ -46,7 +46,7 @@ class T5(Plain):
         return self.projection(inputs, outputs)
 
     def query(self, inputs: int, outputs: int) -> float:
-        return float((inputs * self.model.head_width) ** -0.5)
+        return float((inputs * self.model.dim_per_head) ** -0.5)
 
     def table(self) -> float:
         return float(self.model.hidden**-0.5)

@@ -41,62 +41,62 @@ def embeddings(model: Model) -> Iterator[Declared]:
         if layers and model.segments:
             yield _table(f"{name}segment_embeddings.weight", model.segments, model)
         if layers and model.embedding_norm:
-            yield from _under(f"{name}norm.", norm(model, model.word_width))
-        if layers and model.embedding_width:
-            yield from _under(f"{name}projection.", _whole(model, model.embedding_width, model.hidden))
+            yield from _under(f"{name}norm.", norm(model, model.embedding_dim))
+        if layers and model.embedding_size:
+            yield from _under(f"{name}projection.", _whole(model, model.embedding_size, model.hidden))
         if layers and model.positions.name == "relative":
             init = Normal((scheme.table(),))
-            yield Declared(f"relative.{stack}", (model.relative_buckets, model.heads), (None, "tensor"), init, True)
+            yield Declared(f"relative.{stack}", (model.relative_num_buckets, model.heads), (None, "tensor"), init, True)
 
 
 def layer(model: Model, crosses: bool) -> Iterator[Declared]:
     """One layer; `crosses`: with attention to an encoder."""
     scheme, biased = SCHEMES[model.init.name](model), model.bias
-    hidden, queries, keys = model.hidden, model.heads * model.head_width, model.query_groups * model.head_width
+    hidden, queries, keys = model.hidden, model.heads * model.dim_per_head, model.num_kv_heads * model.dim_per_head
     query, key = scheme.query(hidden, queries), scheme.projection(hidden, keys)
-    group = (query,) * (model.heads // model.query_groups) + (key, key)  # each key's queries lie before it
-    fused = Normal(group, model.head_width) if query != key else Normal((key,))
+    group = (query,) * (model.heads // model.num_kv_heads) + (key, key)  # each key's queries lie before it
+    fused = Normal(group, model.dim_per_head) if query != key else Normal((key,))
     yield from _norms("input_layernorm.", "self_attn_bda.norm.", model)
-    yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.biased_queries))
+    yield from _under("self_attention.linear_qkv.", column(hidden, queries + 2 * keys, fused, model.has_qkv_bias))
     yield from _under("self_attention.core_attention.shaw.", shaw(model))
-    if model.query_key_norm:
+    if model.qk_norm:
         for name in ("q", "k"):
-            yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.head_width))
+            yield from _under(f"self_attention.{name}_layernorm.", norm(model, model.dim_per_head))
     yield from _under("self_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
     if crosses:
         yield from _norms("pre_cross_attn_layernorm.", "cross_attn_bda.norm.", model)
         yield from _under("cross_attention.linear_q.", column(hidden, queries, Normal((query,)), biased))
         yield from _under("cross_attention.linear_kv.", column(hidden, 2 * keys, Normal((key,)), biased))
         yield from _under("cross_attention.linear_proj.", _into_residual(scheme, queries, hidden, biased))
-    inner = (2 if model.gated else 1) * model.ffn_width
+    inner = (2 if model.gated else 1) * model.ffn_dim
     yield from _norms("pre_mlp_layernorm.", "mlp_bda.norm.", model)
     first = Normal((scheme.projection(hidden, inner),))
     yield from _under("mlp.linear_fc1.", column(hidden, inner, first, biased))
-    yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_width, hidden, biased))
+    yield from _under("mlp.linear_fc2.", _into_residual(scheme, model.ffn_dim, hidden, biased))
 
 
 def shaw(model: Model) -> Iterator[Declared]:
     """What Shaw's positions add to the keys, and to the values, of each distance: of each head, or of all."""
     if isinstance(model.positions, ShawPositions):
-        shape = (model.heads if model.positions.per_head else 1, model.shaw_rows, model.head_width)
+        shape = (model.heads if model.positions.per_head else 1, model.shaw_rows, model.dim_per_head)
         axes = ("tensor" if model.positions.per_head else None, None, None)
-        init = Normal((SCHEMES[model.init.name](model).projection(model.shaw_rows, model.head_width),))
+        init = Normal((SCHEMES[model.init.name](model).projection(model.shaw_rows, model.dim_per_head),))
         yield from (Declared(name, shape, axes, init, matrix=True) for name in ("keys", "values"))
 
 
 def head(model: Model) -> Iterator[Declared]:
     """What makes logits, or is the embedding again; before it, what an encoder needs to predict tokens."""
     if model.capabilities.masked_head:
-        yield from _under("head.transform.", _whole(model, model.hidden, model.word_width))
-        yield from _under("head.norm.", norm(model, model.word_width))
-        if model.pooled_head:
+        yield from _under("head.transform.", _whole(model, model.hidden, model.embedding_dim))
+        yield from _under("head.norm.", norm(model, model.embedding_dim))
+        if model.binary_head:
             yield from _under("head.pooler.", _whole(model, model.hidden, model.hidden))
             yield from _under("head.next_sentence.", _whole(model, model.hidden, 2))
     if model.capabilities.head_bias:
-        bias = _vector("output_layer.bias", model.padded_vocabulary, axis="tensor")
+        bias = _vector("output_layer.bias", model.padded_vocab_size, axis="tensor")
         yield replace(bias, padding=_padding(model))
     output = _vocabulary(model, "output_layer.weight", SCHEMES[model.init.name](model).table())
-    yield replace(output, alias_of=WORDS) if model.tied_head else output
+    yield replace(output, alias_of=WORDS) if model.tie_word_embeddings else output
 
 
 def norm(model: Model, width: int | None = None) -> Iterator[Declared]:
@@ -141,16 +141,16 @@ def _whole(model: Model, inputs: int, outputs: int) -> Iterator[Declared]:
 
 def _table(name: str, rows: int, model: Model) -> Declared:
     init = Normal((SCHEMES[model.init.name](model).table(),))
-    return Declared(name, (rows, model.word_width), (None, None), init, matrix=True)
+    return Declared(name, (rows, model.embedding_dim), (None, None), init, matrix=True)
 
 
 def _vocabulary(model: Model, name: str, deviation: float) -> Declared:
-    shape = (model.padded_vocabulary, model.word_width)
+    shape = (model.padded_vocab_size, model.embedding_dim)
     return Declared(name, shape, ("tensor", None), Normal((deviation,)), matrix=True, padding=_padding(model))
 
 
 def _padding(model: Model) -> int:
-    return model.padded_vocabulary - model.real_vocabulary
+    return model.padded_vocab_size - model.vocab_size
 
 
 def _vector(name: str, size: int, axis: str | None = None, start: float = 0.0) -> Declared:

@@ -43,13 +43,13 @@ def layer_work(model: Model) -> list[int]:
     """Multiply-adds of a forward pass of one sequence, of each layer; the head's are in the last one's."""
     encoder_layers, decoder_layers = model.stacks
     inputs, targets = model.sequence_length, model.label_length
-    width = model.heads * model.head_width
+    width = model.heads * model.dim_per_head
     projection = model.hidden * width
-    shared = model.hidden * model.query_groups * model.head_width  # of keys, or of values
-    feed_forward = (3 if model.gated else 2) * model.hidden * model.ffn_width
+    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # of keys, or of values
+    feed_forward = (3 if model.gated else 2) * model.hidden * model.ffn_dim
     encoder = inputs * (2 * (projection + shared) + feed_forward) + 2 * inputs * inputs * width
     decoder = targets * (2 * (projection + shared) + feed_forward) + targets * targets * width
     cross = 2 * (inputs * shared + targets * projection) + 2 * inputs * targets * width
     work = [encoder] * encoder_layers + [decoder + cross] * decoder_layers
-    work[-1] += targets * model.hidden * model.padded_vocabulary
+    work[-1] += targets * model.hidden * model.padded_vocab_size
     return work

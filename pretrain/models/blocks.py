@@ -103,7 +103,7 @@ def layer_parts(
     core = partial(CoreAttention, model=model, kernel=kernels.attention)
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
-    of_heads = kernels.norm[model.norm_type] if model.query_key_norm else None
+    of_heads = kernels.norm[model.norm_type] if model.qk_norm else None
     self_attention = ModuleSpec(
         module=OwnPartAttention,
         params={"attn_mask_type": AttnMaskType.causal},  # not read: the part says it

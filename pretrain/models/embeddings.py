@@ -29,7 +29,7 @@ class Embedding(nn.Module):
     def __init__(self, model: Model, megatron: MegatronConfig, part: StackPart) -> None:
         super().__init__()
         self.word_embeddings = megatron.kernels.embedding(
-            model.padded_vocabulary, model.word_width, init_method=lambda weight: weight, config=megatron
+            model.padded_vocab_size, model.embedding_dim, init_method=lambda weight: weight, config=megatron
         )
         self.encoder = part(model, megatron, model.sequence_length) if model.has_encoder else None
         self.decoder = part(model, megatron, model.label_length) if model.has_decoder else None
@@ -62,13 +62,13 @@ class StackEmbedding(nn.Module):
         self.scale = math.sqrt(model.hidden) if model.embedding_scale else 1.0
         self.offset, self.sinusoidal = model.position_offset, model.positions.name == "sinusoidal"
         learned = model.positions.name == "learned"
-        width = model.word_width
+        width = model.embedding_dim
         table = megatron.kernels.table
         self.position_embeddings = table(length + self.offset, width) if learned else None
         self.segment_embeddings = table(model.segments, width) if model.segments else None
         self.norm = megatron.make_norm(width) if model.embedding_norm else IdentityOp()
         self.dropout = HiddenDropout(megatron)
-        self.projection = megatron.kernels.linear(width, model.hidden) if model.embedding_width else IdentityOp()
+        self.projection = megatron.kernels.linear(width, model.hidden) if model.embedding_size else IdentityOp()
         for parameter in self.projection.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[union-attr]
         self.megatron = megatron
@@ -101,7 +101,7 @@ class DistanceTables(nn.Module):
         heads = model.heads // ProcessGroupCollection.use_mpu_process_groups(["tp"]).tp.size()
         self.stacks = [name for name, layers in zip(("encoder", "decoder"), model.stacks, strict=True) if layers]
         for name in self.stacks:
-            self.register_parameter(name, nn.Parameter(torch.empty(model.relative_buckets, heads)))
+            self.register_parameter(name, nn.Parameter(torch.empty(model.relative_num_buckets, heads)))
         self.hidden = model.hidden
 
     def forward(self, rows: int) -> Tensor:
@@ -119,7 +119,7 @@ def table_of(
     count = table_values(model, tensor_ranks)
     first = count if part == "decoder" and model.has_encoder else 0
     flat = tables_PBH[:, 0].reshape(-1)
-    return flat[first : first + count].view(model.relative_buckets, -1)
+    return flat[first : first + count].view(model.relative_num_buckets, -1)
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:

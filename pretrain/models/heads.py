@@ -38,9 +38,9 @@ def _capped(cap: float, logits: Tensor) -> Tensor:
 
 def plain(model: Model, megatron: MegatronConfig) -> PlainHead:
     """See `network.Head`."""
-    return PlainHead(cap=model.logit_cap, bias=model.capabilities.head_bias)
+    return PlainHead(cap=model.final_logit_softcap, bias=model.capabilities.head_bias)
 
 
 def scaled_if_tied(model: Model, megatron: MegatronConfig) -> PlainHead:
     """T5's: a head that is the embedding, whose entries have deviation 1, gets its input scaled down."""
-    return PlainHead(model.hidden**-0.5 if model.tied_head else 1.0)
+    return PlainHead(model.hidden**-0.5 if model.tie_word_embeddings else 1.0)

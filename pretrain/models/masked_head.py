@@ -22,13 +22,13 @@ class MaskedHead(nn.Module):
         """`activation`: absent, that of the layers."""
         super().__init__()
         linear = megatron.kernels.linear
-        self.transform = linear(model.hidden, model.word_width)
+        self.transform = linear(model.hidden, model.embedding_dim)
         self.activation = megatron.kernels.activation[activation or model.activation]
-        self.norm = megatron.make_norm(model.word_width)
+        self.norm = megatron.make_norm(model.embedding_dim)
         for parameter in self.transform.parameters():
             parameter.sequence_parallel = megatron.sequence_parallel  # type: ignore[attr-defined]
-        self.pooler = linear(model.hidden, model.hidden) if model.pooled_head else None
-        self.next_sentence = linear(model.hidden, 2) if model.pooled_head else None
+        self.pooler = linear(model.hidden, model.hidden) if model.binary_head else None
+        self.next_sentence = linear(model.hidden, 2) if model.binary_head else None
         self.shares_sequence = megatron.sequence_parallel
 
     def forward(self, hidden_SBH: Tensor, project: Project) -> Any:

@@ -50,7 +50,7 @@ class Network(LanguageModule):
         super().__init__(config=megatron)
         self.model, self.vp_stage = model, chunk
         self.pre_process, self.post_process = first, last
-        self.share_embeddings_and_output_weights = model.tied_head
+        self.share_embeddings_and_output_weights = model.tie_word_embeddings
         self.model_type = ModelType.encoder_or_decoder  # one pipeline, to megatron-core
         self.position_embedding_type = model.positions.name  # which it reads, looking for its own rotary ones
         self.received: Tensor | None = None
@@ -60,13 +60,13 @@ class Network(LanguageModule):
         if last:
             self.head = parts.head(model, megatron)
             self.output_layer = megatron.kernels.output_linear(
-                model.word_width,
-                model.padded_vocabulary,
+                model.embedding_dim,
+                model.padded_vocab_size,
                 config=megatron,
                 init_method=lambda weight: weight,
                 bias=getattr(self.head, "bias", False),
                 gather_output=False,
-                skip_weight_param_allocation=first and model.tied_head,
+                skip_weight_param_allocation=first and model.tie_word_embeddings,
             )
         if first or last:
             self.setup_embeddings_and_output_layer()

@@ -77,7 +77,7 @@ def of_call(model: Model, batch: MicroBatch, cached: bool, slices: int, tensor_r
 
 def table_values(model: Model, tensor_ranks: int) -> int:
     """Values in one stack's table of biases, on a tensor rank: [buckets, heads]."""
-    return model.relative_buckets * (model.heads // tensor_ranks)
+    return model.relative_num_buckets * (model.heads // tensor_ranks)
 
 
 def _tables(model: Model, tensor_ranks: int) -> dict[Part, int]:

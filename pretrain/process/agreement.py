@@ -119,8 +119,8 @@ def _wait(store: Store, keys: list[str], patience: Patience, missing: Callable[[
                 raise NotMetError(f"{_GONE}: look for what it printed, and start all ranks again") from None
         if patience.over:
             raise NotMetError(
-                f"not all ranks have come: {missing()} said nothing within {patience.limit_s:g} s (health.join_s): "
-                "look for what they printed, and start all ranks again"
+                f"not all ranks have come: {missing()} said nothing within {patience.limit_s:g} s "
+                "(health.rendezvous_timeout_s): look for what they printed, and start all ranks again"
             )
         if says:
             patience.say(lambda: f"waiting to meet {missing()}")

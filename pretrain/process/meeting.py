@@ -42,7 +42,7 @@ def await_rank_0(host: str, port: int, rank: int, patience: Patience) -> None:
         if patience.over:
             raise NotMetError(
                 f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {patience.limit_s:g} s "
-                f"(health.join_s): {reason}. Look for what rank 0 printed, and start all ranks again"
+                f"(health.rendezvous_timeout_s): {reason}. Look for what rank 0 printed, and start all ranks again"
             )
         patience.say(lambda: f"rank {rank} is waiting to meet rank 0 at {place} ({reason})")  # noqa: B023
         time.sleep(_KNOCKS_S * (1 + random.random()))  # so that thousands don't knock at once

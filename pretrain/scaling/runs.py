@@ -66,10 +66,10 @@ def _read(directory: Path) -> FinishedRun:
         raise ConfigError(f"{directory} has not finished: `pretrain train {directory / 'config.yaml'}` goes on with it")
     last, model = scored[-1], config.model
     loss, tokens = last["loss"], float(last["tokens"])
-    if loss is None or not loss < math.log(model.real_vocabulary):
+    if loss is None or not loss < math.log(model.vocab_size):
         said = "no finite number" if loss is None else f"{loss:.3f}"
         raise ConfigError(
-            f"{directory} diverged: its held-out loss is {said}, and guessing has {math.log(model.real_vocabulary):.3f}"
+            f"{directory} diverged: its held-out loss is {said}, and guessing has {math.log(model.vocab_size):.3f}"
             "; leave it out"
         )
     point = RunPoint(

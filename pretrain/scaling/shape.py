@@ -25,7 +25,7 @@ def shaped(base: Model, parameters: float) -> Model:
     if model is None or abs(parameters_at_work(model) / parameters - 1) > _OFF:
         near = f"the nearest has {parameters_at_work(model):,.0f}" if model is not None else "the smallest is larger"
         raise ConfigError(
-            f"no model like the base, with heads of {base.head_width}, has about {parameters:,.0f} parameters in its "
+            f"no model like the base, with heads of {base.dim_per_head}, has about {parameters:,.0f} parameters in its "
             f"layers and head: {near}; choose another size, or a base with narrower heads or a smaller vocabulary"
         )
     return model
@@ -33,7 +33,7 @@ def shaped(base: Model, parameters: float) -> Model:
 
 def _shapes(base: Model, parameters: float) -> Iterator[tuple[float, int, int]]:
     """(how far off, heads, layers) of every width, with the numbers of layers that come nearest."""
-    groups = base.heads // base.query_groups
+    groups = base.heads // base.num_kv_heads
     for heads in range(groups, _MOST_HEADS, groups):
         one, two = (parameters_at_work(_model(base, heads, layers)) for layers in (1, 2))
         if one > parameters * (1 + _OFF):

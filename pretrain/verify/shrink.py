@@ -34,7 +34,7 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     model = config.model
     tensor = lcm(*(layout.tensor for layout in layouts))
     slices = lcm(*(layout.tensor * layout.context for layout in layouts))
-    shares_keys = model.query_groups < model.heads
+    shares_keys = model.num_kv_heads < model.heads
     heads = _multiple(_HEADS, lcm(2 * slices if shares_keys else slices, model.attention.head_period))
     hidden = heads * _HEAD_WIDTH
     length = _multiple(_LENGTH, slices)
@@ -42,14 +42,14 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     block, share = (FP8_BLOCK, FP8_BLOCK * tensor) if fp8 else (2, lcm(2, tensor))
     tree["model"] |= {
         "heads": heads,
-        "kv_heads": None if not shares_keys else 1 if model.query_groups == 1 else heads // 2,
+        "kv_heads": None if not shares_keys else 1 if model.num_kv_heads == 1 else heads // 2,
         "hidden": hidden,
-        "embedding_width": None if model.embedding_width is None else hidden // 2,
+        "embedding_size": None if model.embedding_size is None else hidden // 2,
         "head_dim": _head_width(model, block, share),
         "target_length": _target_length(config, length, slices) if model.is_encoder_decoder else None,
         # On which side of ReLU's kink an input lies that is nearly zero, rounding decides, for a gradient 1e-3 off.
         "activation": _SMOOTH.get(model.activation, model.activation),
-        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_width / model.hidden))) * hidden, share),
+        "ffn": lcm(min(_WIDEST, max(1, round(model.ffn_dim / model.hidden))) * hidden, share),
         "sequence_length": length,
         "vocabulary": model.vocabulary if config.data.resolved_sources else _VOCABULARY,
         "vocabulary_multiple": lcm(model.vocabulary_multiple, tensor),
@@ -86,8 +86,8 @@ def _smallest_chunk(model: Model, layers: int, chunks: int) -> int:
 def _head_width(model: Model, block: int, share: int) -> int | None:
     """A multiple of `block`, or of `share` where all share a head of keys, which is divided. None: what the width and
     the number of heads say, as in the config; where that is not so, it is not made so by rounding."""
-    ratio = model.heads * model.head_width / model.hidden
-    divided = model.query_groups == 1 < model.heads
+    ratio = model.heads * model.dim_per_head / model.hidden
+    divided = model.num_kv_heads == 1 < model.heads
     if ratio == 1 and not divided:
         return None
     low, high = _HEAD_RATIOS

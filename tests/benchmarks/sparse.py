@@ -69,7 +69,7 @@ def config_of(form: str, length: int, layers: int) -> RunConfig:
         "batch": {"sequences": 1, "micro_sequences": 1},
         "model": {
             "family": "roberta" if encoder else "gpt", "layers": layers, "hidden": 128, "heads": 4,
-            "sequence_length": length, "vocabulary": VOCABULARY, "init_std": 0.05,
+            "sequence_length": length, "vocabulary": VOCABULARY, "init": {"std": 0.05},
             "attention": {"pattern": [(ENCODERS if encoder else DECODERS)[form]]},
         },
         "objective": {"name": "masked" if encoder else "causal"},

@@ -126,7 +126,7 @@ def _our_step(engine: Engine) -> Step:
 def _their_step(engine: Engine, config: RunConfig, device: torch.device) -> Step:
     """GPT-2 with the engine's present weights."""
     none = dict.fromkeys(("pad", "cls", "sep", "mask", "start", "end"), 0)
-    described = hf_config(config.model, Specials(**none, sentinels=(), vocabulary=config.model.real_vocabulary))
+    described = hf_config(config.model, Specials(**none, sentinels=(), vocabulary=config.model.vocab_size))
     described.activation_function = "gelu_pytorch_tanh"
     described._attn_implementation = "sdpa"
     weights = {name.removeprefix("model/"): part.pieces[0].value for name, part in engine.state().items()}

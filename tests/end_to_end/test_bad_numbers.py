@@ -276,9 +276,9 @@ def test_two_bad_batches_in_a_row_are_both_left_out(
 def test_more_than_the_run_may_leave_out_end_it_with_their_documents(
     write: Callable[..., Path], tmp_path: Path
 ) -> None:
-    said = train(write("run", batches=2), "health.spike={name: act, window: 8, most: 1}", status=1)
+    said = train(write("run", batches=2), "health.spike={name: act, window: 8, max_rollbacks: 1}", status=1)
     assert f"pretrain: step {BAD}: the loss is " in said
-    assert f"and the run went back from steps {BAD} already (health.spike.most=1)" in said
+    assert f"and the run went back from steps {BAD} already (health.spike.max_rollbacks=1)" in said
     assert "look at its documents (noise: noise.txt:" in said
     assert [spike["step"] for spike in events(tmp_path / "run", "spike")] == [BAD, BAD]
     assert len(events(tmp_path / "run", "went_back")) == 1
@@ -351,8 +351,8 @@ def test_a_moment_that_is_infinite_is_not_saved(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("precision=fp16", "loss_scale.start=4294967296"), "every step was skipped"),
-        (("precision=fp16", "loss_scale={start: 6e-8, minimum: 6e-8}"), "every gradient was zero"),
+        (("precision=fp16", "loss_scale.initial=4294967296"), "every step was skipped"),
+        (("precision=fp16", "loss_scale={initial: 6e-8, minimum: 6e-8}"), "every gradient was zero"),
     ],
 )
 def test_a_run_that_has_trained_nothing_fails_and_saves_nothing(

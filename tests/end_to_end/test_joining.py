@@ -42,24 +42,24 @@ def last(command: Command) -> str:
 
 def test_rank_0_names_who_is_missing_while_it_waits_and_at_the_end(config: Path) -> None:
     port = free_port()
-    early = start(2, 4, port, config, "health.join_s=60")
+    early = start(2, 4, port, config, "health.rendezvous_timeout_s=60")
     wait_for(early, "waiting to meet rank 0")
-    first = start(0, 4, port, config, "health.join_s=15")
+    first = start(0, 4, port, config, "health.rendezvous_timeout_s=15")
     assert [rank.wait(90) for rank in (first, early)] == [1, 1], first.printed + early.printed
     assert "pretrain: waiting to meet ranks 1, 3 of 4\n" in first.stderr
     assert "waiting to meet ranks" not in early.stderr, "one of those that are there says so"
-    assert "ranks 1, 3 of 4 said nothing within 15 s (health.join_s)" in last(first)
+    assert "ranks 1, 3 of 4 said nothing within 15 s (health.rendezvous_timeout_s)" in last(first)
     assert "rank 0 was met and is gone" in last(early)
 
 
 def test_without_rank_0_the_others_say_where_they_wait(config: Path) -> None:
     port = free_port()
-    alone = start(1, 2, port, config, "health.join_s=3")
+    alone = start(1, 2, port, config, "health.rendezvous_timeout_s=3")
     assert alone.wait(60) == 1
     waiting = f"pretrain: rank 1 is waiting to meet rank 0 at 127.0.0.1:{port} (Connection refused)"
     assert alone.stderr.splitlines().count(waiting) >= 2, "now and then"
     assert f"rank 1 has not met rank 0 at 127.0.0.1:{port}" in last(alone)
-    assert "within 3 s (health.join_s)" in last(alone)
+    assert "within 3 s (health.rendezvous_timeout_s)" in last(alone)
 
 
 def test_a_rank_that_comes_late_is_met(config: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_rank_that_comes_late_is_met(config: Path) -> None:
 
 def test_an_address_that_does_not_resolve_is_said_at_once(config: Path) -> None:
     ranks = [start(rank, 2, free_port(), config, host=NOWHERE) for rank in range(2)]
-    assert [rank.wait(60) for rank in ranks] == [1, 1]  # health.join_s is 300
+    assert [rank.wait(60) for rank in ranks] == [1, 1]  # health.rendezvous_timeout_s is 300
     for rank in ranks:
         assert re.fullmatch(rf"pretrain: MASTER_ADDR={NOWHERE} does not resolve on .*\n", rank.stderr), rank.printed
 
@@ -90,7 +90,7 @@ def test_ranks_of_another_start_at_the_same_place_are_no_part_of_this_one(config
     port = free_port()
     first = start(0, 2, port, config, meeting="one")
     wait_for(first, "waiting to meet rank 1 of 2")
-    stray = start(1, 2, port, config, "optimizer.learning_rate=1", "health.join_s=3", meeting="another")
+    stray = start(1, 2, port, config, "optimizer.learning_rate=1", "health.rendezvous_timeout_s=3", meeting="another")
     assert stray.wait(60) == 1
     assert "rank 0 of 2 said nothing" in last(stray)
     second = start(1, 2, port, config, meeting="one")

@@ -40,7 +40,7 @@ CASES = {
     "qwen3/0.6b": Case("pieces", TEXT, (*NARROW, "model.kv_heads=2")),
     "bloom/560m": Case("pieces", TEXT, (HEADS, "model.ffn=128")),
     "ctrl/1.6b": Case("pieces", f"Manual {TEXT}", (HEADS, "objective={name: control, codes: {pieces: Manual}}")),
-    "albert/base": Case("pieces", "The [MASK] statement", (HEADS, "model.embedding_width=16")),
+    "albert/base": Case("pieces", "The [MASK] statement", (HEADS, "model.embedding_size=16")),
     "roformer/base": Case("pieces", "The [MASK] statement", (HEADS,)),
     "xlm-r/base": Case("byte_bpe", "The <mask> statement", (HEADS,)),
     "xlm/tlm": Case("pairs", "zwei [MASK]", (HEADS, "model.segments=2", "model.ffn=128")),
@@ -48,7 +48,7 @@ CASES = {
         "bytes", "The <extra_id_0> statement", (HEADS, "model.head_dim=8", "model.vocabulary=384", *BOTH)
     ),
     "transformer/shaw-base": Case(
-        "pairs", "zwei rot", (HEADS, *BOTH, "model.positions={name: shaw, distance: 4}"), exported=False
+        "pairs", "zwei rot", (HEADS, *BOTH, "model.positions={name: shaw, max_distance: 4}"), exported=False
     ),
 }  # fmt: skip
 

@@ -112,7 +112,7 @@ def test_continued_on_another_number_of_ranks_it_is_the_same_run(config: Path, u
 
 def test_fp16_goes_on_with_its_loss_scale_under_another_sharding(config: Path, tmp_path: Path) -> None:
     """Stopped under DeepSpeed's stage 3, continued under its stage 2 in a pipeline, from a scale too high at first."""
-    half = ["precision=fp16", "loss_scale={start: 4194304, growth_steps: 5}", "parallel.zero_engine=deepspeed"]
+    half = ["precision=fp16", "loss_scale={initial: 4194304, growth_interval: 5}", "parallel.zero_engine=deepspeed"]
     run, whole = config.parent / "run", tmp_path / "whole"
     done = command.run("train", config, *half, f"run.dir={whole}", "parallel.zero=1", "--nproc", "2")
     assert done.returncode == 0, done.stderr

@@ -56,7 +56,7 @@ data: {{path: ../uninterrupted-build/dataset}}
 evaluate: {{every_steps: 8, sequences: 8}}
 checkpoint: {{every_steps: 2, keep: {_KEEP}}}
 track: {{mlflow: false}}
-health: {{timeout_s: 10, join_s: 10}}
+health: {{timeout_s: 10, rendezvous_timeout_s: 10}}
 """
 _DROPOUT = ["model.dropout=0.1", "model.attention_dropout=0.1"]
 # Survivors of a rank that is killed while they join it give up after two or three times health.timeout_s.

@@ -11,39 +11,43 @@ from tests.helpers.tiny import ROWS, tiny_config
 
 _BERT = {
     "family": "bert", "layers": 4, "norm": "post", "norm_eps": 1e-12, "activation": "gelu", "segments": 2,
-    "pooled_head": True,    "embedding_norm": True, "scale_residual_init": False, "attention": {},
+    "binary_head": True,    "embedding_norm": True, "init": {"scale_residual": False}, "attention": {},
 }  # fmt: skip
-_ALBERT = _BERT | {"family": "albert", "embedding_width": 24, "shared_layers": True, "activation": "gelu_tanh"}
-_TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "scale_residual_init": False, "attention": {}}
+_ALBERT = _BERT | {"family": "albert", "embedding_size": 24, "shared_layers": True, "activation": "gelu_tanh"}
+_TARGET = {"layers": 2, "encoder_layers": 2, "target_length": 16, "init": {"scale_residual": False}, "attention": {}}
 _T5 = _TARGET | {
     "family": "t5", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "relu",
-    "positions": "relative", "relative_buckets": 8, "relative_distance": 20, "init": "t5", "head_dim": 8,
+    "positions": {"name": "relative", "num_buckets": 8, "max_distance": 20}, "init": "t5", "head_dim": 8,
 }  # fmt: skip
 _SHAW = _TARGET | {  # but for ReLU, which "transformer" has: at its kink, rounding decides on whole gradients
     "family": "transformer", "norm": "post", "activation": "gelu", "embedding_scale": True, "init": "xavier",
-    "tied_head": False,
+    "tie_word_embeddings": False,
 }  # fmt: skip
 _DECODER = _T5 | {"layers": 4, "encoder_layers": 0, "target_length": None}
 
 _LLAMA = {
     "family": "llama", "norm_type": "rms", "norm_eps": 1e-6, "bias": False, "activation": "gated_silu", "ffn": 160,
-    "kv_heads": 2, "tied_head": False, "scale_residual_init": False, "attention": {},
+    "kv_heads": 2, "tie_word_embeddings": False, "init": {"scale_residual": False}, "attention": {},
     "positions": {
         "name": "rotary", "base": 500.0, "scaling": {"name": "llama3", "factor": 4, "original_length": 16},
     },
 }  # fmt: skip
 _GEMMA = _LLAMA | {
     "norm": "sandwich", "norm_type": "rms_zero_centered", "activation": "gated_gelu", "kv_heads": 1, "head_dim": 24,
-    "query_key_norm": True, "embedding_scale": True, "tied_head": True, "logit_cap": 20.0,
+    "qk_norm": True, "embedding_scale": True, "tie_word_embeddings": True, "final_logit_softcap": 20.0,
     "positions": {
         "name": "rotary", "base": 500.0, "local_base": 50.0, "scaling": {"name": "linear", "factor": 2},
     },
     "attention": {"pattern": ["banded", "dense"], "window": 8},
 }  # fmt: skip
 
-_YARN = {"name": "rotary", "base": 500.0, "scaling": {"name": "yarn", "factor": 4, "original_length": 16, "fast": 4}}
+_YARN = {
+    "name": "rotary",
+    "base": 500.0,
+    "scaling": {"name": "yarn", "factor": 4, "original_length": 16, "beta_fast": 4},
+}
 _GEMMA2 = _GEMMA | {
-    "query_key_norm": False, "score_cap": 0.5, "positions": {"name": "rotary", "base": 500.0}, "kv_heads": 2,
+    "qk_norm": False, "attention_logit_softcap": 0.5, "positions": {"name": "rotary", "base": 500.0}, "kv_heads": 2,
 }  # fmt: skip
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -51,12 +55,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "albert": {"model": _ALBERT, "objective": {"name": "masked", "sentence_order": True}},
     "roformer": {
         "model": _BERT | {
-            "family": "roformer", "pooled_head": False, "positions": {"name": "rotary", "interleaved": True},
+            "family": "roformer", "binary_head": False, "positions": {"name": "rotary", "interleaved": True},
         },
         "objective": {"name": "masked"},
     },
     "roberta": {
-        "model": _BERT | {"family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2},
+        "model": _BERT | {"family": "roberta", "segments": 0, "binary_head": False, "positions": {"offset": 2}},
         "objective": {"name": "masked"},
     },
     "bigbird": {
@@ -67,7 +71,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "longformer": {
         "model": _BERT | {
-            "family": "roberta", "segments": 0, "pooled_head": False, "position_offset": 2,
+            "family": "roberta", "segments": 0, "binary_head": False, "positions": {"offset": 2},
             "attention": {"pattern": [
                 {"name": "local_global", "window": window, "tokens": 2} for window in (3, 5)
             ]},
@@ -75,15 +79,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "objective": {"name": "masked"},
     },
     "tlm": {
-        "model": _BERT | {"family": "xlm", "pooled_head": False, "segments": 3}, "objective": {"name": "tlm"},
+        "model": _BERT | {"family": "xlm", "binary_head": False, "segments": 3}, "objective": {"name": "tlm"},
     },
     "t5": {"model": _T5, "objective": {"name": "span_corruption"}},
     "t5v1.1": {
-        "model": _T5 | {"activation": "gated_gelu", "tied_head": False},
+        "model": _T5 | {"activation": "gated_gelu", "tie_word_embeddings": False},
         "objective": {"name": "span_corruption"},
     },
     "byt5": {
-        "model": _T5 | {"activation": "gated_gelu", "tied_head": False, "layers": 1, "encoder_layers": 3},
+        "model": _T5 | {"activation": "gated_gelu", "tie_word_embeddings": False, "layers": 1, "encoder_layers": 3},
         "objective": {"name": "span_corruption", "mean_span": 5.0, "sentinel_ids": "last"},
     },
     "prefix-lm": {"model": _DECODER, "objective": {"name": "prefix_lm"}},
@@ -95,29 +99,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "objective": {"name": "pairs", "label_smoothing": 0.1},
     },
     "shaw": {
-        "model": _SHAW | {"positions": {"name": "shaw", "distance": 4, "per_head": True}},
+        "model": _SHAW | {"positions": {"name": "shaw", "max_distance": 4, "per_head": True}},
         "objective": {"name": "pairs"},
     },
     "shaw-shared": {
-        "model": _SHAW | {"positions": {"name": "shaw", "distance": 3}}, "objective": {"name": "pairs"},
+        "model": _SHAW | {"positions": {"name": "shaw", "max_distance": 3}}, "objective": {"name": "pairs"},
     },
     "bart": {
         "model": _TARGET | {
-            "family": "bart", "norm": "post", "activation": "gelu", "position_offset": 2, "embedding_norm": True,
+            "family": "bart", "norm": "post", "activation": "gelu", "positions": {"offset": 2}, "embedding_norm": True,
         },
         "objective": {"name": "denoising"},
     },
     "ctrl": {
         "model": {
             "family": "ctrl", "norm_eps": 1e-6, "activation": "relu", "ffn": 160, "positions": "sinusoidal",
-            "embedding_scale": True, "scale_residual_init": False, "attention": {},
+            "embedding_scale": True, "init": {"scale_residual": False}, "attention": {},
         },
         "objective": {"name": "control", "codes": {"a": "a code"}},
     },
     "bloom": {
         "model": {
             "family": "llama", "hidden": 96, "heads": 12, "embedding_norm": True, "positions": "alibi",
-            "scale_residual_init": False, "attention": {},
+            "init": {"scale_residual": False}, "attention": {},
         },
     },
     "gemma": {"model": _GEMMA},
@@ -125,7 +129,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model": _LLAMA},
     "mistral": {"model": _LLAMA | {"positions": "rotary", "attention": {"pattern": ["banded"], "window": 8}}},
     "qwen2": {"model": _LLAMA | {"positions": "rotary", "qkv_bias": True}},
-    "qwen3": {"model": _LLAMA | {"positions": _YARN, "query_key_norm": True, "head_dim": 24}},
+    "qwen3": {"model": _LLAMA | {"positions": _YARN, "qk_norm": True, "head_dim": 24}},
 }  # fmt: skip
 LIKE_OTHERS = ("shaw", "byt5", "llama", "mistral", "qwen2", "qwen3", "roberta", "t5v1.1")
 

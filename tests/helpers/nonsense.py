@@ -66,7 +66,11 @@ _SLURM = (
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID",
     "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NODELIST",
 )  # fmt: skip
-_LIMITED = ("train.steps=4", "health.timeout_s=2", "health.join_s=2")  # so that all ends, also waiting for ranks
+_LIMITED = (
+    "train.steps=4",
+    "health.timeout_s=2",
+    "health.rendezvous_timeout_s=2",
+)  # so that all ends, also waiting for ranks
 
 
 @dataclass(frozen=True)

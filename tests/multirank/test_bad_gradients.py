@@ -154,7 +154,7 @@ def test_a_term_that_is_bad_beside_a_good_one_changes_nothing(bad: float) -> Non
 def _begun_again(parallels: Sequence[dict[str, Any]]) -> list[tuple[bool, Any, Any]]:
     found = []
     for parallel in parallels:
-        engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale={"start": 2.0**20}))
+        engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale={"initial": 2.0**20}))
         begun, first = whole_state(engine), train(engine, range(8))
         assert engine.updates
         assert engine.loss_scale is not None

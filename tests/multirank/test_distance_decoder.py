@@ -17,7 +17,7 @@ MODEL = {**tiny_config().model.model_dump(exclude_none=True), "heads": 8, "kv_he
 MODELS: dict[str, dict[str, Any]] = {
     "rotary": MODEL | {"positions": {"name": "rotary", "base": 500.0}},
     "alibi": MODEL | {"positions": "alibi"},
-    "capped": MODEL | {"family": "llama", "positions": "alibi", "score_cap": 0.5},
+    "capped": MODEL | {"family": "llama", "positions": "alibi", "attention_logit_softcap": 0.5},
 }
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp2pp2+sp": {"tensor": 2, "pipeline": 2, "sequence": True},

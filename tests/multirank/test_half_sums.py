@@ -26,7 +26,7 @@ def _gradients(family: str, precision: str, micro_rows: int) -> dict[str, np.nda
         "model": {"sequence_length": LENGTH},
     }
     if precision == "fp16":
-        sections["loss_scale"] = {"start": 2.0**14}
+        sections["loss_scale"] = {"initial": 2.0**14}
     config = tiny_config(**sections) if family == "gpt" else family_config(family, **sections)
     engine = build_engine(config)
     engine.keeps_gradients = True
@@ -78,7 +78,7 @@ STEPS = 14
 def _climb(parallel: dict[str, Any], micro_rows: int) -> list[tuple[float, float | None, bool]]:
     """(loss, loss scale, whether it was skipped) of each step. The scale doubles after each that was not skipped."""
     config = tiny_config(
-        precision="fp16", parallel=parallel, loss_scale={"start": 2.0**14, "growth_steps": 1},
+        precision="fp16", parallel=parallel, loss_scale={"initial": 2.0**14, "growth_interval": 1},
         batch={"micro_sequences": micro_rows},
     )  # fmt: skip
     engine, found = build_engine(config), []

@@ -140,7 +140,7 @@ def _with_the_weights_of(engine: Any, config: RunConfig) -> tuple[Any, list[Any]
         values = [state[f"model/{name}"].pieces[0].value for name in link.ours]
         weights |= dict(zip(link.theirs, (x.clone() for x in link.out(*values)), strict=True))
     theirs = class_of(module, config.model)(module.hf_config(config.model, SPECIALS))
-    if not config.model.tied_head:  # transformers ties every new T5's
+    if not config.model.tie_word_embeddings:  # transformers ties every new T5's
         theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())
     theirs.load_state_dict(weights, strict=False)
     return theirs.eval(), links

@@ -46,7 +46,7 @@ def _one_rank(precision: str = "fp32", masked: bool = False, untied: bool = Fals
 
 
 def _model(untied: bool) -> dict[str, Any]:
-    return {**tiny_config().model.model_dump(), "tied_head": not untied}
+    return {**tiny_config().model.model_dump(), "tie_word_embeddings": not untied}
 
 
 def _assert_same_run(found: Any, expected: Any, tolerance: float) -> None:

@@ -70,7 +70,7 @@ def _config(family: str, length: int, positions: Any = None) -> RunConfig:
     if positions is not None:  # of a BERT that is asked of words alone
         scaled = {"embedding_scale": True} if positions == "sinusoidal" else {}  # or sines outweigh words by far
         others = {
-            "model": {"positions": positions, "pooled_head": False, "norm": "pre", **scaled},
+            "model": {"positions": positions, "binary_head": False, "norm": "pre", **scaled},
             "objective": {"next_sentence": False},
         }
     sizes = {"layers": 2, "sequence_length": length, "vocabulary": FIRST + WORDS, "init": {"std": 0.1}}
@@ -125,7 +125,7 @@ def test_an_encoder_finds_masked_words_by_their_place(family: str, text: Text) -
 @pytest.mark.parametrize(
     "positions",
     [
-        "sinusoidal", {"name": "relative", "buckets": 32, "distance": 128}, "alibi",
+        "sinusoidal", {"name": "relative", "num_buckets": 32, "max_distance": 128}, "alibi",
         {"name": "rotary", "interleaved": True},
     ],
     ids=["sinusoidal", "relative", "alibi", "rotary"],

@@ -27,10 +27,10 @@ EMBEDDING = "embedding.word_embeddings.weight"
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {"name": "adam", "learning_rate": 1e-3, "eps": 1e-6, "weight_decay": 0.1},
     "lamb": {"name": "lamb", "learning_rate": 3e-2, "eps": 1e-6, "weight_decay": 0.1},
-    "adagrad": {"name": "adagrad", "learning_rate": 3e-2, "weight_decay": 0.1, "initial": 1e-3},
+    "adagrad": {"name": "adagrad", "learning_rate": 3e-2, "weight_decay": 0.1, "initial_accumulator_value": 1e-3},
     "adafactor": {"name": "adafactor", "learning_rate": 3e-2},
     "adafactor with all": {
-        "name": "adafactor", "learning_rate": 5e-4, "relative": False, "beta1": 0.5, "weight_decay": 0.1,
+        "name": "adafactor", "learning_rate": 5e-4, "scale_parameter": False, "beta1": 0.5, "weight_decay": 0.1,
     },
 }  # fmt: skip
 DEEPSPEED = {"zero_engine": "deepspeed"}
@@ -143,7 +143,7 @@ def _adafactor(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: Stat
         v = state["exp_avg_sq"] = decay * state.get("exp_avg_sq", 0) + (1 - decay) * squares
     u = g / v**0.5
     u = u / max(1.0, _rms(_real(name, u)))
-    rate = settings.learning_rate * (max(1e-3, _rms(_real(name, w))) if settings.relative else 1.0)
+    rate = settings.learning_rate * (max(1e-3, _rms(_real(name, w))) if settings.scale_parameter else 1.0)
     step = rate * u
     if settings.beta1:
         step = state["exp_avg"] = settings.beta1 * state.get("exp_avg", 0) + (1 - settings.beta1) * step
@@ -164,7 +164,9 @@ def _adagrad(settings: Optimizer, name: str, w: Tensor, g: Tensor, state: State,
     """Duchi et al. 2011, figure 1, with what TensorFlow's begins with."""
     state["sum_sq"] = state.get("sum_sq", 0) + g**2
     decayed = w * (1 - settings.learning_rate * settings.weight_decay) if w.dim() > 1 else w
-    return decayed - settings.learning_rate * g / ((settings.initial + state["sum_sq"]) ** 0.5 + settings.eps)
+    return decayed - settings.learning_rate * g / (
+        (settings.initial_accumulator_value + state["sum_sq"]) ** 0.5 + settings.eps
+    )
 
 
 RULES: dict[str, Callable[[Optimizer, str, Tensor, Tensor, State, int], Tensor]] = {
@@ -279,7 +281,8 @@ def test_adafactor_is_that_of_transformers(name: str, some: Callable[[str], dict
         ]
         return Adafactor(
             groups, lr=settings.learning_rate, eps=(1e-30, 1e-3), clip_threshold=1.0, decay_rate=-0.8,
-            beta1=settings.beta1 or None, scale_parameter=settings.relative, relative_step=False, warmup_init=False,
+            beta1=settings.beta1 or None, scale_parameter=settings.scale_parameter, relative_step=False,
+            warmup_init=False,
         )  # fmt: skip
 
     for key, value in _stepped(initial, gradients, build).items():

@@ -131,7 +131,7 @@ def _hf_logits(model: nn.Module, weights: dict[str, Tensor], vocabulary: int) ->
 def _by_head(fused: Tensor) -> Tensor:
     """[heads * (q, k, v) * width, ...] -> [3, hidden, ...]."""
     model = _config().model
-    return fused.view(model.heads, 3, model.head_width, *fused.shape[1:]).transpose(0, 1).flatten(1, 2)
+    return fused.view(model.heads, 3, model.dim_per_head, *fused.shape[1:]).transpose(0, 1).flatten(1, 2)
 
 
 def _renamed(weights: dict[str, np.ndarray], names: dict[str, str]) -> dict[str, Tensor]:
@@ -147,13 +147,15 @@ def _renamed(weights: dict[str, np.ndarray], names: dict[str, str]) -> dict[str,
 # The tests.
 
 
-@pytest.mark.parametrize("tied_head", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("tie_word_embeddings", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("vocabulary", [250, 256], ids=["padded", "unpadded"])
-def test_exported_gpt2_gives_our_logits(vocabulary: int, tied_head: bool, tokenizer: Path, tmp_path: Path) -> None:
+def test_exported_gpt2_gives_our_logits(
+    vocabulary: int, tie_word_embeddings: bool, tokenizer: Path, tmp_path: Path
+) -> None:
     from transformers import GPT2LMHeadModel
 
-    config = _config({**DENSE, "vocabulary": vocabulary, "tied_head": tied_head})
-    assert (config.model.padded_vocabulary > vocabulary) == (vocabulary == 250)
+    config = _config({**DENSE, "vocabulary": vocabulary, "tie_word_embeddings": tie_word_embeddings})
+    assert (config.model.padded_vocab_size > vocabulary) == (vocabulary == 250)
     difference, ours = run_ranks(1, _export, config, tokenizer, tmp_path / "hf")[0]
     assert 0 < difference <= TOLERANCE
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "hf", dtype=torch.float32).eval()
@@ -221,7 +223,7 @@ def test_alternating_attention_gives_the_logits_of_gpt_neo() -> None:
         prefix = f"transformer.h.{layer}"
         q, k, v = _by_head(theirs.pop(f"{prefix}.self_attention.linear_qkv.weight"))
         assert not theirs.pop(f"{prefix}.self_attention.linear_qkv.bias").any(), "GPT-Neo has none"
-        for name, value in {"q": q / model.head_width**0.5, "k": k, "v": v}.items():
+        for name, value in {"q": q / model.dim_per_head**0.5, "k": k, "v": v}.items():
             theirs[f"{prefix}.attn.attention.{name}_proj.weight"] = value
     config = GPTNeoConfig(
         vocab_size=VOCABULARY,
@@ -230,7 +232,7 @@ def test_alternating_attention_gives_the_logits_of_gpt_neo() -> None:
         num_layers=model.layers,
         attention_types=[[["global", "local"], model.layers // 2]],
         num_heads=model.heads,
-        intermediate_size=model.ffn_width,
+        intermediate_size=model.ffn_dim,
         window_size=model.attention.window,
         bos_token_id=None,
         eos_token_id=None,

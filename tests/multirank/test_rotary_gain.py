@@ -14,7 +14,7 @@ GAIN = 1.5
 def _enlarged() -> list[tuple[float, ...]]:
     """By how much each call of a layer's attention made longer what it turned."""
     positions = FAMILIES["qwen3"]["model"]["positions"]
-    positions = positions | {"scaling": positions["scaling"] | {"gain": GAIN}}
+    positions = positions | {"scaling": positions["scaling"] | {"attention_factor": GAIN}}
     engine = build_engine(family_config("qwen3", model=FAMILIES["qwen3"]["model"] | {"positions": positions}))
     found: list[tuple[float, ...]] = []
     for module in engine.bare[0].modules():

@@ -51,7 +51,7 @@ def test_every_rank_gets_the_scores_that_one_rank_gets(world: int, parallel: dic
 def _padding_bears_no_probability() -> float:
     """Sums the probability of every real token after one context: 1 only if padding rows of the embedding take none."""
     engine = build_engine(tiny_config())
-    assert engine.config.model.padded_vocabulary > VOCABULARY
+    assert engine.config.model.padded_vocab_size > VOCABULARY
     tokens = np.full((VOCABULARY, 1), 5)
     labels = np.arange(VOCABULARY)[:, None]
     return float(np.exp(engine.score(Rows.of(tokens, labels)).log_probability.astype(np.float64)).sum())
@@ -129,7 +129,9 @@ def test_generation_ends_before_the_stop_token() -> None:
 
 def _scored_and_trained(cap: dict[str, float]) -> tuple[np.ndarray, np.ndarray, float]:
     """Log-probabilities of labels, by `score` and by torch's softmax of the logits; and the loss of a step on them."""
-    sections = {"model": FAMILIES["gemma2"]["model"] | {"logit_cap": None, "score_cap": None} | cap}
+    sections = {
+        "model": FAMILIES["gemma2"]["model"] | {"final_logit_softcap": None, "attention_logit_softcap": None} | cap
+    }
     engine = build_engine(family_config("gemma2", **sections, objective={"z_loss": 0.0}))
     randomise(engine)
     batch = SyntheticStream(engine.config).batch(0, ROWS, 0, 1)
@@ -140,7 +142,7 @@ def _scored_and_trained(cap: dict[str, float]) -> tuple[np.ndarray, np.ndarray, 
 
 
 def _caps() -> list[tuple[np.ndarray, np.ndarray, float]]:
-    return [_scored_and_trained(cap) for cap in ({}, {"score_cap": 0.5}, {"logit_cap": 2.0})]
+    return [_scored_and_trained(cap) for cap in ({}, {"attention_logit_softcap": 0.5}, {"final_logit_softcap": 2.0})]
 
 
 def test_caps_of_scores_and_logits_hold_in_scoring_as_in_training() -> None:

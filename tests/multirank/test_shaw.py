@@ -75,7 +75,7 @@ def _logits(w: Weights, inputs: Tensor, targets: Tensor, model: Model) -> Tensor
     x = words[targets] * model.hidden**0.5
     for number in range(model.stacks[1]):
         x = _layer(w, f"decoder.layers.{number}", x, memory, model)
-    return x @ w["output_layer.weight"][: model.real_vocabulary].T
+    return x @ w["output_layer.weight"][: model.vocab_size].T
 
 
 # What runs on ranks.

@@ -188,10 +188,10 @@ def test_bf16_rounding_that_one_rank_happens_not_to_show_is_no_departure(seed: i
 
 
 def test_a_step_that_fp16_leaves_out_is_made_again_at_a_lower_scale(tmp_path: Path) -> None:
-    config = tiny_config(precision="fp16", loss_scale={"start": 2.0**23})
+    config = tiny_config(precision="fp16", loss_scale={"initial": 2.0**23})
     rows = table(config, tmp_path, ["tp1"])
     check_sound(rows)
-    assert {row.job.config.loss_scale.start for row in rows if row.job.config.precision == "fp16"} == {2.0**23}
+    assert {row.job.config.loss_scale.initial for row in rows if row.job.config.precision == "fp16"} == {2.0**23}
 
 
 def test_layout_that_fails_says_why_and_the_next_goes_on(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def _half(parallels: Sequence[dict[str, Any]]) -> list[Any]:
     """For each sharding: the curve, its losses of score, and the scale's course, in fp16 from a scale too high."""
     found = []
     for parallel in parallels:
-        scaling = {"start": 2.0**19, "growth_steps": 3}
+        scaling = {"initial": 2.0**19, "growth_interval": 3}
         engine = build_engine(tiny_config(parallel=parallel, precision="fp16", loss_scale=scaling))
         rate, results = engine.config.optimizer.learning_rate, []
         for step in range(9):
@@ -236,7 +236,7 @@ def test_data_ranks_with_other_numbers_of_questions_ask_alike_under_stage_3() ->
 
 def _continued(parallel: dict[str, Any], start: float) -> tuple[Any, Any]:
     """fp16: the curve from step 4 on, and that of another engine which takes over there."""
-    scaling = {"start": start, "growth_steps": 4}
+    scaling = {"initial": start, "growth_interval": 4}
     config = tiny_config(parallel=parallel, precision="fp16", loss_scale=scaling)
     curves = []
     engine = build_engine(config)

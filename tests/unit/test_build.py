@@ -167,7 +167,7 @@ def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, w
     from pretrain.build import _dead_rows
     from tests.helpers.small_configs import config
 
-    model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tied_head": tied}
+    model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tie_word_embeddings": tied}
     notes = _dead_rows(config(model=model), SimpleNamespace(vocabulary=8192))  # type: ignore[arg-type]
     if words is None:
         assert notes == ()

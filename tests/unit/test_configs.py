@@ -245,7 +245,7 @@ def test_byt5_reads_1024_bytes_and_writes_189(size: str) -> None:
     config = read(f"byt5/{size}")
     assert (config.model.sequence_length, config.model.target_length) == (1024, 189)
     assert config.batch.sequences * 1024 == 2**20
-    assert config.model.padded_vocabulary == 384
+    assert config.model.padded_vocab_size == 384
     assert config.model.stacks[0] == 3 * config.model.stacks[1], "the encoder is the heavy one"
 
 
@@ -275,10 +275,15 @@ GPT3_TABLE = {
 def test_gpt3_is_as_published(size: str, row: tuple[int, int, int, int, float, float]) -> None:
     config = read(f"gpt3/{size}")
     model, optimizer, schedule, ramp = config.model, config.optimizer, config.schedule, config.batch.ramp
-    assert (model.layers, model.hidden, model.heads, model.head_width) == row[:4]
-    assert model.heads * model.head_width == model.hidden
-    assert model.ffn_width == 4 * model.hidden
-    assert (model.sequence_length, model.vocabulary, model.norm, model.tied_head) == (2048, 50257, "pre", True)
+    assert (model.layers, model.hidden, model.heads, model.dim_per_head) == row[:4]
+    assert model.heads * model.dim_per_head == model.hidden
+    assert model.ffn_dim == 4 * model.hidden
+    assert (model.sequence_length, model.vocabulary, model.norm, model.tie_word_embeddings) == (
+        2048,
+        50257,
+        "pre",
+        True,
+    )
     assert [pattern.name for pattern in model.attention.pattern] == ["dense", "banded"]
     # Printed to one digit after the point; "M" is 2^20 where that is exact.
     assert config.batch.sequences * 2048 == pytest.approx(row[4], rel=0.05)
@@ -317,7 +322,7 @@ def one_rank() -> Iterator[Layout]:
 
 
 SMALL = {family: family_config(family) for family in FAMILIES} | {
-    "gpt": tiny_config(model={"tied_head": False}),
+    "gpt": tiny_config(model={"tie_word_embeddings": False}),
     "gpt, post-norm": tiny_config(model={"norm": "post"}),
     "gpt, layers that are one": tiny_config(model={"shared_layers": True}),
     "t5, layers that are one": family_config("t5", model={"shared_layers": True}),

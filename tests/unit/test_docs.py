@@ -35,6 +35,6 @@ def test_the_references_of_keys_have_types_defaults_and_choices() -> None:
     assert "| `batch.sequences` | whole number above 0 | required |" in page
     assert "| decay of the second moment (adamw, adam, lamb) |" in page
     assert "| `data.sources[].path` |" in page
-    assert "| how many times as long as before texts are to be (with model.positions.name = rotary) |" in page
+    assert "| context length wanted, as a multiple of the original one (with model.positions.name = rotary) |" in page
     assert "| `tokenizer.vocabulary` | whole number above 257 | 8192 |" in build_page()
     assert "## dedup_fuzzy" in build_page()

@@ -19,15 +19,15 @@ _LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 
 def hf_config(model: Model, specials: Specials) -> AlbertConfig:
     """Every field stated. Raises ConfigError for a model that ALBERT cannot express."""
-    check_encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_width=model.embedding_width)
-    if model.segments < 1 or model.embedding_width is None:
+    check_encoder(model, "ALBERT", position_offset=0, shared_layers=True, embedding_size=model.embedding_size)
+    if model.segments < 1 or model.embedding_size is None:
         raise ConfigError(
             "Hugging Face's ALBERT has segments and a projection of its embeddings: a model without model.segments or "
-            "model.embedding_width cannot be exported to it"
+            "model.embedding_size cannot be exported to it"
         )
     return AlbertConfig(
         **encoder_fields(model, specials),
-        embedding_size=model.embedding_width,
+        embedding_size=model.embedding_size,
         num_hidden_groups=1,
         inner_group_num=1,
         classifier_dropout_prob=0.0,
@@ -36,7 +36,7 @@ def hf_config(model: Model, specials: Specials) -> AlbertConfig:
 
 
 def hf_class(model: Model) -> type[AlbertForPreTraining] | type[AlbertForMaskedLM]:
-    return AlbertForPreTraining if model.pooled_head else AlbertForMaskedLM
+    return AlbertForPreTraining if model.binary_head else AlbertForMaskedLM
 
 
 def refuse(tree: dict[str, Any], most_layers: int) -> None:
@@ -52,9 +52,9 @@ def model_of(config: AlbertConfig) -> dict[str, Any]:
     return encoder_section(config) | {
         "family": "albert",
         "segments": config.type_vocab_size,
-        "embedding_width": config.embedding_size,
+        "embedding_size": config.embedding_size,
         "shared_layers": True,
-        "pooled_head": "AlbertForPreTraining" in (config.architectures or []),
+        "binary_head": "AlbertForPreTraining" in (config.architectures or []),
     }
 
 
@@ -75,6 +75,6 @@ def links(model: Model) -> Iterator[Link]:
     yield from linear("head.transform", "predictions.dense", model)
     yield from norm("head.norm", "predictions.LayerNorm", model)
     yield rows("output_layer.bias", "predictions.bias", model)
-    if model.pooled_head:
+    if model.binary_head:
         yield from linear("head.pooler", "albert.pooler", model)
         yield from by_answer("head.next_sentence", "sop_classifier.classifier")

@@ -30,7 +30,7 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
 
 def check_both(model: Model, name: str, **wanted: Any) -> None:
     """What BART and its kin have no word for. Raises ConfigError."""
-    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "tied_head": True, "ffn_dropout": 0.0}
+    wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "tie_word_embeddings": True, "ffn_dropout": 0.0}
     wanted |= {"norm_eps": 1e-5}  # which theirs do not let one choose
     check(model, name, ACTIVATIONS, **wanted)
     check_heads(model, name)
@@ -46,8 +46,8 @@ def fields(model: Model, specials: Specials) -> dict[str, Any]:
         "decoder_layers": decoder_layers,
         "encoder_attention_heads": model.heads,
         "decoder_attention_heads": model.heads,
-        "encoder_ffn_dim": model.ffn_width,
-        "decoder_ffn_dim": model.ffn_width,
+        "encoder_ffn_dim": model.ffn_dim,
+        "decoder_ffn_dim": model.ffn_dim,
         "max_position_embeddings": max(model.sequence_length, model.label_length),
         "activation_function": ACTIVATIONS[model.activation],
         "dropout": model.dropout,

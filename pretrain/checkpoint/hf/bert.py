@@ -19,7 +19,7 @@ def check_encoder(model: Model, name: str, **wanted: Any) -> None:
     """What Hugging Face's encoders have no word for. Raises ConfigError."""
     wanted = {"positions.name": "learned"} | wanted
     wanted |= {"norm": "post", "norm_type": "layer", "bias": True, "embedding_norm": True}
-    check(model, name, ACTIVATIONS, **wanted, embedding_scale=False, ffn_dropout=0.0, tied_head=True)
+    check(model, name, ACTIVATIONS, **wanted, embedding_scale=False, ffn_dropout=0.0, tie_word_embeddings=True)
     check_heads(model, name)
 
 
@@ -32,7 +32,7 @@ def hf_config(model: Model, specials: Specials) -> BertConfig:
 
 
 def hf_class(model: Model) -> type[BertForPreTraining] | type[BertForMaskedLM]:
-    return BertForPreTraining if model.pooled_head else BertForMaskedLM
+    return BertForPreTraining if model.binary_head else BertForMaskedLM
 
 
 def encoder_fields(model: Model, specials: Specials) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def encoder_fields(model: Model, specials: Specials) -> dict[str, Any]:
         "hidden_size": model.hidden,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
-        "intermediate_size": model.ffn_width,
+        "intermediate_size": model.ffn_dim,
         "hidden_act": ACTIVATIONS[model.activation],
         "hidden_dropout_prob": model.dropout,
         "attention_probs_dropout_prob": model.attention_dropout,
@@ -69,7 +69,7 @@ def model_of(config: BertConfig) -> dict[str, Any]:
     return encoder_section(config) | {
         "family": "bert",
         "segments": config.type_vocab_size,
-        "pooled_head": "BertForPreTraining" in names,
+        "binary_head": "BertForPreTraining" in names,
     }
 
 
@@ -100,7 +100,7 @@ def links(model: Model) -> Iterator[Link]:
     yield from linear("head.transform", "cls.predictions.transform.dense", model)
     yield from norm("head.norm", "cls.predictions.transform.LayerNorm", model)
     yield rows("output_layer.bias", "cls.predictions.bias", model)
-    if model.pooled_head:
+    if model.binary_head:
         yield from linear("head.pooler", "bert.pooler.dense", model)
         yield from by_answer("head.next_sentence", "cls.seq_relationship")
 

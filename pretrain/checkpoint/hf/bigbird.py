@@ -68,7 +68,7 @@ def hf_config(model: Model, specials: Specials) -> BigBirdConfig:
 
 
 def hf_class(model: Model) -> type[BigBirdForPreTraining] | type[BigBirdForMaskedLM]:
-    return BigBirdForPreTraining if model.pooled_head else BigBirdForMaskedLM
+    return BigBirdForPreTraining if model.binary_head else BigBirdForMaskedLM
 
 
 def refuse(tree: dict[str, Any], most_layers: int) -> None:
@@ -84,7 +84,7 @@ def model_of(config: BigBirdConfig) -> dict[str, Any]:
     section = encoder_section(config) | {
         "family": "bert",
         "segments": config.type_vocab_size,
-        "pooled_head": "BigBirdForPreTraining" in (config.architectures or []),
+        "binary_head": "BigBirdForPreTraining" in (config.architectures or []),
     }
     again, block = config.num_random_blocks, config.block_size
     if config.attention_type == "original_full" or config.max_position_embeddings <= _dense_up_to(again, block):
@@ -100,7 +100,7 @@ def links(model: Model) -> Iterator[Link]:
         leaf = ours.rpartition(".")[2]
         if ours.startswith("head.pooler."):
             yield same(ours, f"{_POOLER}.{leaf}")
-        elif ours.startswith("head.transform.") and not model.pooled_head:
+        elif ours.startswith("head.transform.") and not model.binary_head:
             yield one(ours, (theirs, f"{_POOLER}.{leaf}"), lambda x: [x, torch.zeros_like(x)], lambda x, _: x)
         else:
             yield link
@@ -108,7 +108,7 @@ def links(model: Model) -> Iterator[Link]:
 
 def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
     """What of their `values` has no place in ours."""
-    pooler = not model.pooled_head and any(bool(values[f"{_POOLER}.{leaf}"].any()) for leaf in ("weight", "bias"))
+    pooler = not model.binary_head and any(bool(values[f"{_POOLER}.{leaf}"].any()) for leaf in ("weight", "bias"))
     return [f"{_POOLER} (no head reads it)"] if pooler else []
 
 

@@ -24,13 +24,13 @@ def takes(model: Model) -> bool:
 def hf_config(model: Model, specials: Specials) -> BloomConfig:
     """Every field stated. Raises ConfigError for a model that Bloom cannot express."""
     check(
-        model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, biased_queries=True,
-        query_key_norm=False, embedding_norm=True, embedding_scale=False, tied_head=True, dropout=0.0, ffn_dropout=0.0,
-        logit_cap=None, score_cap=None, ffn_width=4 * model.hidden,
+        model, "Bloom", {"gelu_tanh": "gelu"}, norm="pre", norm_type="layer", bias=True, has_qkv_bias=True,
+        qk_norm=False, embedding_norm=True, embedding_scale=False, tie_word_embeddings=True, dropout=0.0,
+        ffn_dropout=0.0, final_logit_softcap=None, attention_logit_softcap=None, ffn_dim=4 * model.hidden,
     )  # fmt: skip
     check_heads(model, "Bloom")
     described = BloomConfig(
-        vocab_size=model.real_vocabulary, hidden_size=model.hidden, n_layer=model.layers, n_head=model.heads,
+        vocab_size=model.vocab_size, hidden_size=model.hidden, n_layer=model.layers, n_head=model.heads,
         layer_norm_epsilon=model.norm_eps, initializer_range=model.init_std, hidden_dropout=0.0,
         attention_dropout=model.attention_dropout, apply_residual_connection_post_layernorm=False, slow_but_exact=False,
         pretraining_tp=1, tie_word_embeddings=True, bos_token_id=specials.end, eos_token_id=specials.end,

@@ -27,7 +27,7 @@ A {model.family} model of {num_parameters(model, padded=False):,} parameters, ex
 | trained | {record.step:,} steps, {record.tokens:,} tokens |
 | objective | {config.objective.name} |
 | layers (encoder, decoder) | {model.stacks[0]}, {model.stacks[1]} |
-| width, heads, feed-forward | {model.hidden}, {model.heads}, {model.ffn_width} |
+| width, heads, feed-forward | {model.hidden}, {model.heads}, {model.ffn_dim} |
 | sequence length | {model.sequence_length} |
 | vocabulary | {model.vocabulary} |
 | batch | {config.batch.sequences} sequences |

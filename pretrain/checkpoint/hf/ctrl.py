@@ -21,12 +21,12 @@ def hf_config(model: Model, specials: Specials) -> CTRLConfig:
     wanted: dict[str, Any] = {"positions.name": "sinusoidal"}
     check(
         model, "CTRL", {"relu": "relu"}, norm="pre", norm_type="layer", norm_eps=_EPS, bias=True, embedding_norm=False,
-        embedding_scale=True, tied_head=True, attention_dropout=0.0, ffn_dropout=0.0,
+        embedding_scale=True, tie_word_embeddings=True, attention_dropout=0.0, ffn_dropout=0.0,
         **wanted,
     )  # fmt: skip
     check_heads(model, "CTRL")
     return CTRLConfig(
-        vocab_size=model.real_vocabulary, n_positions=model.sequence_length, n_embd=model.hidden, dff=model.ffn_width,
+        vocab_size=model.vocab_size, n_positions=model.sequence_length, n_embd=model.hidden, dff=model.ffn_dim,
         n_layer=model.layers, n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout,
         layer_norm_epsilon=_EPS, initializer_range=model.init_std, tie_word_embeddings=True, bos_token_id=specials.end,
         eos_token_id=specials.end, pad_token_id=None, architectures=[CLASS.__name__],

@@ -53,7 +53,7 @@ def export(
     except OSError as error:
         raise ConfigError(f"{directory} cannot be written ({error.strerror}): choose another directory") from None
     try:
-        _write_config(described, config.model.tied_head, temporary)
+        _write_config(described, config.model.tie_word_embeddings, temporary)
         manifest = Manifest.read(checkpoint)
         write_tokenizer(tokenizer, config.objective, config.model, temporary)
         if (template := chat.of_run(checkpoint)) is not None:
@@ -117,8 +117,10 @@ def _little_endian(value: Tensor) -> np.ndarray:
     return np.ascontiguousarray(value.numpy(), dtype="<f4")
 
 
-def _write_config(described: PretrainedConfig, tied_head: bool, directory: Path) -> None:
+def _write_config(described: PretrainedConfig, tie_word_embeddings: bool, directory: Path) -> None:
     """transformers 5 writes that T5's head is tied where it is not."""
     described.save_pretrained(directory)
     path = directory / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": tied_head}, indent=2) + "\n")
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": tie_word_embeddings}, indent=2) + "\n"
+    )

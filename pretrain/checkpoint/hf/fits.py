@@ -17,7 +17,7 @@ def check(
 ) -> None:  # fmt: skip
     """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, its activation is one that
     `name` has, its layers see whom `patterns` say, and each query has a key of its own, if it has no `grouped` ones."""
-    for key, value in ({"embedding_width": None, "shared_layers": False} | wanted).items():
+    for key, value in ({"embedding_size": None, "shared_layers": False} | wanted).items():
         found = attrgetter(key)(model)
         if found != value:
             raise ConfigError(
@@ -30,7 +30,7 @@ def check(
             f"Hugging Face's {name} has {' and '.join(patterns)} attention only: model.attention.pattern={found} "
             "cannot be exported to it"
         )
-    if not grouped and model.query_groups != model.heads:
+    if not grouped and model.num_kv_heads != model.heads:
         raise ConfigError(
             f"Hugging Face's {name} has no grouped heads: model.kv_heads={model.kv_heads} cannot be exported"
         )
@@ -39,7 +39,7 @@ def check(
 
 
 def check_heads(model: Model, name: str) -> None:
-    if model.head_width * model.heads != model.hidden:
+    if model.dim_per_head * model.heads != model.hidden:
         raise ConfigError(f"Hugging Face's {name} needs heads * head_dim = hidden: this model cannot be exported to it")
 
 

@@ -89,7 +89,7 @@ def _names(folder: Folder, model: Model, name: str) -> list[str]:
     that it is tied to, and as once."""
     kind = class_of(folder.module, model)
     tied = kind._tied_weights_keys or {}
-    names = [name, *(alias for alias, source in tied.items() if source == name and model.tied_head)]
+    names = [name, *(alias for alias, source in tied.items() if source == name and model.tie_word_embeddings)]
     names += [n.removeprefix(f"{kind.base_model_prefix}.") for n in names]
     return names + [n.removesuffix(new) + old for n in names for new, old in _FORMER.items() if n.endswith(new)]
 

@@ -18,18 +18,18 @@ _ITS_OWN: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered"
 
 
 def takes(model: Model) -> bool:
-    return model.norm == "sandwich" and not model.query_key_norm
+    return model.norm == "sandwich" and not model.qk_norm
 
 
 def hf_config(model: Model, specials: Specials) -> Gemma2Config:
     """Every field stated. Raises ConfigError for a model that Gemma 2 cannot express."""
-    caps = {"logit_cap": model.logit_cap, "score_cap": model.score_cap}
+    caps = {"final_logit_softcap": model.final_logit_softcap, "attention_logit_softcap": model.attention_logit_softcap}
     check_decoder(model, "Gemma 2", patterns=("dense", "banded"), **_ITS_OWN | caps)
     return Gemma2Config(
         **fields(model, specials), hidden_activation=activation(model), attention_bias=False,
-        rope_parameters=llama_kin.rope(model), query_pre_attn_scalar=model.head_width,
+        rope_parameters=llama_kin.rope(model), query_pre_attn_scalar=model.dim_per_head,
         sliding_window=next(iter(llama_kin.windows(model)), None), layer_types=llama_kin.layer_types(model),
-        final_logit_softcapping=model.logit_cap, attn_logit_softcapping=model.score_cap,
+        final_logit_softcapping=model.final_logit_softcap, attn_logit_softcapping=model.attention_logit_softcap,
         use_bidirectional_attention=False, architectures=[CLASS.__name__],
     )  # fmt: skip
 
@@ -47,7 +47,7 @@ def model_of(config: Gemma2Config) -> dict[str, Any]:
     own: dict[str, Any] = {
         "positions": llama_kin.positions(config.rope_parameters),
         "attention": llama_kin.patterns(config),
-        "logit_cap": config.final_logit_softcapping,
-        "score_cap": config.attn_logit_softcapping,
+        "final_logit_softcap": config.final_logit_softcapping,
+        "attention_logit_softcap": config.attn_logit_softcapping,
     }
     return section(config) | _ITS_OWN | own

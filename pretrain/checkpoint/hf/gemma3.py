@@ -16,7 +16,7 @@ __all__ = ["CLASS", "HEADS", "MODEL_TYPE", "OBJECTIVE", "hf_config", "links", "m
 
 CLASS, MODEL_TYPE = Gemma3ForCausalLM, "gemma3_text"
 _ITS_OWN: dict[str, Any] = {
-    "norm": "sandwich", "norm_type": "rms_zero_centered", "query_key_norm": True, "embedding_scale": True,
+    "norm": "sandwich", "norm_type": "rms_zero_centered", "qk_norm": True, "embedding_scale": True,
 }  # fmt: skip
 
 
@@ -27,14 +27,14 @@ def takes(model: Model) -> bool:
 def hf_config(model: Model, specials: Specials) -> Gemma3TextConfig:
     """Every field stated. Raises ConfigError for a model that Gemma 3 cannot express."""
     local_base = model.positions.local_base if isinstance(model.positions, RotaryPositions) else None
-    wanted = _ITS_OWN | {"positions.local_base": local_base, "logit_cap": model.logit_cap}
+    wanted = _ITS_OWN | {"positions.local_base": local_base, "final_logit_softcap": model.final_logit_softcap}
     check_decoder(model, "Gemma 3", patterns=("dense", "banded"), **wanted)
     local = llama_kin.rope(model) if local_base is None else {"rope_type": "default", "rope_theta": local_base}
     return Gemma3TextConfig(
         **fields(model, specials), hidden_activation=activation(model), attention_bias=False,
         rope_parameters={"full_attention": llama_kin.rope(model), "sliding_attention": local},
-        query_pre_attn_scalar=model.head_width, sliding_window=next(iter(llama_kin.windows(model)), None),
-        layer_types=llama_kin.layer_types(model), final_logit_softcapping=model.logit_cap,
+        query_pre_attn_scalar=model.dim_per_head, sliding_window=next(iter(llama_kin.windows(model)), None),
+        layer_types=llama_kin.layer_types(model), final_logit_softcapping=model.final_logit_softcap,
         attn_logit_softcapping=None, use_bidirectional_attention=False, architectures=[CLASS.__name__],
     )  # fmt: skip
 
@@ -59,6 +59,6 @@ def model_of(config: Gemma3TextConfig) -> dict[str, Any]:
     own: dict[str, Any] = {
         "positions": positions,
         "attention": llama_kin.patterns(config),
-        "logit_cap": config.final_logit_softcapping,
+        "final_logit_softcap": config.final_logit_softcapping,
     }
     return section(config) | _ITS_OWN | own

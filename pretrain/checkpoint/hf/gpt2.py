@@ -23,9 +23,9 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
     check_heads(model, "GPT-2")
     return GPT2Config(
         **shared_fields(model, specials),
-        n_inner=model.ffn_width,
+        n_inner=model.ffn_dim,
         activation_function=ACTIVATIONS[model.activation],
-        tie_word_embeddings=model.tied_head,
+        tie_word_embeddings=model.tie_word_embeddings,
         architectures=[CLASS.__name__],
     )
 
@@ -33,7 +33,7 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
 def shared_fields(model: Model, specials: Specials) -> dict[str, Any]:
     """Those that OpenAI GPT calls the same."""
     return {
-        "vocab_size": model.real_vocabulary,
+        "vocab_size": model.vocab_size,
         "n_positions": model.sequence_length,
         "n_embd": model.hidden,
         "n_layer": model.layers,
@@ -66,7 +66,7 @@ def shared_settings(config: GPT2Config | OpenAIGPTConfig) -> dict[str, Any]:
         "sequence_length": config.n_positions,
         "vocabulary": config.vocab_size,
         "norm_eps": config.layer_norm_epsilon,
-        "tied_head": config.tie_word_embeddings,
+        "tie_word_embeddings": config.tie_word_embeddings,
         "dropout": config.resid_pdrop,
         "attention_dropout": config.attn_pdrop,
     }
@@ -84,7 +84,7 @@ def links(model: Model) -> Iterator[Link]:
         yield from conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
         yield from conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
     yield from norm("decoder.final_layernorm", "transformer.ln_f", model)
-    if not model.tied_head:
+    if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
@@ -97,13 +97,13 @@ def conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
     """[heads * (q, k, v), ...] here, (q of all heads, k, v) there."""
 
     def out(fused: Tensor) -> list[Tensor]:
-        split = fused.view(model.heads, 3, model.head_width, *fused.shape[1:])
+        split = fused.view(model.heads, 3, model.dim_per_head, *fused.shape[1:])
         apart = split.transpose(0, 1).flatten(0, 2)
         return [apart.T if apart.dim() > 1 else apart]
 
     def back(apart: Tensor) -> Tensor:
         straight = apart.T if apart.dim() > 1 else apart
-        split = straight.reshape(3, model.heads, model.head_width, *straight.shape[1:])
+        split = straight.reshape(3, model.heads, model.dim_per_head, *straight.shape[1:])
         return torch.transpose(split, 0, 1).flatten(0, 2)
 
     for leaf in ("weight", "bias"):

@@ -42,13 +42,13 @@ def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
         )
     local = [isinstance(model.attention.of_layer(layer), Banded) for layer in range(model.layers)]
     return GPTNeoConfig(
-        vocab_size=model.real_vocabulary,
+        vocab_size=model.vocab_size,
         max_position_embeddings=model.sequence_length,
         hidden_size=model.hidden,
         num_layers=model.layers,
         attention_types=[[["local" if one else "global" for one in local], 1]],
         num_heads=model.heads,
-        intermediate_size=model.ffn_width,
+        intermediate_size=model.ffn_dim,
         window_size=windows[0],
         activation_function=ACTIVATIONS[model.activation],
         resid_dropout=model.dropout,
@@ -58,7 +58,7 @@ def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
         initializer_range=model.init_std,
         bos_token_id=specials.end,
         eos_token_id=specials.end,
-        tie_word_embeddings=model.tied_head,
+        tie_word_embeddings=model.tie_word_embeddings,
         architectures=[CLASS.__name__],
     )
 
@@ -86,7 +86,7 @@ def model_of(config: GPTNeoConfig) -> dict[str, Any]:
         "vocabulary": config.vocab_size,
         "norm_eps": config.layer_norm_epsilon,
         "activation": our_activation(config.activation_function),
-        "tied_head": config.tie_word_embeddings,
+        "tie_word_embeddings": config.tie_word_embeddings,
         "dropout": config.resid_dropout,
         "attention_dropout": config.attention_dropout,
         "attention": {"pattern": [names[kind] for kind in config.attention_layers], "window": config.window_size},
@@ -104,7 +104,7 @@ def links(model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc", model)
         yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj", model)
     yield from norm("decoder.final_layernorm", "transformer.ln_f", model)
-    if not model.tied_head:
+    if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 
@@ -112,7 +112,7 @@ def _reads(ours: str, theirs: str, model: Model) -> Link:
     """The norm and what makes queries, keys and values of it: see the top of this file."""
     weights = tuple(f"{theirs}.attn.attention.{name}_proj.weight" for name in "qkv")
     split, _ = by_head("", [""] * 3, model)
-    scale = math.sqrt(model.head_width)
+    scale = math.sqrt(model.dim_per_head)
 
     def out(gain: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
         scaled = weight.double() * gain.double()

@@ -44,7 +44,7 @@ def transposed(ours: str, theirs: str) -> Link:
 def rows(ours: str, theirs: str, model: Model) -> Link:
     """The vocabulary's rows, without those that pad it (which are zeros when they come back)."""
     assert model.vocabulary is not None
-    real, padding = model.vocabulary, model.padded_vocabulary - model.vocabulary
+    real, padding = model.vocabulary, model.padded_vocab_size - model.vocabulary
     return one(ours, (theirs,), lambda x: [x[:real]], lambda x: torch.cat((x, x.new_zeros(padding, *x.shape[1:]))))
 
 
@@ -62,21 +62,21 @@ def norm(ours: str, theirs: str, model: Model) -> Iterator[Link]:
 def by_head(ours: str, theirs: Sequence[str], model: Model) -> Iterator[Link]:
     """Each key and value, and before them (if `theirs` are three) the queries that share them, lie together here, and
     apart there."""
-    queries = (model.heads // model.query_groups,) if len(theirs) == 3 else ()
+    queries = (model.heads // model.num_kv_heads,) if len(theirs) == 3 else ()
     heads = (*queries, 1, 1)  # of each group, of each of `theirs`
 
     def out(fused: Tensor) -> Sequence[Tensor]:
-        split = fused.view(model.query_groups, sum(heads), model.head_width, *fused.shape[1:])
+        split = fused.view(model.num_kv_heads, sum(heads), model.dim_per_head, *fused.shape[1:])
         return [part.flatten(0, 2) for part in split.split(heads, dim=1)]
 
     def back(*parts: Tensor) -> Tensor:
         split = [
-            part.view(model.query_groups, count, model.head_width, *part.shape[1:])
+            part.view(model.num_kv_heads, count, model.dim_per_head, *part.shape[1:])
             for part, count in zip(parts, heads, strict=True)
         ]
         return torch.cat(split, dim=1).flatten(0, 2)
 
-    for leaf in ("weight", "bias") if model.biased_queries else ("weight",):
+    for leaf in ("weight", "bias") if model.has_qkv_bias else ("weight",):
         yield one(f"{ours}.{leaf}", tuple(f"{name}.{leaf}" for name in theirs), out, back)
 
 

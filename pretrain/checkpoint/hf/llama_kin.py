@@ -26,9 +26,9 @@ def windows(model: Model) -> list[int]:
 def check_decoder(model: Model, name: str, patterns: tuple[str, ...] = ("dense",), **wanted: Any) -> None:
     """Raises ConfigError for what `name` and its kin have no word for, or what is not as `wanted`."""
     usual: dict[str, Any] = {
-        "norm": "pre", "norm_type": "rms", "bias": False, "biased_queries": False, "query_key_norm": False,
-        "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0, "logit_cap": None,
-        "score_cap": None,
+        "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
+        "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
+        "final_logit_softcap": None, "attention_logit_softcap": None,
         "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
     }  # fmt: skip
     check(model, name, _ACTIVATIONS, patterns, grouped=True, **usual | wanted)
@@ -41,18 +41,18 @@ def check_decoder(model: Model, name: str, patterns: tuple[str, ...] = ("dense",
 def fields(model: Model, specials: Specials) -> dict[str, Any]:
     """Of their configs, but for the name of the activation and for rotary positions."""
     return {
-        "vocab_size": model.real_vocabulary,
+        "vocab_size": model.vocab_size,
         "hidden_size": model.hidden,
-        "intermediate_size": model.ffn_width,
+        "intermediate_size": model.ffn_dim,
         "num_hidden_layers": model.layers,
         "num_attention_heads": model.heads,
-        "num_key_value_heads": model.query_groups,
-        "head_dim": model.head_width,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.dim_per_head,
         "max_position_embeddings": model.sequence_length,
         "initializer_range": model.init_std,
         "rms_norm_eps": model.norm_eps,
         "attention_dropout": model.attention_dropout,
-        "tie_word_embeddings": model.tied_head,
+        "tie_word_embeddings": model.tie_word_embeddings,
         "bos_token_id": specials.end,
         "eos_token_id": specials.end,
         "pad_token_id": None,
@@ -72,14 +72,18 @@ def rope(model: Model) -> dict[str, Any]:
         return {"rope_type": "default", "rope_theta": positions.base}
     scaling = positions.scaling
     if isinstance(scaling, NtkScaling):
-        return {"rope_type": "default", "rope_theta": longer_base(positions.base, scaling, model.head_width)}
+        return {"rope_type": "default", "rope_theta": longer_base(positions.base, scaling, model.dim_per_head)}
     found: dict[str, Any] = {"rope_type": scaling.name, "rope_theta": positions.base, "factor": scaling.factor}
     if isinstance(scaling, Llama3Scaling):
         found["original_max_position_embeddings"] = scaling.original_length
-        found |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+        found |= {"low_freq_factor": scaling.low_freq_factor, "high_freq_factor": scaling.high_freq_factor}
     if isinstance(scaling, YarnScaling):
         found["original_max_position_embeddings"] = scaling.original_length
-        found |= {"beta_fast": scaling.fast, "beta_slow": scaling.slow, "attention_factor": scaling.gain}
+        found |= {
+            "beta_fast": scaling.beta_fast,
+            "beta_slow": scaling.beta_slow,
+            "attention_factor": scaling.attention_factor,
+        }
     return found
 
 
@@ -99,7 +103,10 @@ def positions(found: Any) -> dict[str, Any]:
             + (", and ntk, which is dynamic for texts of one length" if kind == "dynamic" else "")
         )
     scaling = {"name": kind, "factor": found["factor"], "original_length": found["original_max_position_embeddings"]}
-    return ours | {"scaling": scaling | {"low": found["low_freq_factor"], "high": found["high_freq_factor"]}}
+    return ours | {
+        "scaling": scaling
+        | {"low_freq_factor": found["low_freq_factor"], "high_freq_factor": found["high_freq_factor"]}
+    }
 
 
 def _yarn(found: Any) -> dict[str, Any]:
@@ -111,9 +118,9 @@ def _yarn(found: Any) -> dict[str, Any]:
         "name": "yarn",
         "factor": found["factor"],
         "original_length": found["original_max_position_embeddings"],
-        "fast": found.get("beta_fast") or 32.0,
-        "slow": found.get("beta_slow") or 1.0,
-        "gain": found.get("attention_factor"),
+        "beta_fast": found.get("beta_fast") or 32.0,
+        "beta_slow": found.get("beta_slow") or 1.0,
+        "attention_factor": found.get("attention_factor"),
     }
 
 
@@ -134,7 +141,7 @@ def section(config: Any) -> dict[str, Any]:
         "norm_eps": config.rms_norm_eps,
         "bias": False,
         "activation": _OURS[getattr(config, "hidden_act", None) or config.hidden_activation],
-        "tied_head": config.tie_word_embeddings,
+        "tie_word_embeddings": config.tie_word_embeddings,
         "attention_dropout": config.attention_dropout,
         "init": {"name": "normal", "scale_residual": False},
     }
@@ -168,7 +175,7 @@ def links(model: Model) -> Iterator[Link]:
         yield from norm(f"{ours}.input_layernorm", f"{theirs}.input_layernorm", model)
         names = [f"{theirs}.self_attn.{name}_proj" for name in "qkv"]
         yield from by_head(f"{ours}.self_attention.linear_qkv", names, model)
-        if model.query_key_norm:
+        if model.qk_norm:
             for name in "qk":
                 yield from norm(f"{ours}.self_attention.{name}_layernorm", f"{theirs}.self_attn.{name}_norm", model)
         yield same(f"{ours}.self_attention.linear_proj.weight", f"{theirs}.self_attn.o_proj.weight")
@@ -182,5 +189,5 @@ def links(model: Model) -> Iterator[Link]:
         yield gated(f"{ours}.mlp.linear_fc1.weight", gate, value)
         yield same(f"{ours}.mlp.linear_fc2.weight", f"{theirs}.mlp.down_proj.weight")
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "model.norm", model)
-    if not model.tied_head:
+    if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)

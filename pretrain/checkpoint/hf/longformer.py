@@ -31,7 +31,7 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> LongformerConfig:
     """Every field stated. Raises ConfigError for a model that Longformer cannot express."""
-    check_encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, pooled_head=False)
+    check_encoder(model, "Longformer", patterns=("banded", "local_global"), segments=0, binary_head=False)
     roberta.check_padding(model, specials, "Longformer")
     patterns = [model.attention.of_layer(layer) for layer in range(model.layers)]
     windows = [2 * (p.reach if isinstance(p, Banded) else p.window) - 2 for p in patterns]  # type: ignore[attr-defined]

@@ -23,9 +23,14 @@ def takes(model: Model) -> bool:
 
 def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
     """Every field stated. Raises ConfigError for a model that OpenAI GPT cannot express."""
-    wanted: dict[str, Any] = {"norm": "post", "positions.name": "learned", "ffn_dropout": 0.0, "tied_head": True}
+    wanted: dict[str, Any] = {
+        "norm": "post",
+        "positions.name": "learned",
+        "ffn_dropout": 0.0,
+        "tie_word_embeddings": True,
+    }
     check(model, "OpenAI GPT", _ACTIVATIONS, **wanted)
-    if model.ffn_width != 4 * model.hidden:
+    if model.ffn_dim != 4 * model.hidden:
         raise ConfigError(
             f"Hugging Face's OpenAI GPT has model.ffn={4 * model.hidden}, four times model.hidden: a model with "
             f"model.ffn={model.ffn} cannot be exported to it"

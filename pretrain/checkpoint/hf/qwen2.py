@@ -28,12 +28,12 @@ CLASS, MODEL_TYPE = Qwen2ForCausalLM, "qwen2"
 
 
 def takes(model: Model) -> bool:
-    return model.biased_queries
+    return model.has_qkv_bias
 
 
 def hf_config(model: Model, specials: Specials) -> Qwen2Config:
     """Every field stated. Raises ConfigError for a model that Qwen2 cannot express."""
-    check_decoder(model, "Qwen2", patterns=("dense", "banded"), biased_queries=True)
+    check_decoder(model, "Qwen2", patterns=("dense", "banded"), has_qkv_bias=True)
     window = next(iter(windows(model)), None)
     return Qwen2Config(
         **fields(model, specials), hidden_act=activation(model), rope_parameters=rope(model), 

@@ -28,12 +28,12 @@ CLASS, MODEL_TYPE = Qwen3ForCausalLM, "qwen3"
 
 
 def takes(model: Model) -> bool:
-    return model.query_key_norm
+    return model.qk_norm
 
 
 def hf_config(model: Model, specials: Specials) -> Qwen3Config:
     """Every field stated. Raises ConfigError for a model that Qwen3 cannot express."""
-    check_decoder(model, "Qwen3", patterns=("dense", "banded"), query_key_norm=True)
+    check_decoder(model, "Qwen3", patterns=("dense", "banded"), qk_norm=True)
     window = next(iter(windows(model)), None)
     return Qwen3Config(
         **fields(model, specials), hidden_act=activation(model), rope_parameters=rope(model), attention_bias=False, 
@@ -47,6 +47,6 @@ def model_of(config: Qwen3Config) -> dict[str, Any]:
     own: dict[str, Any] = {
         "positions": positions(config.rope_parameters),
         "attention": patterns(config),
-        "query_key_norm": True,
+        "qk_norm": True,
     }
     return section(config) | own

@@ -20,7 +20,7 @@ HEADS = ("lm_head.", "roberta.pooler.", "pooler.")
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
-    check_encoder(model, "RoBERTa", segments=0, pooled_head=False)
+    check_encoder(model, "RoBERTa", segments=0, binary_head=False)
     check_padding(model, specials, "RoBERTa")
     return RobertaConfig(**encoder_fields(model, specials), architectures=[CLASS.__name__])
 

@@ -21,15 +21,15 @@ def hf_config(model: Model, specials: Specials) -> RoFormerConfig:
     """Every field stated. Raises ConfigError for a model that RoFormer cannot express."""
     positions = {"name": "rotary", "interleaved": True, "base": _BASE, "local_base": None, "scaling": None}
     wanted = {f"positions.{key}": value for key, value in positions.items()}
-    check_encoder(model, "RoFormer", pooled_head=False, embedding_width=model.embedding_width, **wanted)
-    if model.segments < 1 or model.embedding_width == model.hidden:
+    check_encoder(model, "RoFormer", binary_head=False, embedding_size=model.embedding_size, **wanted)
+    if model.segments < 1 or model.embedding_size == model.hidden:
         raise ConfigError(
             "Hugging Face's RoFormer has segments, and projects embeddings of another width only: set "
-            "model.segments=2, and leave out a model.embedding_width that is model.hidden"
+            "model.segments=2, and leave out a model.embedding_size that is model.hidden"
         )
     return RoFormerConfig(
         **encoder_fields(model, specials),
-        embedding_size=model.word_width,
+        embedding_size=model.embedding_dim,
         rotary_value=False,
         architectures=[CLASS.__name__],
     )
@@ -48,7 +48,7 @@ def model_of(config: RoFormerConfig) -> dict[str, Any]:
         "family": "roformer",
         "positions": {"name": "rotary", "interleaved": True, "base": _BASE},
         "segments": config.type_vocab_size,
-        "embedding_width": None if width == config.hidden_size else width,
+        "embedding_size": None if width == config.hidden_size else width,
     }
 
 
@@ -56,7 +56,7 @@ def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "roformer.embeddings.word_embeddings.weight", model)
     yield same("embedding.encoder.segment_embeddings.weight", "roformer.embeddings.token_type_embeddings.weight")
     yield from norm("embedding.encoder.norm", "roformer.embeddings.LayerNorm", model)
-    if model.embedding_width:
+    if model.embedding_size:
         yield from linear("embedding.encoder.projection", "roformer.embeddings_project", model)
     yield from layers(model, "roformer.encoder.layer")
     yield from linear("head.transform", "cls.predictions.transform.dense", model)

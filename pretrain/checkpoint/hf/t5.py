@@ -29,19 +29,19 @@ def hf_config(model: Model, specials: Specials) -> T5Config:
         raise ConfigError("Hugging Face's T5 has an encoder: a decoder alone cannot be exported to it")
     encoder_layers, decoder_layers = model.stacks
     fields = dict[str, Any](  # not all of which its signature has
-        vocab_size=model.real_vocabulary,
+        vocab_size=model.vocab_size,
         d_model=model.hidden,
-        d_kv=model.head_width,
-        d_ff=model.ffn_width,
+        d_kv=model.dim_per_head,
+        d_ff=model.ffn_dim,
         num_layers=encoder_layers,
         num_decoder_layers=decoder_layers,
         num_heads=model.heads,
-        relative_attention_num_buckets=model.relative_buckets,
-        relative_attention_max_distance=model.relative_distance,
+        relative_attention_num_buckets=model.relative_num_buckets,
+        relative_attention_max_distance=model.relative_max_distance,
         dropout_rate=model.dropout,
         layer_norm_epsilon=model.norm_eps,
         feed_forward_proj=_ACTIVATIONS[model.activation],
-        tie_word_embeddings=model.tied_head,
+        tie_word_embeddings=model.tie_word_embeddings,
         decoder_start_token_id=specials.start,
         pad_token_id=specials.pad,
         eos_token_id=specials.end,
@@ -74,10 +74,10 @@ def model_of(config: T5Config) -> dict[str, Any]:
         "activation": ours[config.feed_forward_proj],
         "positions": {
             "name": "relative",
-            "buckets": config.relative_attention_num_buckets,
-            "distance": config.relative_attention_max_distance,
+            "num_buckets": config.relative_attention_num_buckets,
+            "max_distance": config.relative_attention_max_distance,
         },
-        "tied_head": config.scale_decoder_outputs,  # what transformers 5 makes of the file's tie_word_embeddings
+        "tie_word_embeddings": config.scale_decoder_outputs,  # transformers 5: the file's tie_word_embeddings
         "dropout": config.dropout_rate,
         "attention_dropout": config.dropout_rate,
         "ffn_dropout": config.dropout_rate,
@@ -93,7 +93,7 @@ def links(model: Model) -> Iterator[Link]:
         for layer in range(layers):
             yield from _layer(f"{stack}.layers.{layer}", f"{stack}.block.{layer}.layer", model, stack == "decoder")
         yield from norm(f"{stack}.layers.{layers - 1}.final.norm", f"{stack}.final_layer_norm", model)
-    if not model.tied_head:
+    if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
 
 

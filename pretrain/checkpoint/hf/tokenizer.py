@@ -29,7 +29,7 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
     """Writes the tokenizer into `directory`, which has the model's config.json, and checks it. Raises ConfigError where
     it cannot be expressed, or the model lacks ids for it; RunError where transformers makes other ids of it."""
     specials = objective.specials(tokenizer)
-    if specials.vocabulary > model.real_vocabulary:
+    if specials.vocabulary > model.vocab_size:
         raise ConfigError(
             f"not exported: the tokenizer and {objective.name} need {specials.vocabulary} ids, and the model has "
             f"model.vocabulary={model.vocabulary}"

@@ -45,7 +45,7 @@ def read(directory: Path, config: RunConfig) -> bytes:
                     f"{first} and {other} are two vocabularies: remove the one that the model was not trained on"
                 )
     needed = config.objective.specials(tokenizer).vocabulary
-    if needed > config.model.real_vocabulary:
+    if needed > config.model.vocab_size:
         raise ConfigError(
             f"{first} has {tokenizer.vocabulary_size} ids, {needed} with those that objective.name="
             f"{config.objective.name} needs, and config.json has vocab_size {config.model.vocabulary}: they do not "

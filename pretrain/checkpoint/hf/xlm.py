@@ -19,11 +19,11 @@ _FFN = 4  # times the hidden size, which theirs do not let one choose
 
 def hf_config(model: Model, specials: Specials) -> XLMConfig:
     """Every field stated. Raises ConfigError for a model that XLM cannot express."""
-    check_encoder(model, "XLM", position_offset=0, ffn_width=_FFN * model.hidden)
+    check_encoder(model, "XLM", position_offset=0, ffn_dim=_FFN * model.hidden)
     if model.activation not in ("gelu", "relu"):
         raise ConfigError(f"Hugging Face's XLM has no model.activation={model.activation}: it cannot be exported")
     return XLMConfig(
-        vocab_size=model.real_vocabulary, emb_dim=model.hidden, n_layers=model.layers, n_heads=model.heads,
+        vocab_size=model.vocab_size, emb_dim=model.hidden, n_layers=model.layers, n_heads=model.heads,
         dropout=model.dropout, attention_dropout=model.attention_dropout, gelu_activation=model.activation == "gelu",
         sinusoidal_embeddings=False, causal=False, asm=False, n_langs=max(1, model.segments),
         use_lang_emb=model.segments > 0, max_position_embeddings=model.sequence_length, init_std=model.init_std,

@@ -126,7 +126,7 @@ class MegatronEngine:
         rows, length = batch.labels.shape
         picked = batch.places is not None
         model = self.config.model
-        if picked and (not self.decodes or model.is_encoder_decoder or model.pooled_head):
+        if picked and (not self.decodes or model.is_encoder_decoder or model.binary_head):
             raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
         micro = min(self.config.batch.micro_sequences, rows)
         if picked:  # where data ranks share the weights, all need equally many

@@ -66,7 +66,7 @@ class Adafactor(Rule):
         for due in ranges:
             size = prod(due.parameter.declared.real_shape)
             weights, updates = (sqrt(x / size) for x in squares[due.parameter.name])
-            rate = learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.relative else 1.0)
+            rate = learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.scale_parameter else 1.0)
             step = self._normalised(due, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
             if self.settings.beta1:
                 step = due.moments[MEAN].lerp_(step, 1 - self.settings.beta1)

@@ -27,7 +27,7 @@ class Adagrad(Rule):
     def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
         for due in ranges:
             sums = due.moments[SUM].addcmul_(due.gradient, due.gradient)
-            root = (sums + self.settings.initial).sqrt_().add_(self.settings.eps)
+            root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(self.settings.eps)
             if due.parameter.declared.decays:
                 due.main.mul_(1 - learning_rate * self.settings.weight_decay)
             due.main.addcdiv_(due.gradient, root, value=-learning_rate)

@@ -30,7 +30,7 @@ def attention_kept(model: Model, width: float, mask_bytes: float, on_cpu: bool) 
     learned = model.positions.name == "relative"
     biased = learned or model.positions.name == "alibi"
     drops = model.attention_dropout > 0
-    writes = drops or model.writes_scores
+    writes = drops or model.needs_explicit_scores
     patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
     if writes:
         shares = [1.0 if biased else _chunk_share(pattern, model) for pattern in patterns]
@@ -40,7 +40,7 @@ def attention_kept(model: Model, width: float, mask_bytes: float, on_cpu: bool) 
     seen = 1.0 if writes or (learned and not model.is_encoder_decoder) else 0.0
     rows = 8.0 if model.shaw_rows else 0.0  # which row of the tables each pair picks
     rounded = width if width < 4 else 0.0  # probabilities are made in fp32
-    of_cap = width if model.score_cap is not None else 0.0
+    of_cap = width if model.attention_logit_softcap is not None else 0.0
     dropped = mask_bytes + width if drops else rounded
     return AttentionKept(
         windows=float(np.mean(windows)),

@@ -71,7 +71,7 @@ def embedding(work: Work, c: Constants) -> Array:
 def head(work: Work, c: Constants) -> Array:
     """Seconds forward and backward of logits and loss."""
     positions, rows = work.micro * work.labels / work.context, work.vocabulary / work.tensor
-    forward, backward = _products(replace(work, fp8=np.zeros_like(rows)), c, [(positions, rows, work.word_width)])
+    forward, backward = _products(replace(work, fp8=np.zeros_like(rows)), c, [(positions, rows, work.embedding_dim)])
     moved = c.loss_passes * positions * rows * 4
     return forward + backward + moved / (work.memory_bytes_per_s * c.memory_share)
 

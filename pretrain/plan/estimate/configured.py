@@ -180,13 +180,13 @@ class Configured:
             )
         return Work(
             hidden=same(model.hidden),
-            ffn=same(model.ffn_width),
+            ffn=same(model.ffn_dim),
             gated=same(model.gated),
             heads=same(model.heads),
-            kv_heads=same(model.query_groups),
-            head_dim=same(model.head_width),
-            word_width=same(model.word_width),
-            vocabulary=same(model.padded_vocabulary),
+            kv_heads=same(model.num_kv_heads),
+            head_dim=same(model.dim_per_head),
+            embedding_dim=same(model.embedding_dim),
+            vocabulary=same(model.padded_vocab_size),
             labels=same(model.label_length),
             stacks=tuple(
                 Stack(padded("layers", row), same(length), same(keys), same(memory))
@@ -214,14 +214,14 @@ class Configured:
             gradient_state_bytes=same(0),
             optimizer_bytes=same(0),
             inner_widths=same(_inner_widths(model, bytes_of, compiled)),
-            logit_bytes=same((4 if bytes_of == 4 else 8) + (bytes_of if model.logit_cap is not None else 0)),
+            logit_bytes=same((4 if bytes_of == 4 else 8) + (bytes_of if model.final_logit_softcap is not None else 0)),
             logit_ranks=tensor,
             logit_positions=np.array([self._logit_positions(layout.tensor) for layout in layouts]),
             rotary=same(model.positions.name == "rotary"),
             angle_bytes=same(0 if compiled else 4),
             **{name: same(value) for name, value in vars(kept).items()},
             shaw_rows=same(model.shaw_rows),
-            head_norms=same(model.query_key_norm),
+            head_norms=same(model.qk_norm),
             norms=same(4 if model.norm == "sandwich" else 2),
             norm_bytes=same(0 if compiled else self._norm_bytes(bytes_of)),
             embedding_norms=same(model.embedding_norm),
@@ -257,7 +257,7 @@ class Configured:
 
     def _logit_positions(self, tensor: int) -> float:
         return (
-            inf if self.config.precision == "fp16" else positions_at_once(self.config.model.padded_vocabulary // tensor)
+            inf if self.config.precision == "fp16" else positions_at_once(self.config.model.padded_vocab_size // tensor)
         )
 
     def _norm_bytes(self, width: float) -> float:

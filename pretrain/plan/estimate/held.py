@@ -153,7 +153,7 @@ def loss_bytes(work: Work) -> Array:
     states."""
     positions, words = work.micro * work.labels / work.context, work.vocabulary / work.logit_ranks
     logits = work.logit_bytes * np.minimum(positions, work.logit_positions) * words
-    sums = 4 * words * work.word_width + positions * work.word_width * work.width
+    sums = 4 * words * work.embedding_dim + positions * work.embedding_dim * work.width
     norm = positions * work.hidden * (work.head_tensors * work.width + work.norm_bytes) / work.slices
     return norm + logits + np.where(positions > work.logit_positions, sums, 0.0)
 

@@ -92,7 +92,7 @@ def _rows(lines: list[dict[str, str]]) -> Rows:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=hidden / heads,
-        word_width=hidden,
+        embedding_dim=hidden,
         vocabulary=vocabulary,
         labels=length,
         stacks=(Stack(layers, length, length / 2, none),),

@@ -38,7 +38,7 @@ class Work:
     heads: Array
     kv_heads: Array
     head_dim: Array
-    word_width: Array
+    embedding_dim: Array
     """of what is multiplied with the vocabulary"""
     vocabulary: Array
     """rows of the embedding, padded"""

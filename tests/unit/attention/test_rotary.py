@@ -44,7 +44,8 @@ def _frequencies(dense: bool = True, **settings: Any) -> Tensor:
         ),
         (
             {"base": 1e4, "scaling": {
-                "name": "yarn", "factor": 8, "original_length": 64, "fast": 8, "slow": 4, "gain": 1.5}},
+                "name": "yarn", "factor": 8, "original_length": 64, "beta_fast": 8, "beta_slow": 4,
+                "attention_factor": 1.5}},
             {
                 "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64,
                 "beta_fast": 8.0, "beta_slow": 4.0, "attention_factor": 1.5,

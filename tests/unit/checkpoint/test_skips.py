@@ -94,7 +94,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
 
 
 def test_going_back_ends_after_so_many_times_within_so_many_steps() -> None:
-    settings = SpikesAct(most=2, within_steps=100)
+    settings = SpikesAct(max_rollbacks=2, within_steps=100)
     assert given_up((), 8, settings) is None
     assert given_up((skip(8),), 8, settings) is None, "bad batches may follow each other"
     assert "went back from steps 8, 8 already" in str(given_up((skip(8), skip(8)), 8, settings))

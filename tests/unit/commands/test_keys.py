@@ -29,7 +29,7 @@ def test_a_pattern_is_a_part_of_a_key_or_has_stars(capsys: pytest.CaptureFixture
     assert names("*dropout") == names("dropout")
     assert names("health.s*") == [
         "health.stop_on_nan", "health.stragglers", "health.straggler_steps", "health.spike", "health.spike.name",
-        "health.spike.k", "health.spike.window", "health.spike.most", "health.spike.within_steps",
+        "health.spike.k", "health.spike.window", "health.spike.max_rollbacks", "health.spike.within_steps",
     ]  # fmt: skip
     assert names("data.sources[].w*") == ["data.sources[].weight"]
 
@@ -66,7 +66,7 @@ def test_a_key_is_found_by_another_systems_name_and_by_words_of_its_meaning(caps
 
 
 def test_a_setting_of_a_choice_within_a_choice_names_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """`factor` is of every scaling, which rotary positions have; `fast` of one kind of scaling."""
+    """`factor` is of every scaling, which rotary positions have; `beta_fast` of one kind of scaling."""
     assert "required; with model.positions.name = rotary\n" in printed(capsys, "scaling.factor")
-    assert "; with model.positions.scaling.name = yarn\n" in printed(capsys, "scaling.fast")
+    assert "; with model.positions.scaling.name = yarn\n" in printed(capsys, "scaling.beta_fast")
     assert "; with steps[].name = quality\n" in printed(capsys, "--build", "steps[].reading.text_field")

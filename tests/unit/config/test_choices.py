@@ -33,27 +33,12 @@ def _message(folder: Path, model: str, *overrides: str) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize(
-    "written",
-    [
-        "positions: {name: relative, buckets: 16}",
-        "positions: relative, relative_buckets: 16",
-        "positions: {name: relative}, relative_buckets: 16",
-        "positions: {name: relative, buckets: 16}, relative_buckets: 16",
-    ],
-)
-def test_a_setting_is_the_same_under_either_key(written: str, tmp_path: Path) -> None:
-    assert _load(tmp_path, written).model.positions == RelativePositions(buckets=16)
-
-
-@pytest.mark.parametrize(
-    "written", ["positions: relative, relative_buckets: 16", "positions: {name: relative, buckets: 16}"]
-)
-@pytest.mark.parametrize("override", ["model.relative_buckets=8", "model.positions.buckets=8"])
-def test_the_later_of_two_keys_counts(written: str, override: str, tmp_path: Path) -> None:
-    assert _load(tmp_path, written, override).model.positions == RelativePositions(buckets=8)
+@pytest.mark.parametrize("written", ["positions: relative", "positions: {name: relative, num_buckets: 16}"])
+def test_a_setting_is_added_to_a_choice(written: str, tmp_path: Path) -> None:
+    override = "model.positions.num_buckets=8"
+    assert _load(tmp_path, written, override).model.positions == RelativePositions(num_buckets=8)
     (tmp_path / "child.yaml").write_text(f"extends: run.yaml\n{_tree(override)}")
-    assert load(RunConfig, tmp_path / "child.yaml").model.positions == RelativePositions(buckets=8)
+    assert load(RunConfig, tmp_path / "child.yaml").model.positions == RelativePositions(num_buckets=8)
 
 
 def _tree(override: str) -> str:
@@ -64,14 +49,9 @@ def _tree(override: str) -> str:
     return value[1:-1] + "\n"
 
 
-def test_both_keys_in_one_file_are_to_agree(tmp_path: Path) -> None:
-    said = _message(tmp_path, "positions: {name: relative, buckets: 16}, relative_buckets: 8")
-    assert "model.relative_buckets=8 and model.positions.buckets=16 are one setting: leave one out" in said
-
-
 def test_a_name_alone_takes_the_place_of_what_was_set(tmp_path: Path) -> None:
     config = _load(
-        tmp_path, "positions: {name: relative, buckets: 16}", "model.positions=sinusoidal", "schedule=constant"
+        tmp_path, "positions: {name: relative, num_buckets: 16}", "model.positions=sinusoidal", "schedule=constant"
     )
     assert config.model.positions == SinusoidalPositions()
     assert config.schedule == ConstantSchedule()
@@ -103,9 +83,9 @@ def test_each_of_the_attention_patterns_may_have_settings(tmp_path: Path) -> Non
         ("optimizer=[1]", "'optimizer' = [1]: input should be a valid dictionary"),
         ("schedule.zzz=1", "unknown key 'schedule.zzz': known here with schedule.name=cosine: name, warmup_tokens"),
         ("schedule={name: wsd, decay_steps: 4, warmup: none}", "schedule.warmup=none does nothing with"),
-        ("optimizer.relative=false", "with optimizer.name=adamw: leave it out (it is for adafactor)"),
+        ("optimizer.scale_parameter=false", "with optimizer.name=adamw: leave it out (it is for adafactor)"),
         ("model.positions={name: sinusoidal, offset: 2}", "offset=2 does nothing with model.positions.name=sinusoidal"),
-        ("model.relative_buckets=64", "model.relative_buckets=64 does nothing with model.positions=learned"),
+        ("model.positions.num_buckets=64", "num_buckets=64 does nothing with model.positions.name=learned"),
         ("data={sources: [{path: a}, {path: b}], mixing: {name: equal, cap: 5}}", "data.mixing.cap=5 does nothing"),
         ("model.attention.pattern=[dense, bandet]", "'model.attention.pattern.1.name' = 'bandet': input should be"),
         ("model.attention.pattern=[{name: dense, window: 3}]", "model.attention.pattern.0.window=3 does nothing with"),

@@ -38,7 +38,7 @@ def test_a_choice_has_its_names_and_the_settings_of_each() -> None:
     assert of("optimizer.name").choices == ("adamw", "adam", "lamb", "adafactor", "adagrad")
     assert (of("optimizer.name").default, of("optimizer.name").required) == ("adamw", False)
     assert of("optimizer.learning_rate").only == ()
-    assert of("optimizer.relative").only == ("adafactor",)
+    assert of("optimizer.scale_parameter").only == ("adafactor",)
     assert of("optimizer.beta1", "lamb").default == 0.9
     assert of("optimizer.beta1", "adafactor").default == 0.0
     assert of("data.mixing.name").required

@@ -269,7 +269,7 @@ class TestDump:
 
 def test_adafactor_has_defaults_of_its_own_which_survive_a_dump(config_file: Path) -> None:
     config = load(RunConfig, config_file, ["optimizer.name=adafactor"])
-    assert (config.optimizer.beta1, config.optimizer.weight_decay, config.optimizer.relative) == (0.0, 0.0, True)
+    assert (config.optimizer.beta1, config.optimizer.weight_decay, config.optimizer.scale_parameter) == (0.0, 0.0, True)
     assert load(RunConfig, write(config_file.with_name("again.yaml"), dump(config))) == config
     assert load(RunConfig, config_file, ["optimizer.name=adafactor", "optimizer.beta1=0.9"]).optimizer.beta1 == 0.9
     assert load(RunConfig, config_file, ["optimizer.name=lamb"]).optimizer.weight_decay == 0.1
@@ -280,8 +280,8 @@ def test_adafactor_has_defaults_of_its_own_which_survive_a_dump(config_file: Pat
     [
         ("adafactor", "optimizer.beta2=0.99"),
         ("adafactor", "optimizer.eps=1e-06"),
-        ("adamw", "optimizer.relative=False"),
-        ("lamb", "optimizer.relative=False"),
+        ("adamw", "optimizer.scale_parameter=False"),
+        ("lamb", "optimizer.scale_parameter=False"),
     ],
 )
 def test_what_an_optimizer_does_not_use_is_refused(optimizer: str, key: str, config_file: Path) -> None:

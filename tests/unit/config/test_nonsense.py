@@ -32,7 +32,7 @@ def refusal(tree: dict[str, object], overrides: list[str]) -> str | None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_value_of_a_key_is_more_than_a_sentence(seed: int) -> None:
-    chance, keys, tree = random.Random(seed), sorted(keys_of(RunConfig)), read(CONFIG, RunConfig)
+    chance, keys, tree = random.Random(seed), sorted(keys_of(RunConfig)), read(CONFIG)
     refused = 0
     for _ in range(250):
         wrong = [f"{chance.choice(keys)}={chance.choice(VALUES)}" for _ in range(chance.randint(1, 2))]

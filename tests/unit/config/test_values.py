@@ -29,9 +29,9 @@ from tests.helpers.small_configs import config
         ({"optimizer": {"learning_rate": 1e-300}}, "'optimizer.learning_rate' = 1e-300"),
         ({"optimizer": {"clip_norm": 1e-38}}, "optimizer.clip_norm=1e-38 leaves nothing of any gradient"),
         ({"optimizer": {"weight_decay": 1e9}}, "optimizer.weight_decay=1e+09 with optimizer.learning_rate=1 takes"),
-        ({"precision": "fp16", "loss_scale": {"start": 1e300}}, "'loss_scale.start' = 1e+300"),
-        ({"precision": "fp16", "loss_scale": {"start": 1e-30}}, "'loss_scale.start' = 1e-30"),
-        ({"precision": "fp16", "loss_scale": {"start": 0.5}}, "loss_scale.start=0.5 is below loss_scale.minimum=1"),
+        ({"precision": "fp16", "loss_scale": {"initial": 1e300}}, "'loss_scale.initial' = 1e+300"),
+        ({"precision": "fp16", "loss_scale": {"initial": 1e-30}}, "'loss_scale.initial' = 1e-30"),
+        ({"precision": "fp16", "loss_scale": {"initial": 0.5}}, "loss_scale.initial=0.5 is below loss_scale.minimum=1"),
         ({"health": {"hang_s": 1e-9}}, "health.hang_s=1e-09 would end every run as hanging"),
         ({"track": {"uri": "garbage"}}, "track.uri='garbage' is no address of MLflow"),
         ({"data": {"workers": 500}}, "'data.workers' = 500: input should be less than or equal to 64"),
@@ -66,7 +66,7 @@ def test_no_clipping_no_watch_and_no_decay_stay() -> None:
 
 
 def test_true_and_false_stay_where_they_are_asked_for() -> None:
-    assert config(model={"tied_head": False}).model.tied_head is False
+    assert config(model={"tie_word_embeddings": False}).model.tie_word_embeddings is False
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.run_length.ramp import tokens_of
 from tests.helpers.tiny import tiny_config
 
-SETTINGS = LossScaling(start=1024.0, growth_steps=4, minimum=256.0)
+SETTINGS = LossScaling(initial=1024.0, growth_interval=4, minimum=256.0)
 
 
 def test_grows_after_so_many_steps_without_overflow_and_halves_at_one() -> None:

@@ -24,7 +24,7 @@ class TestOperations:
 
     def test_narrow_embeddings_cost_their_projections(self) -> None:
         shape = {"family": "bert", "norm": "post"}
-        wide, narrow = model(**shape), model(**shape, embedding_width=3)
+        wide, narrow = model(**shape), model(**shape, embedding_size=3)
         # Logits of 3 and not 4, a transform to 3 and not 4, and 3 x 4 weights before the layer.
         assert training_flops_per_token(narrow) - training_flops_per_token(wide) == 6 * (-10 - 4 + 12)
 

@@ -32,7 +32,7 @@ class TestParameters:
         assert num_parameters(model()) - num_parameters(model(), padded=False) == 6 * 4
 
     def test_an_untied_head_adds_a_second_matrix(self) -> None:
-        assert num_parameters(model(tied_head=False)) - num_parameters(model()) == 16 * 4
+        assert num_parameters(model(tie_word_embeddings=False)) - num_parameters(model()) == 16 * 4
 
     def test_post_norm_has_no_final_norm(self) -> None:
         assert num_parameters(model()) - num_parameters(model(norm="post")) == 2 * 4
@@ -69,7 +69,7 @@ def test_only_rows_of_the_vocabulary_are_padding() -> None:
 
 def test_a_tied_head_is_an_alias_and_an_untied_one_is_not() -> None:
     assert _by_name(tiny_config())["output_layer.weight"].alias_of == WORDS
-    assert _by_name(tiny_config(model={"tied_head": False}))["output_layer.weight"].alias_of is None
+    assert _by_name(tiny_config(model={"tie_word_embeddings": False}))["output_layer.weight"].alias_of is None
 
 
 def test_a_prefix_goes_before_names_and_aliases() -> None:
@@ -108,7 +108,7 @@ def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, paralle
     own = [h.declared for h in held if not h.copy]
     assert sorted(d.name for d in own) == sorted(d.name for d in declared(config.model) if d.alias_of is None)
     copies = [h for h in held if h.copy]
-    head = {"output_layer.weight"} if config.model.tied_head and layout.pipeline > 1 else set()
+    head = {"output_layer.weight"} if config.model.tie_word_embeddings and layout.pipeline > 1 else set()
     again = {f"encoder.layers.{4 // layout.pipeline}."} if config.model.shared_layers and layout.pipeline > 1 else set()
     assert {h.name for h in copies if h.stages == "ends"} == head
     assert {h.name[: len("encoder.layers.2.")] for h in copies if h.stages == "all"} == again

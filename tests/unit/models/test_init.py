@@ -15,7 +15,7 @@ from pretrain.random import init
 from pretrain.random.init import initial_values, normal
 from tests.helpers.families import FAMILIES, family_config
 
-MODEL = Model(layers=8, hidden=64, heads=4, sequence_length=32, vocabulary=256, init_std=0.02)
+MODEL = Model(layers=8, hidden=64, heads=4, sequence_length=32, vocabulary=256)
 NAME, SHAPE = "decoder.layers.3.mlp.linear_fc1.weight", (61, 37)
 COUNT = math.prod(SHAPE)
 PINNED_VALUES = [-0.011891658417880535, -0.017118260264396667, 0.01038883626461029]

@@ -104,7 +104,7 @@ def test_windows_of_a_band_are_counted_as_attention_elsewhere_than_on_a_cpu_keep
 
 def test_logits_are_held_a_gibibyte_at_a_time_but_in_fp16() -> None:
     run = gpt3("1.3b")
-    words = run.model.padded_vocabulary
+    words = run.model.padded_vocab_size
     at_once = 2**30 // (4 * words)  # positions: 2.6 sequences
     kept, all_kept = held(run, "dp8", 2, "full"), held(run, "dp8", 4, "full")
     norm, logits = 2 * 2048 * run.model.hidden * 2, 8 * words

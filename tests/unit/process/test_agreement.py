@@ -68,7 +68,7 @@ def test_a_mistake_of_one_rank_is_told_to_all_and_one_of_all_is_told_as_it_is() 
 
 def test_ranks_that_never_come_are_named() -> None:
     store = HashStore()
-    with pytest.raises(NotMetError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.join_s\)"):
+    with pytest.raises(NotMetError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.rendezvous_timeout_s\)"):
         agree(store, 0, 3, {}, Patience(0.2))
     with pytest.raises(NotMetError, match=r"rank 0 of 2 said nothing within 0.2 s"):
         agree(HashStore(), 1, 2, {}, Patience(0.2))

@@ -75,7 +75,7 @@ def test_parameters_at_work_are_all_but_the_tables() -> None:
     model = base().model
     tables = model.sequence_length * model.hidden
     assert parameters_at_work(model) == num_parameters(model, padded=False) - tables
-    untied = base(model={"tied_head": False}).model
+    untied = base(model={"tie_word_embeddings": False}).model
     assert parameters_at_work(untied) == parameters_at_work(model)
 
 

@@ -35,13 +35,13 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
     jobs = plan(config, layouts)
     assert {job.layout for job in jobs} >= set(layouts)
     models = {job.config.model.model_dump_json(): job.config.model for job in jobs}
-    most = 50e6 if config.model.query_groups < config.model.heads else 25e6  # there with twice as many heads
+    most = 50e6 if config.model.num_kv_heads < config.model.heads else 25e6  # there with twice as many heads
     assert all(num_parameters(model) < most for model in models.values())
     for job in jobs:
         plan_layout(job.config, job.layout.world)  # legal
         small = job.config
         assert job.reference.precision == "fp32"
-        kept = ("norm", "tied_head", "dropout", "attention_dropout", "family", "norm_eps", "init_std")
+        kept = ("norm", "tie_word_embeddings", "dropout", "attention_dropout", "family", "norm_eps", "init_std")
         assert [getattr(small.model, key) for key in kept] == [getattr(config.model, key) for key in kept]
         names = [[pattern.name for pattern in one.model.attention.pattern] for one in (small, config)]
         assert names[0] == names[1]
@@ -74,7 +74,7 @@ def test_heads_keep_their_proportion_to_the_width(heads: int, head_dim: int | No
     config = _load("configs/debug/gpt.yaml", f"model.heads={heads}", width)
     small = plan(config, [parse("tp2", 1)])[0].config.model
     assert small.head_dim == expected
-    assert (small.head_width == small.hidden // small.heads) == (expected is None)
+    assert (small.dim_per_head == small.hidden // small.heads) == (expected is None)
 
 
 def test_recomputation_is_kept_but_for_the_reference() -> None:
