@@ -102,6 +102,13 @@ def test_sentences_change_places_and_stay_whole(dataset: Dataset) -> None:
         assert found == sentences
 
 
+def test_a_sentence_may_end_right_before_the_last_token(dataset: Dataset) -> None:
+    end = dataset.tokenizer().end_of_text
+    text = np.array([*TEXT[100:104], end, TEXT[104]])
+    orders = {tuple(found) for found in noised(dataset, "sentence_permutation", text)}
+    assert orders == {tuple(text), (TEXT[104], *TEXT[100:104], end)}
+
+
 def test_a_document_is_rotated_to_any_of_its_tokens(dataset: Dataset) -> None:
     found = noised(dataset, "document_rotation", TEXT[:10])
     assert {int(text[0]) for text in found} == set(TEXT[:10].tolist())

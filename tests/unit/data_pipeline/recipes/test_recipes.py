@@ -17,6 +17,7 @@ from data_pipeline.heldout import heldout
 from data_pipeline.loader import SampleStream, load
 from data_pipeline.recipes.base import Recipe, generator
 from data_pipeline.recipes.causal import CausalRecipe
+from data_pipeline.recipes.corruption import CorruptedWindows
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.recipes.span_corruption import SpanCorruption
@@ -282,6 +283,39 @@ def test_the_spans_of_a_row_are_its_text(stream: SampleStream) -> None:
             shown = shown_text(stream, batch[np.array([row])])
             ordered = objective_of(stream) not in ("span_corruption", "drop")
             assert shown == text if ordered else sorted(shown) == sorted(text)
+
+
+@pytest.fixture(scope="module")
+def long_pairs(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Pairs of which each text has 50 tokens or more."""
+    texts = [(f"der Satz {i} " + "ist lang " * 30, f"the sentence {i} " + "is long " * 30) for i in range(40)]
+    return build_pairs(texts, tmp_path_factory.mktemp("long_pairs"))
+
+
+@pytest.mark.parametrize("decoder_only", [False, True])
+@pytest.mark.parametrize("length", [24, 48, 192])
+@pytest.mark.parametrize("name", [*TO_TARGET, "tlm"])
+def test_a_row_shows_all_of_its_text_at_any_length(
+    dataset: Dataset, pairs: Dataset, long_pairs: Dataset, name: str, length: int, decoder_only: bool
+) -> None:
+    source = (long_pairs if length == 192 else pairs) if name in OF_PAIRS else dataset
+    stream = SampleStream([(source.directory, 1.0)], made(name, source, length, decoder_only=decoder_only), 3)
+    samples, batch = stream.samples[0], stream.batch(0, 8)
+    spans = samples.token_spans(3, batch.sample_ids)
+    for at in range(8):
+        text = [token for _, start, n in spans[spans[:, 0] == at] for token in source.window("train", start, n)]
+        if name in OF_PAIRS and length == 192:
+            assert len(text) >= 100
+        shown = shown_text(stream, batch[np.array([at])])
+        ordered = objective_of(stream) not in ("span_corruption", "drop")
+        assert shown == text if ordered else sorted(shown) == sorted(text)
+        if isinstance(samples, CorruptedWindows):
+            inputs, target = samples.recipe.objective.corrupt(
+                np.array(text), generator(3, batch.sample_ids[at]), samples.recipe
+            )
+            assert batch.attention_mask is None or batch.tokens[at][batch.attention_mask[at]].tolist() == list(inputs)
+            assert batch.labels[at][batch.loss_mask[at] == 1].tolist() == list(target)
+            assert samples.recipe.known.specials.sentinels[:1] in ((), (target[0],))
 
 
 def objective_of(stream: SampleStream) -> str:
