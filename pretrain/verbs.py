@@ -1,6 +1,6 @@
 """The verbs of `pretrain VERB`, and what one that there is not is answered with."""
 
-import difflib
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 
 MODULES = {
     "data": "data",
@@ -25,6 +25,5 @@ def unknown(verb: str) -> str | None:
     """What to say of a word that is no verb; None of one that is."""
     if verb in MODULES:
         return None
-    near = difflib.get_close_matches(verb, MODULES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(MODULES)}"
+    hint = did_you_mean(close_matches(verb, MODULES), f"known are {', '.join(MODULES)}")
     return f"unknown command '{verb}': {hint}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from pydantic import ValidationError
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.c4 import C4
 from data_pipeline.steps.decontaminate import Decontaminate
@@ -45,8 +45,7 @@ def make_step(given: Any) -> Step:
     if not isinstance(values, dict) or not isinstance(name := values.get("name"), str):
         raise ValueError(f"a step is its name, or a mapping with name: and settings, not {given!r}")
     if name not in STEPS:
-        near = difflib.get_close_matches(name, STEPS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known steps: {', '.join(STEPS)}"
+        hint = did_you_mean(map(repr, close_matches(name, STEPS)), f"known steps: {', '.join(STEPS)}")
         raise ValueError(f"there is no step {name!r}: {hint}")
     try:
         return STEPS[name].model_validate(values)
@@ -58,9 +57,7 @@ def _sentence(step: type[Step], error: ValidationError) -> str:
     problem = error.errors()[0]
     key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, step.model_fields, n=1, cutoff=0.4)
-        return f"unknown key {key!r}: " + (
-            f"did you mean {near[0]!r}?" if near else f"known: {list(step.model_fields)}"
-        )
+        near = close_matches(key, step.model_fields, cutoff=0.4)
+        return f"unknown key {key!r}: {did_you_mean(map(repr, near), f'known: {list(step.model_fields)}')}"
     message = problem["msg"].removeprefix("Value error, ")
     return f"{key}: {message}" if key else message

@@ -1,13 +1,13 @@
 """How commands read what is typed: one parser for all verbs, and the kinds of arguments that several share."""
 
 import argparse
-import difflib
 import math
 import os
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
 
 _LONGEST_NAME = 255  # bytes, on any file system in use
@@ -88,8 +88,8 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             typed = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(typed, self._option_string_actions, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"`{self.prog} --help` shows what it takes"
+            near = close_matches(typed, self._option_string_actions)
+            hint = did_you_mean(near, f"`{self.prog} --help` shows what it takes")
             raise ConfigError(f"{self._verb} knows no {typed}: {hint}")
         return options
 

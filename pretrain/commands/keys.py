@@ -1,6 +1,5 @@
 """`pretrain keys [PATTERN] [--build] [--json]`: what a config can say, read from the sections themselves."""
 
-import difflib
 import fnmatch
 import json
 import re
@@ -9,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.commands.arguments import Parser
 from pretrain.commands.printing import show
 from pretrain.config.aliases import called, plainly
@@ -72,8 +72,8 @@ def _matching(every: list[Key], pattern: str | None) -> list[Key]:
     if not found:
         by_last = {key.dotted.rpartition(".")[2]: key.dotted for key in every}
         last = pattern.rpartition(".")[2]
-        near = [by_last[name] for name in difflib.get_close_matches(last, by_last, n=3)]
-        hint = f"did you mean {' or '.join(near)}?" if near else "`pretrain keys` lists all"
+        near = [by_last[name] for name in close_matches(last, by_last, most=3)]
+        hint = did_you_mean(near, "`pretrain keys` lists all")
         raise ConfigError(f"no key matches '{pattern}': {hint}")
     return found
 

@@ -1,12 +1,11 @@
 """What is wrong with a config, as one sentence: which key, what is wrong, what is near."""
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.config.keys import keys
 from pretrain.config.section import section_of, variants_of
 
@@ -31,9 +30,9 @@ def sentence(schema: type[BaseModel], error: ValidationError) -> str:
             return f"'{key.dotted}.name' is required"
         case "union_tag_invalid":
             tag, names = str(problem["ctx"]["tag"])[:_SHOWN], [str(name) for name in variants_of(key.annotation)]
-            near = _near(tag, names)
+            hint = did_you_mean(map(repr, close_matches(tag, names, cutoff=_FAINTLY_ALIKE)))
             said = f"'{key.dotted}.name' = {tag!r}: input should be one of {', '.join(names)}"
-            return said if near is None else f"{said}: {near}"
+            return f"{said}: {hint}" if hint else said
     return f"'{key.dotted}' = {shown(repr(value))}: {message[0].lower()}{message[1:]}"
 
 
@@ -88,7 +87,7 @@ def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:
         under = f" with {parent}.name={name}"
     known = list(key.section.model_fields)
     near = _meant(schema, parent, last, known)
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known here{under}: {', '.join(known)}"
+    hint = did_you_mean(map(repr, near), f"known here{under}: {', '.join(known)}")
     return f"unknown key '{key.dotted}': {hint}"
 
 
@@ -100,7 +99,7 @@ def _meant(schema: type[BaseModel], parent: str, last: str, known: list[str]) ->
     def of_section(names: list[str]) -> list[str]:
         return [f"{parent}.{name}" if parent else name for name in names]
 
-    if near := difflib.get_close_matches(last, known, n=1, cutoff=_ALIKE):
+    if near := close_matches(last, known, cutoff=_ALIKE):
         return of_section(near)
     words = set(last.split("_"))
     if shared := [name for name in known if words.issuperset(name.split("_")) or words.issubset(name.split("_"))]:
@@ -109,12 +108,7 @@ def _meant(schema: type[BaseModel], parent: str, last: str, known: list[str]) ->
     names = {dotted: dotted.rpartition(".")[2] for dotted in everywhere}
     if same := sorted((dotted for dotted in everywhere if names[dotted] == last), key=lambda dotted: dotted.count(".")):
         return same[:_MOST]
-    if near := difflib.get_close_matches(last, known, n=1, cutoff=_FAINTLY_ALIKE):
+    if near := close_matches(last, known, cutoff=_FAINTLY_ALIKE):
         return of_section(near)
-    close = difflib.get_close_matches(last, names.values(), n=1, cutoff=_ALIKE)
+    close = close_matches(last, names.values(), cutoff=_ALIKE)
     return [dotted for dotted in everywhere if names[dotted] in close][:_MOST]
-
-
-def _near(word: str, known: Iterable[str], prefix: str = "") -> str | None:
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean '{prefix}{near[0]}'?" if near else None

@@ -3,10 +3,10 @@
 `pretrain/configs` is a link to `configs` in a checkout, and a folder of copies in an installed package.
 """
 
-import difflib
 import os.path
 from pathlib import Path
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[1] / "configs"
@@ -36,8 +36,6 @@ def _hint(asked: str, known: dict[str, Path]) -> str:
     last = asked.rpartition("/")[2]
     inside = [name for name in known if asked.endswith(f"/{name}")]
     alike = [name for name in known if last in name.split("/")]
-    near = inside or difflib.get_close_matches(asked, alike or known, _MOST, 0 if alike else 0.6)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
+    near = inside or close_matches(asked, alike or known, _MOST, 0 if alike else 0.6)
     folders = dict.fromkeys(name.partition("/")[0] for name in known)
-    return f"name a file, or one of {', '.join(f'{folder}/...' for folder in folders)}"
+    return did_you_mean(near, f"name a file, or one of {', '.join(f'{folder}/...' for folder in folders)}")

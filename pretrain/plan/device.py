@@ -1,12 +1,12 @@
 """What a device and its links can do: files in `devices/`, or one's own."""
 
-import difflib
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.config.load import load
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
@@ -64,8 +64,8 @@ def find_device(name: str) -> Device:
     if path.suffix in (".yaml", ".yml") or "/" in name:
         return load(Device, path)
     if name not in device_names():
-        near = difflib.get_close_matches(name.lower(), device_names(), n=3, cutoff=0.3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(device_names())}."
+        near = close_matches(name.lower(), device_names(), most=3, cutoff=0.3)
+        hint = did_you_mean(near, f"known are {', '.join(device_names())}.")
         raise ConfigError(
             f"no hardware is called '{name}': {hint} Describe your own in a YAML file with the keys of "
             f"{FOLDER / 'h100.yaml'}, and name it here by its path"

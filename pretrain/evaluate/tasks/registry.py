@@ -1,10 +1,10 @@
 """All tasks by name: those of Python, those that files of this folder declare, and files of a user's own."""
 
-import difflib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks import arithmetic, last_word, scrambling
 from pretrain.evaluate.tasks.base import Task
@@ -28,9 +28,9 @@ def task_named(name: str) -> Task:
         return declared(FILES[name])
     if name.endswith((".yaml", ".yml")):
         return declared(Path(name).expanduser())
-    near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise ConfigError(f"unknown task '{name}': {hint}known are {', '.join(NAMES)}; a file NAME.yaml declares another")
+    hint = did_you_mean(close_matches(name, NAMES, cutoff=0.5))
+    known = f"known are {', '.join(NAMES)}; a file NAME.yaml declares another"
+    raise ConfigError(f"unknown task '{name}': {hint}{' ' * bool(hint)}{known}")
 
 
 def check_names(names: Sequence[str]) -> None:

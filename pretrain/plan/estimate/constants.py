@@ -1,6 +1,5 @@
 """The constants of the estimates, each with its meaning, from a data file that `pretrain.plan.fit` writes."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.config.load import load, read
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
@@ -91,7 +91,6 @@ def find_stack(name: str) -> Fitted:
         return Fitted(own.factor, own.low, own.high)
     known = fitted_stacks()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=2)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(known)}"
+        hint = did_you_mean(close_matches(name, known, most=2), f"known are {', '.join(known)}")
         raise ConfigError(f"no steps of software called '{name}' were measured: {hint}")
     return known[name]
