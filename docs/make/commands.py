@@ -1,4 +1,4 @@
-"""The reference of commands: what each verb says to `--help`."""
+"""Reference page of the commands: what each verb prints for `--help`."""
 
 import contextlib
 import io
@@ -16,10 +16,11 @@ _PARTS = {
 }
 _INTRODUCTION = """# Commands
 
-What `pretrain VERB --help` prints; this page is made from the code. `key=value` may stand anywhere between options, and
-as often as you like: [keys of training](keys.md), [keys of data builds](data-keys.md).
+What `pretrain VERB --help` prints; this page is generated from the code. `key=value` can be given anywhere between
+options, any number of times: [training keys](keys.md), [data keys](data-keys.md).
 
-Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
+Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (run the same command to
+resume).
 """
 
 

@@ -1,7 +1,10 @@
-"""What the site has beside the pages of docs/: references made of the code. Called by mkdocs (mkdocs.yml)."""
+"""Hooks of mkdocs (mkdocs.yml): pages generated from the code, and where code in tables may break."""
+
+import re
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from docs.make.commands import commands_page
 from docs.make.keys import build_page, keys_page
@@ -9,8 +12,18 @@ from docs.make.tasks import tasks_page
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages, which are in no folder."""
+    """Adds the generated pages, which are in no folder."""
     pages = {"keys": keys_page(), "data-keys": build_page(), "commands": commands_page(), "tasks": tasks_page()}
     for name, content in pages.items():
         files.append(File.generated(config, f"{name}.md", content=content))
     return files
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lets keys and paths in table cells break after a dot, a slash or an underscore (docs/site.css: nowhere else)."""
+    return _CELL.sub(lambda cell: _CODE.sub(lambda code: _SEPARATOR.sub(r"\1<wbr>", code[0]), cell[0]), html)
+
+
+_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+_CODE = re.compile(r"(?<=<code>)[^<]+")
+_SEPARATOR = re.compile(r"([._/]+)(?=\w{3})")

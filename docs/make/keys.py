@@ -1,4 +1,4 @@
-"""The references of keys: what `pretrain keys` says, as tables."""
+"""Reference pages of the keys: what `pretrain keys` prints, as tables."""
 
 import json
 from typing import Any
@@ -10,26 +10,26 @@ from pretrain.config.run_config import RunConfig
 
 
 def keys_page() -> str:
-    """Of `pretrain train`, in Markdown."""
+    """Page of the keys of `pretrain train`, in Markdown."""
     sections: dict[str, list[Key]] = {}
     for key in keys(RunConfig):
         sections.setdefault(key.dotted.split(".")[0].removesuffix("[]"), []).append(key)
-    return f"""# Keys of training
+    return f"""# Training keys
 
-Every key that `pretrain train CONFIG key=value ...` reads; this page is made from the code, and `pretrain keys`
-prints the same. A setting that is read only under some names of a choice says so. Of a choice, the name alone is short
-for it: `model.positions=relative`.
+Every key that `pretrain train CONFIG key=value ...` reads. This page is generated from the code; `pretrain keys` prints
+the same. Where a key exists only for some values of another key, its description says so. A choice can be given by its
+name alone: `model.positions=relative` is short for `model.positions={{name: relative}}`.
 
 {"".join(_table(section, rows) for section, rows in sections.items())}"""
 
 
 def build_page() -> str:
-    """Of `pretrain data build`, in Markdown."""
+    """Page of the keys of `pretrain data build`, in Markdown."""
     steps = [_table(name, keys(kind)) for name, kind in STEPS.items()]
-    return f"""# Keys of data builds
+    return f"""# Data keys
 
-Every key that `pretrain data build CONFIG key=value ...` reads, and the settings of each step; this page is made from
-the code. What steps do: [data at scale](data.md#steps).
+Every key that `pretrain data build CONFIG key=value ...` reads, and the settings of each step. This page is generated
+from the code. What the steps do: [data pipeline](data.md#steps).
 
 {_table("The build", keys(BuildConfig))}{"".join(steps)}"""
 
@@ -38,7 +38,7 @@ def _table(title: str, rows: list[Key]) -> str:
     lines = [
         f"| `{key.dotted}` | {_cell(_kind(key))} | {_cell(_default(key))} | {_cell(_meaning(key))} |" for key in rows
     ]
-    return "\n".join([f"## {title}\n", "| Key | Value | By itself | Meaning |", "|---|---|---|---|", *lines, "", ""])
+    return "\n".join([f"## {title}\n", "| Key | Value | Default | Meaning |", "|---|---|---|---|", *lines, "", ""])
 
 
 def _kind(key: Key) -> str:
@@ -50,14 +50,14 @@ def _default(key: Key) -> str:
 
 
 def _meaning(key: Key) -> str:
-    """The names of a choice follow, and which choice it is where the key is no setting of it but of what is in it."""
+    """Description of a key, and the names of the choice that it belongs to; the choice too unless it is the parent."""
     own = key.of == f"{key.dotted.rpartition('.')[0]}.name".lstrip(".")
     names = ", ".join(key.only)
     return key.description + (f" ({names if own else f'with {key.of} = {names}'})" if key.only else "")
 
 
 def _written(value: Any) -> str:
-    """As a config has it."""
+    """Value as a config spells it."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)

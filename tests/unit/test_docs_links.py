@@ -1,4 +1,4 @@
-"""Links of the site, checked by the command of `make docs`, and what README.md, CHANGELOG.md and the pages name."""
+"""Links of the site, checked by the command of `make docs`, and what the pages and the files beside them name."""
 
 import os
 import re
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +17,7 @@ BUILD = re.compile(r"^docs: .*\n\t.*-m (mkdocs build .*)$", re.MULTILINE)
 
 
 def _pages() -> dict[str, str]:
-    paths = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
@@ -38,12 +39,17 @@ def test_make_docs_fails_for_a_link_an_anchor_or_a_page_that_leads_nowhere(tmp_p
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    assert [path.name for path in (ROOT / "docs").glob("*.md") if f"- {path.name}\n" not in text] == []
+    assert [
+        path.name
+        for path in (ROOT / "docs").glob("*.md")
+        if not re.search(rf" {re.escape(path.name)}$", text, re.MULTILINE)
+    ] == []
 
 
-def test_every_link_of_the_readme_leads_to_a_file() -> None:
-    links = [link for link in LINKED.findall(_pages()["README.md"]) if "://" not in link]
-    assert len(links) > 20
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_link_outside_the_site_leads_to_a_file(page: str) -> None:
+    links = [link.partition("#")[0] for link in LINKED.findall(_pages()[page]) if "://" not in link]
+    assert len(links) > 5
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
