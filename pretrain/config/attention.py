@@ -34,7 +34,9 @@ class Banded(PatternSettings):
 
     name: Literal["banded"] = "banded"
     window: int | None = Field(
-        None, gt=0, description="keys a query sees to one side, itself included; absent: model.attention.window"
+        None,
+        gt=0,
+        description="keys that a query attends to on one side, including itself; default: model.attention.window",
     )
 
     @property
@@ -68,7 +70,7 @@ class Heads(PatternSettings):
 
     name: Literal["heads"] = "heads"
     of: tuple["OfHead", ...] = Field(
-        min_length=2, description="attention of head i is of[i mod length]: names, or with settings"
+        min_length=2, description="pattern of head i is of[i mod length]: names, or mappings with settings"
     )
 
     def head(self, layer: int, head: int, length: int | None) -> Sees:
@@ -104,9 +106,11 @@ Heads.model_rebuild()
 
 class Attention(Section):
     pattern: list[Pattern] = Field(
-        [Dense()], min_length=1, description="attention of layer i is pattern[i mod length]: names, or with settings"
+        [Dense()],
+        min_length=1,
+        description="pattern of layer i is pattern[i mod length]: names, or mappings with settings",
     )
-    window: int = Field(256, gt=0, description="of banded patterns that have none of their own")
+    window: int = Field(256, gt=0, description="window of banded patterns that set none of their own")
 
     @model_validator(mode="after")
     def _window_is_used(self) -> "Attention":

@@ -9,13 +9,15 @@ _MOST_SIZES = 10_000
 
 class Ramp(Section):
     start_sequences: int = Field(gt=0, description="sequences per global batch at the first token")
-    increment_sequences: int = Field(gt=0, description="the batch grows by this many sequences at a time")
+    increment_sequences: int = Field(gt=0, description="sequences by which the batch grows at a time")
     tokens: int = Field(gt=0, description="tokens over which the batch grows linearly to batch.sequences")
 
 
 class Short(Section):
-    sequence_length: int = Field(gt=0, description="tokens per sequence at first, fewer than model.sequence_length")
-    steps: int = Field(gt=0, description="optimizer steps with such sequences")
+    sequence_length: int = Field(
+        gt=0, description="tokens per sequence in the first phase, fewer than model.sequence_length"
+    )
+    steps: int = Field(gt=0, description="optimizer steps of the first phase")
 
 
 class BatchSize(Section):
@@ -23,11 +25,13 @@ class BatchSize(Section):
     micro_sequences: int = Field(
         1,
         gt=0,
-        description="sequences per forward pass on one data rank; while a ramp's batches are smaller, the most below "
-        "that divide a rank's share",
+        description="sequences per forward pass on one data rank (micro-batch size); while a batch ramp runs, the "
+        "largest size not above it that divides a rank's share",
     )
-    ramp: Ramp | None = Field(None, description="batch-size ramp; absent: full batch from the start")
-    short: Short | None = Field(None, description="shorter sequences at first (BERT); absent: all of one length")
+    ramp: Ramp | None = Field(None, description="batch-size ramp; default: the full batch from the first step")
+    short: Short | None = Field(
+        None, description="first phase with shorter sequences (BERT); default: one length throughout"
+    )
 
     @model_validator(mode="after")
     def _ramp_reaches_full_batch(self) -> "BatchSize":

@@ -16,7 +16,9 @@ CHANGEABLE = ("optimizer.learning_rate", "schedule", "batch.sequences", "batch.r
 class Request(Section):
     """As it is written: `{why: a spike, optimizer.learning_rate: 3e-4}`, or with `optimizer: {learning_rate: 3e-4}`."""
 
-    why: str = Field(min_length=1, description="what the change is for: names it among the changes of the run")
+    why: str = Field(
+        min_length=1, description="reason for the change, which also identifies it among the changes of the run"
+    )
     settings: dict[str, Any] = Field(min_length=1, description=f"new values, by dotted key: {', '.join(CHANGEABLE)}")
 
     @model_validator(mode="before")
@@ -41,9 +43,9 @@ class Request(Section):
 class Change(Section):
     """As the run records it."""
 
-    why: str = Field(description="what it was for")
-    step: int = Field(ge=0, description="optimizer steps that were made before it")
-    settings: dict[str, Any] = Field(description="the new values, by dotted key")
+    why: str = Field(description="reason for the change")
+    step: int = Field(ge=0, description="optimizer steps made before the change")
+    settings: dict[str, Any] = Field(description="new values, by dotted key")
 
     @field_validator("settings")
     @classmethod

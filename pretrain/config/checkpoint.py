@@ -6,20 +6,20 @@ from pretrain.config.section import Section
 
 
 class Checkpoint(Section):
-    every_steps: int = Field(0, ge=0, description="save every so many steps; 0: only when stopping and at the end")
-    keep: int = Field(2, gt=0, description="newest checkpoints kept")
+    every_steps: int = Field(0, ge=0, description="steps between checkpoints; 0: save only when the run stops or ends")
+    keep: int = Field(2, gt=0, description="number of newest checkpoints to keep")
     in_flight: int = Field(
         1,
         ge=0,
         le=16,
-        description="saves that may be being written while training goes on, each with a copy of a rank's part in host "
-        "memory; 0: training waits for the disk",
+        description="saves that may be in progress while training continues, each with a copy of the rank's state "
+        "in host memory; 0: training waits for the disk",
     )
     unsaved_steps: int | None = Field(
         None,
         ge=0,
-        description="once a save has failed: end the run when so many steps since the newest checkpoint are not saved; "
-        "0: at once; null: ten times every_steps",
+        description="after a failed save: end the run once this many steps are newer than the last checkpoint; 0: "
+        "at once; default: 10 * every_steps",
     )
 
     @property

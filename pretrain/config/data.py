@@ -13,12 +13,16 @@ from pretrain.config.section import Section, named
 
 class Source(Section):
     path: PathText = Field(
-        description="directory that `pretrain data build` wrote, or where a copy lies: s3://, gs://, https://"
+        description="directory that `pretrain data build` wrote, or the address of a copy: s3://, gs://, https://"
     )
-    name: str | None = Field(None, description="what phases and the ledger call it; absent: the path's last component")
-    weight: float = Field(1.0, ge=0, description="share of samples, relative to the other sources (0: see phases)")
+    name: str | None = Field(
+        None, description="name of the source in phases and in the ledger; default: the last component of the path"
+    )
+    weight: float = Field(
+        1.0, ge=0, description="share of samples, relative to the other sources (0: used in phases only)"
+    )
     max_epochs: float | None = Field(
-        None, gt=0, description="a run that would read it more often is refused; absent: any number"
+        None, gt=0, description="epochs of this source above which a run is refused; default: no limit"
     )
 
     @property
@@ -29,9 +33,9 @@ class Source(Section):
 class WeightPhase(Section):
     """Other weights, from some point of the run on."""
 
-    tokens: int = Field(gt=0, description="trained tokens, after which the first whole batch has these weights")
+    tokens: int = Field(gt=0, description="trained tokens after which the first full batch uses these weights")
     weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
-        description="weight of each source by its name; 0: it is not read"
+        description="weight of each source by its name; 0: the source is not read"
     )
 
 
@@ -39,23 +43,23 @@ class ProportionalMixing(Section):
     """Rates by size (T5's study, section 3.5.2)."""
 
     name: Literal["proportional"] = "proportional"
-    cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
+    cap: int | None = Field(None, gt=0, description="largest number of examples that a source counts for")
 
 
 class TemperatureMixing(Section):
     """Rates by size to the power of 1 / `temperature`, which makes them more even."""
 
     name: Literal["temperature"] = "temperature"
-    cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
-    temperature: float = Field(gt=1, description="rates are sizes to the power of 1 / temperature")
+    cap: int | None = Field(None, gt=0, description="largest number of examples that a source counts for")
+    temperature: float = Field(gt=1, description="temperature: rates are sizes to the power of 1 / temperature")
 
 
 class PowerMixing(Section):
     """Rates by size to the power of `alpha`, which makes them more even (XLM, section 3.1; XLM-R: 0.3)."""
 
     name: Literal["power"] = "power"
-    cap: int | None = Field(None, gt=0, description="examples that a source counts at most")
-    alpha: float = Field(gt=0, lt=1, description="rates are sizes to the power of alpha")
+    cap: int | None = Field(None, gt=0, description="largest number of examples that a source counts for")
+    alpha: float = Field(gt=0, lt=1, description="exponent: rates are sizes to the power of alpha")
 
 
 class EqualMixing(Section):
@@ -68,24 +72,28 @@ Mixing = Annotated[
 
 
 class Data(Section):
-    path: PathText | None = Field(None, description="one dataset; short for sources: [{path: ...}]")
+    path: PathText | None = Field(None, description="one dataset; shorthand for sources: [{path: ...}]")
     sources: list[Source] = Field([], description="datasets and their weights")
-    mixing: Mixing | None = Field(None, description="instead of weights: rates by the sources' numbers of examples")
-    phases: list[WeightPhase] = Field([], description="weights that change in mid-run, in order; each source goes on")
+    mixing: Mixing | None = Field(
+        None, description="rates computed from the sources' numbers of examples, in place of weights"
+    )
+    phases: list[WeightPhase] = Field(
+        [], description="weights that change during the run, in order; each source continues where it was"
+    )
     verify: bool = Field(
         True,
-        description="check every shard on this machine against its checksum before the first step (1 s per GB); "
-        "what is fetched from elsewhere is always checked as it comes",
+        description="check every local shard against its checksum before the first step (1 s per GB); remote data "
+        "is always checked as it arrives",
     )
     cache_dir: PathText | None = Field(
-        None, description="keeps what is fetched of datasets elsewhere; absent: pretrain in the user's cache directory"
+        None, description="directory that caches remote datasets; default: pretrain in the user's cache directory"
     )
     cache_bytes: int = Field(
-        DEFAULT_BYTES, gt=0, description="what cache_dir may hold at most, for all ranks of a machine together"
+        DEFAULT_BYTES, gt=0, description="largest size of cache_dir in bytes, for all ranks of a node together"
     )
-    workers: int = Field(1, ge=0, le=64, description="threads that prepare batches ahead of the step; 0: none")
+    workers: int = Field(1, ge=0, le=64, description="threads that prepare batches ahead of the training step; 0: none")
     prefetch: int = Field(
-        2, gt=0, le=256, description="batches that the workers prepare ahead, each of which is held in memory"
+        2, gt=0, le=256, description="batches that are prepared ahead, each of which is held in memory"
     )
 
     @model_validator(mode="after")

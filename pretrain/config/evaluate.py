@@ -6,9 +6,17 @@ from pretrain.config.section import Section
 
 
 class Evaluate(Section):
-    every_steps: int = Field(0, ge=0, description="held-out loss, and tasks, every so many steps; 0: only at the end")
-    sequences: int = Field(256, gt=0, description="held-out sequences scored each time, or all there are")
-    tasks: list[str] = Field([], description="tasks of `pretrain eval` that are scored, too, on the live model")
-    shots: list[NonNegativeInt] = Field([0], min_length=1, description="numbers of solved examples before a question")
-    limit: int | None = Field(200, gt=0, description="documents of each task, the first ones; null: all")
-    data: str | None = Field(None, description="directory with benchmark files; arithmetic needs none")
+    every_steps: int = Field(
+        0, ge=0, description="steps between evaluations (held-out loss, and tasks); 0: evaluate only at the end"
+    )
+    sequences: int = Field(
+        256, gt=0, description="held-out sequences scored at each evaluation, or as many as there are"
+    )
+    tasks: list[str] = Field([], description="tasks of `pretrain eval` to score during training as well")
+    shots: list[NonNegativeInt] = Field(
+        [0], min_length=1, description="numbers of examples in the prompt (few-shot), such as [0, 1, 8]"
+    )
+    limit: int | None = Field(
+        200, gt=0, description="documents of each task to score, the first ones; null: all of them"
+    )
+    data: str | None = Field(None, description="directory with the files of benchmarks; arithmetic tasks need none")

@@ -17,10 +17,13 @@ class _Watched(Section):
         10.0,
         gt=0,
         le=1e6,
-        description="robust standard deviations above the median of the steps before that are a spike",
+        description="robust standard deviations above the median of the preceding steps that count as a spike",
     )
     window: int = Field(
-        128, ge=8, le=10_000, description="steps that the median is of; before as many there is no spike"
+        128,
+        ge=8,
+        le=10_000,
+        description="preceding steps in the median; no step counts as a spike before there are that many",
     )
 
 
@@ -32,8 +35,8 @@ class SpikesAct(_Watched):
     """Back to the newest checkpoint, and on without the samples of that step."""
 
     name: Literal["act"] = "act"
-    max_rollbacks: int = Field(3, gt=0, description="how often a run goes back within within_steps; once more ends it")
-    within_steps: int = Field(1000, gt=0, description="steps for which going back is counted")
+    max_rollbacks: int = Field(3, gt=0, description="rollbacks allowed within within_steps; one more ends the run")
+    within_steps: int = Field(1000, gt=0, description="steps over which rollbacks are counted")
 
 
 Spikes = Annotated[
@@ -47,24 +50,29 @@ _SHORTEST_HANG_S = 0.5  # a step, or a thread that the system did not run for a 
 
 class Health(Section):
     stop_on_nan: bool = Field(True, description="end the run when the loss or gradient norm is not finite")
-    timeout_s: int = Field(600, gt=0, le=2_592_000, description="seconds a collective may take before the run is ended")
+    timeout_s: int = Field(
+        600, gt=0, le=2_592_000, description="seconds that a collective may take before the run is ended"
+    )
     hang_s: float | None = Field(
         300.0,
         ge=0,
         le=2_592_000,
-        description="seconds without any progress after which a run counts as hanging: it says where each rank is, and "
-        "ends; at most half of health.timeout_s, so that it comes first; null or 0: off",
+        description="seconds without progress after which the run is considered hung: every rank reports where it "
+        "is, and the run ends. At most half of health.timeout_s, so that it comes first; null or 0: "
+        "off",
     )
-    stragglers: Literal["off", "warn"] = Field("warn", description="whether ranks that hold the others up are named")
-    straggler_steps: int = Field(50, gt=0, description="steps between two comparisons of how fast ranks are")
+    stragglers: Literal["off", "warn"] = Field("warn", description="whether to name ranks that slow the others down")
+    straggler_steps: int = Field(50, gt=0, description="steps between two comparisons of the ranks' speed")
     preflight: Literal["off", "warn", "act"] = Field(
         "off",
-        description="a few seconds of tests of each node before anything is built: products, memory, exchanges, disk, "
-        "clocks. warn names slow nodes, act does not start with them, and neither starts where products are wrong",
+        description="a few seconds of checks of each node before anything is built: matrix products, memory, "
+        "collectives, disk, clocks. warn names slow nodes, act refuses to start on them, and both "
+        "refuse to start where products are wrong",
     )
     spike: Spikes = Field(
         SpikesWarn(),
-        description="a loss or gradient norm far above those before: off; warn; act (go back, and skip its samples)",
+        description="response to a loss or gradient norm far above the preceding ones: off; warn; act (roll back, "
+        "and skip the samples)",
     )
 
     @field_validator("hang_s")
@@ -78,5 +86,5 @@ class Health(Section):
         return hang_s
 
     rendezvous_timeout_s: int = Field(
-        300, gt=0, le=2_592_000, description="seconds that ranks may take to meet at the start"
+        300, gt=0, le=2_592_000, description="seconds that ranks may take to join the process group at the start"
     )

@@ -10,7 +10,9 @@ from pretrain.config.section import Section, named
 class NormalInit(Section):
     name: Literal["normal"] = "normal"
     std: float = Field(0.02, ge=1e-6, le=10, description="standard deviation of initial weights")
-    scale_residual: bool = Field(True, description="divide it by sqrt(2 * layers) in residual projections")
+    scale_residual: bool = Field(
+        True, description="divide the standard deviation by sqrt(2 * layers) in residual projections"
+    )
 
 
 class T5Init(Section):

@@ -11,11 +11,17 @@ class LossScaling(Section):
     and the factor halved."""
 
     initial: float = Field(
-        65536.0, ge=2**-24, le=2**32, description="factor of the mean loss of a sequence, at the first step"
+        65536.0,
+        ge=2**-24,
+        le=2**32,
+        description="loss scale at the first step, a factor of the mean loss of a sequence",
     )
-    growth_interval: int = Field(1000, gt=0, description="steps without overflow after which the factor doubles")
+    growth_interval: int = Field(1000, gt=0, description="steps without overflow after which the loss scale doubles")
     minimum: float = Field(
-        1.0, ge=2**-24, le=2**32, description="an overflow at this factor is an error, as in other precisions"
+        1.0,
+        ge=2**-24,
+        le=2**32,
+        description="smallest loss scale; an overflow at it is an error, as in other precisions",
     )
 
     @model_validator(mode="after")

@@ -21,70 +21,89 @@ from pretrain.config.section import Section
 
 
 class Model(Section):
-    family: Family = Field("gpt", description="what the model is made of (docs/families.md)")
-    layers: int = Field(gt=0, description="of the decoder; in a model without one, of the encoder")
+    family: Family = Field("gpt", description="kind of model, which decides the parts it is made of (docs/families.md)")
+    layers: int = Field(gt=0, description="number of decoder layers; of encoder layers in a model without a decoder")
     encoder_layers: int | None = Field(
-        None, ge=0, description="encoder-decoders; absent: as many as layers; 0 (t5): a decoder alone"
+        None,
+        ge=0,
+        description="number of encoder layers of an encoder-decoder; default: same as layers; 0 (t5): decoder only",
     )
-    hidden: int = Field(gt=0, description="width of the residual stream (d_model)")
-    heads: int = Field(gt=0, description="of attention, in each layer")
+    hidden: int = Field(gt=0, description="hidden size, the width of the residual stream (d_model)")
+    heads: int = Field(gt=0, description="number of attention heads in each layer")
     kv_heads: int | None = Field(
         None,
         gt=0,
-        description="heads of keys and values, each read by heads / kv_heads queries; absent: as many as heads",
+        description="number of key and value heads, each shared by heads / kv_heads query heads; default: same as "
+        "heads",
     )
-    head_dim: int | None = Field(None, gt=0, description="width of one head; absent: hidden / heads")
-    ffn: int | None = Field(None, gt=0, description="width of the feed-forward layer; absent: 4 * hidden")
-    sequence_length: int = Field(gt=0, description="tokens per sequence; of an encoder-decoder, of its input")
+    head_dim: int | None = Field(None, gt=0, description="size of one attention head; default: hidden / heads")
+    ffn: int | None = Field(
+        None, gt=0, description="size of the feed-forward layer (intermediate size); default: 4 * hidden"
+    )
+    sequence_length: int = Field(gt=0, description="tokens per sequence; of the input in an encoder-decoder")
     target_length: int | None = Field(
-        None, gt=0, description="encoder-decoders: tokens the decoder predicts; absent: what the objective makes"
+        None,
+        gt=0,
+        description="tokens that the decoder of an encoder-decoder predicts; default: as many as the objective makes",
     )
-    vocabulary: int | None = Field(None, gt=0, description="token ids; absent: the tokenizer's, and the objective's")
+    vocabulary: int | None = Field(
+        None, gt=0, description="number of token ids; default: those of the tokenizer and the objective"
+    )
     vocabulary_multiple: int = Field(
         128, gt=0, description="embedding rows are padded up to a multiple of this, so that tensor ranks can share them"
     )
     norm: Literal["pre", "post", "sandwich"] = Field(
         "pre",
-        description="pre: before each sublayer (GPT-2, 3, T5, Llama); post: after its residual (GPT); sandwich: before "
-        "and after each sublayer, inside its residual (Gemma 3)",
+        description="placement of norms. pre: before each sublayer (GPT-2, 3, T5, Llama); post: after its "
+        "residual (GPT); sandwich: before and after each sublayer, inside its residual (Gemma 3)",
     )
     norm_type: Literal["layer", "rms", "rms_zero_centered"] = Field(
         "layer",
-        description="rms: without mean and bias (T5, Llama); rms_zero_centered: its gain is kept less one (Gemma)",
+        description="kind of norm. layer: LayerNorm; rms: without mean and bias (T5, Llama); rms_zero_centered: "
+        "stored as weight - 1 (Gemma)",
     )
-    norm_eps: float = Field(1e-5, gt=0, lt=1, description="added to the variance in norms")
-    bias: bool = Field(True, description="linear layers have one")
+    norm_eps: float = Field(1e-5, gt=0, lt=1, description="epsilon added to the variance in norms")
+    bias: bool = Field(True, description="whether linear layers have a bias")
     qkv_bias: bool | None = Field(
-        None, description="the layers that make queries, keys and values have a bias (Qwen2); absent: as bias"
+        None, description="whether the query, key and value projections have a bias (Qwen2); default: same as bias"
     )
-    qk_norm: bool = Field(False, description="a norm of each head's query and key (Qwen3, Gemma 3)")
+    qk_norm: bool = Field(False, description="norm of each head's query and key (Qwen3, Gemma 3)")
     activation: Literal["gelu_tanh", "gelu", "relu", "gated_gelu", "gated_silu", "gated_relu"] = Field(
         "gelu_tanh",
-        description="gelu: exact (BERT); gated: times a second projection: GELU in its tanh form (T5 v1.1, Gemma), "
-        "SiLU (Llama) or ReLU",
+        description="activation of the feed-forward layer. gelu: exact (BERT); gelu_tanh: its tanh form; gated: "
+        "multiplied by a second projection: GELU in its tanh form (T5 v1.1, Gemma), SiLU (Llama) or "
+        "ReLU",
     )
     positions: Positions = LearnedPositions()
-    segments: int = Field(0, ge=0, description="kinds of segments with an embedding (BERT: 2)")
+    segments: int = Field(0, ge=0, description="number of segment (token type) embeddings (BERT: 2); 0: none")
     binary_head: bool = Field(
-        False, description="a head on the first position that says whether the second segment follows (BERT)"
+        False,
+        description="binary classification head on the first position, for next-sentence or sentence-order "
+        "prediction (BERT, ALBERT)",
     )
-    embedding_norm: bool = Field(False, description="norm of the sum of embeddings (BERT, BART)")
-    embedding_scale: bool = Field(False, description="token embeddings times sqrt(hidden) (Transformer, Gemma)")
+    embedding_norm: bool = Field(False, description="norm after the sum of embeddings (BERT, BART)")
+    embedding_scale: bool = Field(False, description="multiply token embeddings by sqrt(hidden) (Transformer, Gemma)")
     embedding_size: int | None = Field(
         None,
         gt=0,
-        description="of the rows of embeddings, which a projection brings to hidden, and the head's transform back "
-        "from it (ALBERT: 128); absent: hidden",
+        description="size of the embeddings where it differs from hidden (ALBERT: 128): a projection maps them to "
+        "hidden, and the head's transform back; default: hidden",
     )
-    shared_layers: bool = Field(False, description="all layers of a stack are one set of weights (ALBERT)")
-    tie_word_embeddings: bool = Field(True, description="the output projection is the token embedding")
-    final_logit_softcap: float | None = Field(None, gt=0, description="logits are cap * tanh(logits / cap) (Gemma 2)")
+    shared_layers: bool = Field(False, description="share one set of weights between all layers of a stack (ALBERT)")
+    tie_word_embeddings: bool = Field(True, description="use the token embedding as output projection")
+    final_logit_softcap: float | None = Field(
+        None, gt=0, description="cap of the logits: cap * tanh(logits / cap) (Gemma 2); default: none"
+    )
     attention_logit_softcap: float | None = Field(
-        None, gt=0, description="attention scores are cap * tanh(scores / cap), before the softmax (Gemma 2)"
+        None,
+        gt=0,
+        description="cap of attention scores before the softmax: cap * tanh(scores / cap) (Gemma 2); default: none",
     )
-    dropout: float = Field(0.0, ge=0, lt=1, description="after the embedding and each sublayer")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention probabilities")
-    ffn_dropout: float = Field(0.0, ge=0, lt=1, description="between the two matrices of the feed-forward layer (T5)")
+    dropout: float = Field(0.0, ge=0, lt=1, description="dropout after the embedding and each sublayer")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="dropout of attention probabilities")
+    ffn_dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout between the two matrices of the feed-forward layer (T5)"
+    )
     init: Init = NormalInit()
     attention: Attention = Attention()
 

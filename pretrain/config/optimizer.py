@@ -12,7 +12,9 @@ _LEAST_CLIP_NORM = 1e-6  # far below any gradient's norm; smaller ones drown in 
 class _AnyOptimizer(Section):
     name: str
     learning_rate: float = Field(ge=1e-12, le=1000, description="peak learning rate")
-    clip_norm: float = Field(1.0, ge=0, description="largest global gradient norm; 0: no clipping")
+    clip_norm: float = Field(
+        1.0, ge=0, description="largest global gradient norm; larger gradients are scaled down to it; 0: no clipping"
+    )
 
     @model_validator(mode="after")
     def _trains_something(self) -> "_AnyOptimizer":
@@ -34,8 +36,10 @@ class _AnyOptimizer(Section):
 class _TwoMoments(_AnyOptimizer):
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
-    eps: float = Field(1e-8, ge=1e-30, le=1, description="added to the root of the second moment")
-    weight_decay: float = Field(0.1, ge=0, description="decoupled but for adam; never on biases and norms")
+    eps: float = Field(1e-8, ge=1e-30, le=1, description="epsilon added to the root of the second moment")
+    weight_decay: float = Field(
+        0.1, ge=0, description="weight decay, decoupled except for adam; never applied to biases and norms"
+    )
 
 
 class AdamWOptimizer(_TwoMoments):
@@ -56,10 +60,10 @@ class AdafactorOptimizer(_AnyOptimizer):
     """Its second moment decays by 1 - step^-0.8."""
 
     name: Literal["adafactor"] = "adafactor"
-    beta1: float = Field(0.0, ge=0, lt=1, description="decay of the first moment; 0: there is none")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
+    beta1: float = Field(0.0, ge=0, lt=1, description="decay of the first moment; 0: no first moment")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
     scale_parameter: bool = Field(
-        True, description="the learning rate is a part of each parameter's root mean square (at least 1e-3)"
+        True, description="scale the learning rate by the root mean square of each parameter (at least 1e-3)"
     )
 
 
@@ -67,11 +71,9 @@ class AdagradOptimizer(_AnyOptimizer):
     """Its second moment is the sum of all squares, and never decays (CTRL)."""
 
     name: Literal["adagrad"] = "adagrad"
-    initial_accumulator_value: float = Field(
-        0.1, ge=0, le=1e6, description="added to the sum of squares from the first step on"
-    )
-    eps: float = Field(1e-10, ge=1e-30, le=1, description="added to the root of the sum")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled; never on biases and norms")
+    initial_accumulator_value: float = Field(0.1, ge=0, le=1e6, description="initial value of the sum of squares")
+    eps: float = Field(1e-10, ge=1e-30, le=1, description="epsilon added to the root of the sum of squares")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
 
 
 Optimizer = Annotated[

@@ -8,41 +8,48 @@ from pretrain.config.section import Section
 
 
 class Parallel(Section):
-    tensor: int = Field(1, gt=0, description="ranks that share each layer")
-    context: int = Field(1, gt=0, description="ranks that share each sequence")
-    sequence: bool = Field(False, description="also split norms and dropout along the sequence over the tensor ranks")
-    pipeline: int = Field(1, gt=0, description="stages the layers are divided into")
-    virtual: int = Field(1, gt=0, description="model chunks per stage (interleaved schedule)")
+    tensor: int = Field(1, gt=0, description="tensor parallel size: ranks that share each layer")
+    context: int = Field(1, gt=0, description="context parallel size: ranks that share each sequence")
+    sequence: bool = Field(
+        False, description="sequence parallelism: split norms and dropout along the sequence over the tensor ranks"
+    )
+    pipeline: int = Field(1, gt=0, description="pipeline parallel size: stages that the layers are divided into")
+    virtual: int = Field(1, gt=0, description="virtual pipeline size: model chunks per stage (interleaved schedule)")
     zero: Literal[0, 1, 2, 3] = Field(
-        1, description="what data ranks share: 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters"
+        1,
+        description="ZeRO stage, which says what data ranks shard: 0 nothing, 1 optimizer states, 2 and "
+        "gradients, 3 and parameters",
     )
     zero_engine: Literal["megatron", "deepspeed"] = Field(
         "megatron",
-        description="whose sharding: megatron-core's (0, 1) or DeepSpeed's (1, 2, 3); 0 is the same for both",
+        description="implementation of ZeRO: megatron-core's (0, 1) or DeepSpeed's (1, 2, 3); stage 0 is the same "
+        "for both",
     )
     offload_optimizer: bool = Field(
-        False, description="keep optimizer states in host memory and update there (deepspeed, zero 1 to 3)"
+        False, description="keep optimizer states in host memory and update there (deepspeed, ZeRO 1 to 3)"
     )
     offload_parameters: bool = Field(
-        False, description="keep parameters in host memory between uses (deepspeed, zero 3)"
+        False, description="keep parameters in host memory between uses (deepspeed, ZeRO 3)"
     )
     hpz: int = Field(
         1,
         gt=0,
-        description="neighbouring data ranks (with their tensor ranks on one machine) that keep a second copy of the "
-        "weights between them, to gather from in the backward pass without the network; 1: none (deepspeed, zero 3: "
-        "hierarchical partitioning of ZeRO++)",
+        description="size of the secondary partition of ZeRO++ (hpZ): neighboring data ranks that hold a second "
+        "copy of the weights, from which the backward pass gathers without the network; 1: none "
+        "(deepspeed, ZeRO 3)",
     )
     overlap: bool | None = Field(
-        None, description="exchange gradients during the backward pass; absent: on GPUs, where the layout gains by it"
+        None, description="reduce gradients during the backward pass; default: on GPUs, where the layout gains from it"
     )
     bucket_parameters: int | None = Field(
         None,
         gt=0,
-        description="parameters whose gradients are exchanged at once (megatron: where it overlaps); absent: a layer's",
+        description="parameters whose gradients are reduced together (megatron: only with overlap); default: "
+        "those of a layer",
     )
     recompute: Literal["none", "selective", "full"] = Field(
-        "none", description="activations recomputed in backward: none, attention, whole layers"
+        "none",
+        description="activation recomputation in the backward pass: none, selective (attention), full (whole layers)",
     )
 
     @model_validator(mode="before")

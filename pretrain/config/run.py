@@ -17,24 +17,26 @@ class Run(Section):
         min_length=1, description="directory of the run: config.yaml, metrics.jsonl, checkpoints/, reports/"
     )
     start_from: PathText | None = Field(
-        None, description="run or checkpoint whose weights this run begins with; absent: drawn from the seed"
+        None, description="run or checkpoint to take the initial weights from; default: weights are drawn from the seed"
     )
     branch_from: PathText | None = Field(
         None,
-        description="checkpoint of another run that this one goes on from as if it were its own: weights, optimizer, "
-        "place in the data; what is different from there on says run.change",
+        description="checkpoint of another run to continue from with weights, optimizer state and data position; "
+        "run.change says what differs from there on",
     )
     seed: int = Field(1234, ge=0, description="seed of weights, sample order and dropout")
-    deterministic: bool = Field(False, description="ask torch for deterministic kernels (always so on a CPU)")
+    deterministic: bool = Field(False, description="use torch's deterministic kernels (always the case on a CPU)")
     kernels: Literal["plain", "compiled"] = Field(
-        "plain", description="torch's own operations, or neighbouring ones compiled into one (docs/performance.md)"
+        "plain",
+        description="plain: torch's own operations; compiled: neighboring ones fused by torch.compile "
+        "(docs/performance.md)",
     )
     change: Request | None = Field(
-        None, description="goes on with another learning rate, schedule, batch or length from here (docs/optimizers.md)"
+        None, description="change of learning rate, schedule, batch or length from this point on (docs/optimizers.md)"
     )
-    changes: tuple[Change, ...] = Field((), description="those made so far: written by the run, not by hand")
+    changes: tuple[Change, ...] = Field((), description="changes made so far; written by the run, not by hand")
     skipped: tuple[Skip, ...] = Field(
-        (), description="batches that are left out: written by the run, under health.spike=act (docs/bad-numbers.md)"
+        (), description="batches left out so far; written by the run under health.spike=act (docs/bad-numbers.md)"
     )
 
     @field_validator("skipped")

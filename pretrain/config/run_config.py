@@ -38,8 +38,8 @@ class RunConfig(Section):
     schedule: Schedule = CosineSchedule()
     precision: Literal["fp32", "bf16", "fp16", "fp8"] = Field(
         "fp32",
-        description="of activations and gradients; weights are updated in fp32. fp8 is bf16 whose layers multiply "
-        "weights, activations and gradients in 8 bits",
+        description="precision of activations and gradients; weights are updated in fp32. fp8 is bf16 whose "
+        "layers multiply weights, activations and gradients in 8 bits",
     )
     loss_scale: LossScaling = LossScaling()
     parallel: Parallel = Parallel()

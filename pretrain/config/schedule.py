@@ -17,7 +17,7 @@ from pretrain.config.section import Section, named
 class _AnySchedule(Section):
     name: str
     warmup_tokens: int = Field(0, ge=0, description="tokens of linear warm-up from zero")
-    warmup_steps: int = Field(0, ge=0, description="the same in steps")
+    warmup_steps: int = Field(0, ge=0, description="optimizer steps of linear warm-up from zero")
 
     @model_validator(mode="after")
     def _one_unit(self) -> "_AnySchedule":
@@ -63,7 +63,7 @@ class InverseSqrtSchedule(_AnySchedule):
 
     name: Literal["inverse_sqrt"] = "inverse_sqrt"
     warmup: Literal["linear", "none"] = Field(
-        "linear", description="none: at its peak until warmup_steps (T5), not on the way to it"
+        "linear", description="linear: rises until warmup_steps; none: at its peak until then (T5)"
     )
 
     @model_validator(mode="after")
@@ -84,10 +84,14 @@ class _Decaying(_AnySchedule):
     """Down to `final_fraction`, where it stays."""
 
     decay_tokens: int | None = Field(
-        None, gt=0, description="tokens at which the decay ends, counted from the first; absent: end of training"
+        None, gt=0, description="tokens, counted from the start, at which the decay ends; default: end of training"
     )
-    decay_steps: int | None = Field(None, gt=0, description="the same in steps")
-    final_fraction: float = Field(0.1, ge=0, le=1, description="learning rate after the decay, as a part of the peak")
+    decay_steps: int | None = Field(
+        None, gt=0, description="steps, counted from the start, at which the decay ends; default: end of training"
+    )
+    final_fraction: float = Field(
+        0.1, ge=0, le=1, description="learning rate after the decay, as a fraction of the peak"
+    )
 
     @property
     def decay_length(self) -> int | None:
@@ -128,7 +132,7 @@ class WsdSchedule(_Decaying):
     linear one)."""
 
     name: Literal["wsd"] = "wsd"
-    decay_tokens: int | None = Field(None, gt=0, description="tokens that the decay takes, up to the end of training")
+    decay_tokens: int | None = Field(None, gt=0, description="length of the decay in tokens; it ends with training")
 
     @model_validator(mode="after")
     def _has_a_decay(self) -> "WsdSchedule":

@@ -9,7 +9,7 @@ from pretrain.config.section import Section
 class Skip(Section):
     """The global batch of one step. Its place counts the samples as the run does, with those before it left out."""
 
-    step: int = Field(gt=0, description="optimizer step that they were for")
-    sample: int = Field(ge=0, le=LARGEST, description="samples that the run had consumed before it")
-    samples: int = Field(gt=0, le=LARGEST, description="how many are left out")
-    why: str = Field(description="what was bad at that step")
+    step: int = Field(gt=0, description="optimizer step that the samples were for")
+    sample: int = Field(ge=0, le=LARGEST, description="samples that the run had consumed before this batch")
+    samples: int = Field(gt=0, le=LARGEST, description="number of samples left out")
+    why: str = Field(description="what was wrong at that step")

@@ -10,8 +10,8 @@ _ADDRESS = re.compile(r"(sqlite|postgresql|mysql|mssql)(\+\w+)?://.|https?://[^/
 
 
 class Track(Section):
-    mlflow: bool = Field(True, description="write to MLflow as well as to metrics.jsonl")
-    uri: str | None = Field(None, description="tracking URI; absent: sqlite file mlflow.db beside run.dir")
+    mlflow: bool = Field(True, description="write metrics to MLflow as well as to metrics.jsonl")
+    uri: str | None = Field(None, description="MLflow tracking URI; default: the SQLite file mlflow.db beside run.dir")
 
     @field_validator("uri")
     @classmethod
@@ -25,4 +25,4 @@ class Track(Section):
         return uri
 
     experiment: str = Field("pretrain", description="MLflow experiment that the run belongs to")
-    every_steps: int = Field(1, gt=0, description="steps between terminal lines and MLflow points")
+    every_steps: int = Field(1, gt=0, description="steps between terminal lines and between MLflow points")

@@ -11,8 +11,8 @@ class Dilated(PatternSettings):
     """A band with gaps (Beltagy et al. 2020, arXiv 2004.05150, section 3.1)."""
 
     name: Literal["dilated"] = "dilated"
-    window: int = Field(gt=0, description="keys that a query sees to one side, itself included")
-    dilation: int = Field(gt=1, description="distance of each from the next")
+    window: int = Field(gt=0, description="keys that a query attends to on one side, including itself")
+    dilation: int = Field(gt=1, description="distance between neighboring keys")
 
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         return self
@@ -43,8 +43,8 @@ class LocalGlobal(PatternSettings):
     with global attention of Longformer: Beltagy et al. 2020, section 3.1)."""
 
     name: Literal["local_global"] = "local_global"
-    window: int = Field(gt=0, description="keys that a query sees to one side, itself included")
-    tokens: int = Field(gt=0, description="global ones, the first of each sequence or document")
+    window: int = Field(gt=0, description="keys that a query attends to on one side, including itself")
+    tokens: int = Field(gt=0, description="number of global tokens, the first of each sequence or document")
 
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         return self

@@ -15,7 +15,7 @@ class Blocks(PatternSettings):
     """The query's own block."""
 
     name: Literal["blocks"] = "blocks"
-    block: int = Field(gt=1, description="positions of a block")
+    block: int = Field(gt=1, description="block size in positions")
 
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         return self
@@ -39,17 +39,19 @@ class BigBird(PatternSettings):
     In a decoder only what comes before: with neither global nor near blocks, block-random attention."""
 
     name: Literal["bigbird"] = "bigbird"
-    block: int = Field(64, gt=1, description="positions of a block")
-    window: int = Field(3, gt=0, description="blocks near the query's, odd: its own in their middle")
-    first: int = Field(1, ge=0, description="global blocks at the beginning")
-    last: int = Field(0, ge=0, description="global blocks at the end; of encoders")
-    random: int = Field(3, ge=0, description="blocks drawn for each block of queries")
-    seed: int = Field(0, ge=0, description="of the draws, which depend on the layer and the head, too")
+    block: int = Field(64, gt=1, description="block size in positions")
+    window: int = Field(
+        3, gt=0, description="number of neighboring blocks in the window, odd: the query's own block is in the middle"
+    )
+    first: int = Field(1, ge=0, description="number of global blocks at the beginning")
+    last: int = Field(0, ge=0, description="number of global blocks at the end (encoders only)")
+    random: int = Field(3, ge=0, description="number of random blocks for each block of queries")
+    seed: int = Field(0, ge=0, description="seed of the random blocks, which also depend on the layer and the head")
     first_again: int = Field(
         0,
         ge=0,
-        description="times more that queries which are not global count the keys of the first block: what "
-        "transformers' BigBird does in place of its random blocks while it does not train; of encoders",
+        description="extra times that queries outside global blocks count the keys of the first block, as "
+        "transformers' BigBird does in evaluation in place of random blocks (encoders only)",
     )
 
     @model_validator(mode="after")

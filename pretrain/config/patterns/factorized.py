@@ -14,8 +14,8 @@ class Strided(PatternSettings):
 
     causal_only: ClassVar[bool] = True
     name: Literal["strided"] = "strided"
-    stride: int = Field(gt=1, description="distance of the far positions that a query sees from each other")
-    local: bool = Field(True, description="it sees the last `stride` positions, too, in the same softmax")
+    stride: int = Field(gt=1, description="distance between the far positions that a query attends to")
+    local: bool = Field(True, description="also attend to the last `stride` positions, in the same softmax")
 
     def head(self, layer: int, head: int, length: int | None) -> Sees:
         return self
@@ -42,10 +42,15 @@ class Fixed(PatternSettings):
 
     causal_only: ClassVar[bool] = True
     name: Literal["fixed"] = "fixed"
-    stride: int = Field(gt=1, description="positions of a block")
-    summary: int = Field(1, gt=0, description="positions of each earlier block that a query sees (the paper's c)")
+    stride: int = Field(gt=1, description="block size in positions")
+    summary: int = Field(
+        1, gt=0, description="summary positions of each earlier block that a query attends to (the paper's c)"
+    )
     variants: int = Field(
-        1, gt=0, description="head i sees the summary that is i mod variants times `summary` further from the end"
+        1,
+        gt=0,
+        description="number of summary variants: head i uses the one i mod variants times `summary` further from "
+        "the end",
     )
     offset: int = Field(0, ge=0, description="positions between the first variant's summary and the end of the block")
 

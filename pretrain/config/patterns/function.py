@@ -46,7 +46,7 @@ class Function(PatternSettings):
     takes integers alone is asked of one pair after the other, which is slow."""
 
     name: Literal["function"] = "function"
-    function: str = Field(description="package.module:name or path/to/file.py:name")
+    function: str = Field(description="mask function: package.module:name or path/to/file.py:name")
 
     @model_validator(mode="after")
     def _is_trusted(self) -> "Function":
