@@ -31,7 +31,7 @@ def test_readme_has_at_most_90_lines() -> None:
 
 def test_the_references_of_keys_have_types_defaults_and_choices() -> None:
     page = keys_page()
-    assert "| `parallel.zero` | 0 or 1 or 2 or 3 | 1 | what data ranks share" in page
+    assert "| `parallel.zero` | 0 or 1 or 2 or 3 | 1 | ZeRO stage, which says what data ranks shard: 0 nothing" in page
     assert "| `batch.sequences` | whole number above 0 | required |" in page
     assert "| decay of the second moment (adamw, adam, lamb) |" in page
     assert "| `data.sources[].path` |" in page
