@@ -17,12 +17,12 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.registry import register_model
 
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.build import build_scorer, open_checkpoint
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.config.patterns import function
 from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
+from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
 _SETTINGS = "lm_eval.config.evaluate_config"  # which tells users of their mistakes as it raises errors
 

@@ -36,8 +36,8 @@ def main(argv: list[str]) -> int:
     candidates, expected = open_run(options, options.overrides, one_rank, SCORING)
     if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["eval", *argv], None)
-    from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import Asked, report
+    from pretrain.evaluate.opening import open_checkpoint
 
     shots = None if options.shots == _PAPER else options.shots
     asked = Asked(

@@ -28,8 +28,8 @@ def main(argv: list[str]) -> int:
     from pretrain.commands.recorded import open_run
 
     candidates, _ = open_run(options, [], one_rank=True)
-    from pretrain.build import build_scorer, open_checkpoint
     from pretrain.checkpoint.hf.export import export
+    from pretrain.evaluate.opening import build_scorer, open_checkpoint
 
     config, checkpoint = open_checkpoint(candidates, ["precision=fp32"], one_rank=True)
     agreement = export(checkpoint, config, Path(directory), lambda: build_scorer(config, checkpoint))

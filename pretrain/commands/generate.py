@@ -36,8 +36,8 @@ def main(argv: list[str]) -> int:
     if starts_ranks(expected, options.nproc, trains=False):
         _decoding(options)  # so that a mistake is reported once
         return start_ranks(options.nproc, ["generate", *argv], None)
-    from pretrain.build import open_checkpoint
     from pretrain.commands.writing import Asked, write_texts
+    from pretrain.evaluate.opening import open_checkpoint
 
     asked = Asked(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
     alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "seed")}

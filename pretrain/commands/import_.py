@@ -33,8 +33,8 @@ def main(argv: list[str]) -> int:
 
 
 def _import(directory: Path, out: Path) -> None:
-    from pretrain.build import build_empty
     from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty
     from pretrain.observe.ending import after_import
 
     config = read_config(directory, out)

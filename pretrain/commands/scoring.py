@@ -11,8 +11,8 @@ from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.build import build_scorer, load_weights, versions
 from pretrain.checkpoint.files import MANIFEST, RECORD, TOKENIZER
+from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.state import Record
 from pretrain.commands.printing import show, write_lines
 from pretrain.config.load import validate
@@ -25,6 +25,7 @@ from pretrain.evaluate import translate as translation
 from pretrain.evaluate.decoding.base import Decoding
 from pretrain.evaluate.heldout import unigram_entropy
 from pretrain.evaluate.in_training import in_training
+from pretrain.evaluate.opening import build_scorer, load_weights
 from pretrain.evaluate.outcomes import FILE, Outcomes, digest
 from pretrain.evaluate.overlap import overlap, searched_now
 from pretrain.evaluate.progress import EvaluationProgress

@@ -38,12 +38,12 @@ def main(argv: list[str]) -> int:
     config = resolve(config)
     if starts_ranks(config, options.nproc, trains=True):
         return start_ranks(options.nproc, ["train", *argv], stop)
-    from pretrain.build import build_training, meet
     from pretrain.checkpoint.lock import claim
     from pretrain.engine.collective import gather, run_on_all_ranks
-    from pretrain.loop import train
     from pretrain.observe.log import RunLog
     from pretrain.preflight.check import preflight
+    from pretrain.training.build import build_training, meet
+    from pretrain.training.loop import train
 
     run_dir, rank, health = Path(config.run.dir), global_rank(), config.health
     datasets = meet(config)

@@ -34,8 +34,8 @@ def main(argv: list[str]) -> int:
     candidates, expected = open_run(options, options.overrides, one_rank)
     if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["translate", *argv], None)
-    from pretrain.build import open_checkpoint
     from pretrain.commands.scoring import write_translation
+    from pretrain.evaluate.opening import open_checkpoint
 
     asked = {f"--{name}": getattr(options, name) for name in ("beam", "penalty", "longest")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, asked)

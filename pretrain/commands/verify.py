@@ -48,15 +48,14 @@ def main(argv: list[str]) -> int:
     jobs = plan(config, layouts, options.full)
     if needed > 1 and not started:
         return start_ranks(needed, ["verify", *argv], None)
-    from pretrain.build import versions
+    from pretrain.checkpoint.identity import rank_fingerprint
     from pretrain.data.resolve import open_datasets
     from pretrain.engine import device
-    from pretrain.statement import statement
     from pretrain.verify.report import Table
     from pretrain.verify.run import Verification
 
     said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
-    store, rank, _ = device.meet(config.health, statement(config, versions(), open_datasets(config)) | said)
+    store, rank, _ = device.meet(config.health, rank_fingerprint(config, open_datasets(config)) | said)
     verification = Verification(store, rank, max(1, started), options.steps)
     if rank != 0:
         return 0 if verification.run(jobs, lambda row: None, lambda check: None) else 1

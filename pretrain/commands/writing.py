@@ -10,7 +10,6 @@ from typing import Any
 import torch.distributed as dist
 
 from data_pipeline.tokenizers.load import load_tokenizer
-from pretrain.build import build_scorer
 from pretrain.checkpoint.files import TOKENIZER
 from pretrain.commands.conversation import converse
 from pretrain.commands.printing import show, write_lines
@@ -22,6 +21,7 @@ from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.stream import until
+from pretrain.evaluate.opening import build_scorer
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.atomic import write_whole
-from pretrain.build import versions
+from pretrain.checkpoint.identity import versions
 from pretrain.observe.lines import finite
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.departure import EXACT, QUANTITIES

@@ -13,11 +13,11 @@ import subprocess
 import sys
 
 WHOLE = "import sys, pretrain; del sys.meta_path[0]; "  # what stands first is what leaves out
-SHARDING = "import pretrain.loop; from pretrain.engine.zero import deepspeed_setup as d; d.prepare(); "
+SHARDING = "import pretrain.training.loop; from pretrain.engine.zero import deepspeed_setup as d; d.prepare(); "
 SHARDING += "from pretrain.engine.zero import stage12, stage3"
 STARTS = {  # what is imported: of all, and lean
     "torch": ("import torch", "import torch"),
-    "loop": (f"{WHOLE}import pretrain.loop", "import pretrain.loop"),
+    "loop": (f"{WHOLE}import pretrain.training.loop", "import pretrain.training.loop"),
     "deepspeed": (f"{WHOLE}{SHARDING}", SHARDING),
     "plan": (f"{WHOLE}import pretrain.commands.plan", "import pretrain.commands.plan"),
 }

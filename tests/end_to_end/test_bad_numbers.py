@@ -195,9 +195,9 @@ def _die() -> None:
 
 def _die_at(moment: str) -> None:
     """Has the rank that reports be killed at a moment between finding the noise and having passed it."""
-    from pretrain import resume
     from pretrain.observe import run_files
     from pretrain.observe.run_files import RunFiles
+    from pretrain.training import resume
 
     event, write, cut, load = RunFiles.event, RunFiles._write_config, run_files.MetricsLog, resume.store.load
     began = []

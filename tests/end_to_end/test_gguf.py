@@ -66,8 +66,8 @@ def _original(file: Path, folder: Path) -> tuple[np.ndarray, np.ndarray, list[li
 
 
 def _ours(run: Path, layout: tuple[str, ...], ids: np.ndarray, prompts: list[list[int]]) -> Any:
-    from pretrain.build import build_scorer
     from pretrain.checkpoint.state import scoring_config
+    from pretrain.evaluate.opening import build_scorer
     from tests.helpers.decoding import greedy
 
     checkpoint = run / "checkpoints" / "step-00000000"

@@ -78,8 +78,8 @@ def _greedy(run: Path, rows: Rows) -> Any:
     """Where the labels are what our model finds most probable, on as many tensor ranks as there are."""
     import torch.distributed as dist
 
-    from pretrain.build import build_scorer
     from pretrain.checkpoint.state import scoring_config
+    from pretrain.evaluate.opening import build_scorer
 
     checkpoint = run / "checkpoints" / "step-00000000"
     overrides = [f"parallel.tensor={dist.get_world_size()}", "model.vocabulary_multiple=128"]
@@ -118,8 +118,8 @@ def _said(weights: Path, rows: Rows) -> np.ndarray:
 
 def _scored(run: Path, rows: Rows, overrides: list[str]) -> np.ndarray:
     """The same, by our model on a layout."""
-    from pretrain.build import build_scorer
     from pretrain.checkpoint.state import scoring_config
+    from pretrain.evaluate.opening import build_scorer
 
     checkpoint = run / "checkpoints" / "step-00000000"
     overrides = [*overrides, "model.vocabulary_multiple=128"]

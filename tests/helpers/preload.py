@@ -7,7 +7,7 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
-import pretrain.loop  # noqa: E402  # first, as in a run: what it leaves out, the ranks do without
+import pretrain.training.loop  # noqa: E402  # first, as in a run: what it leaves out, the ranks do without
 
 # isort: split
 import megatron.core.transformer.moe.experts  # noqa: E402, F401

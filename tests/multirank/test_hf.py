@@ -43,9 +43,9 @@ def _write(family: str, tokenizer: Path, directory: Path) -> None:
 
 def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) -> Any:
     """(largest differences at both gates, the weights that came back, warnings)."""
-    from pretrain.build import build_empty, build_scorer
     from pretrain.checkpoint.hf.export import export
     from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty, build_scorer
 
     config = _config(family, {})
     there = export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
@@ -59,10 +59,10 @@ def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) ->
 
 
 def _export_with(family: str, break_links: str, checkpoint: Path, exported: Path) -> str:
-    from pretrain.build import build_scorer
     from pretrain.checkpoint.hf import links
     from pretrain.checkpoint.hf.export import export
     from pretrain.checkpoint.hf.registry import module_of
+    from pretrain.evaluate.opening import build_scorer
 
     config = _config(family, {})
     module = module_of(config.model)
@@ -166,8 +166,8 @@ def _with_padding_before_and_within(family: str) -> float:
 
 def _imports(folders: dict[str, Path], root: Path) -> dict[str, tuple[float, list[str]] | str]:
     """What `pretrain import` makes of each: the gate's difference and warnings, or the sentence."""
-    from pretrain.build import build_empty
     from pretrain.checkpoint.hf.imports import import_hf, read_config
+    from pretrain.evaluate.opening import build_empty
 
     found: dict[str, tuple[float, list[str]] | str] = {}
     for name, folder in folders.items():

@@ -14,7 +14,7 @@ UNUSED = *COMPILER, "torch.distributed.tensor", "torch.distributed.checkpoint", 
 def test_a_run_loads_no_compiler_and_no_library_that_it_does_not_use() -> None:
     """Nor do the first step of an optimizer, which asks the compiler to stop, and a process group."""
     loaded = _loaded_after("""
-        import pretrain.loop
+        import pretrain.training.loop
         import torch
 
         weight = torch.nn.Parameter(torch.ones(2))
@@ -29,7 +29,7 @@ def test_a_run_loads_no_compiler_and_no_library_that_it_does_not_use() -> None:
 
 def test_sharding_by_deepspeed_loads_no_tracking() -> None:
     loaded = _loaded_after("""
-        import pretrain.loop
+        import pretrain.training.loop
         from pretrain.engine.zero import deepspeed_setup
 
         deepspeed_setup.prepare()
@@ -43,7 +43,7 @@ def test_what_was_left_out_is_there_for_who_asks() -> None:
     """Modules of the compiler are loaded once; what it was told before it was loaded still holds; megatron-core's
     functions work; and of a package that had a stand-in, everything can be imported."""
     loaded = _loaded_after("""
-        import pretrain.loop
+        import pretrain.training.loop
         import torch
 
         stops = torch._dynamo.disable(lambda x: x + torch.compiler.is_dynamo_compiling())

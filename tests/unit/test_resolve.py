@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pretrain.build import _unreached
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
+from pretrain.training.build import _unreached
 from tests.helpers.small_configs import config
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from data_pipeline.batch import Cursor
-from pretrain import resume
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record
 from pretrain.config.loss_scale import LossScaling
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.run_length.ramp import tokens_of
+from pretrain.training import resume
 from tests.helpers.tiny import tiny_config
 
 SETTINGS = LossScaling(initial=1024.0, growth_interval=4, minimum=256.0)

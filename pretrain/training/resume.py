@@ -8,10 +8,10 @@ from torch.distributed import ProcessGroup
 
 from data_pipeline.batch import Batch, Cursor
 from data_pipeline.loader import ChainedStreams, SampleStream, load
-from pretrain.build import Training, starting_weights, versions
-from pretrain.checkpoint import change, skips, store
+from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import RECORD
+from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import check_repeats
@@ -22,6 +22,8 @@ from pretrain.observe.spikes import Recent
 from pretrain.process import beats
 from pretrain.run_length.ramp import batch_sequences, tokens_of
 from pretrain.run_length.segments import Segment, segment_after
+from pretrain.training import changes, skips
+from pretrain.training.build import Training, starting_weights
 
 
 def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -> tuple[Record, RunConfig]:
@@ -35,7 +37,7 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
         log.event("branched", checkpoint=str(checkpoint))
     found = run_on_rank_0("looking for what the run records", lambda: skips.recorded(checkpoints.parent), group)
     if checkpoint is None:
-        config = skips.settle(change.settle(run.config, None, ()).config, None, found, log.warn)
+        config = skips.settle(changes.settle(run.config, None, ()).config, None, found, log.warn)
         beats.beat("drawing the initial weights")
         run.engine.initialise()
         weights = starting_weights(run.config, run.heldout)
@@ -45,8 +47,8 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
             log.event("started_from", checkpoint=str(weights))
         return record_of(run, config, 0, 0, run.stream.cursor(0)), config
     record = Record.read(checkpoint / RECORD)
-    changes = run_on_rank_0("looking for changes of the run", lambda: change.recorded(checkpoints.parent), group)
-    settled = change.settle(run.config, record, changes)
+    recorded = run_on_rank_0("looking for changes of the run", lambda: changes.recorded(checkpoints.parent), group)
+    settled = changes.settle(run.config, record, recorded)
     for dropped in settled.dropped:
         log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")
     config = skips.settle(settled.config, record, found, log.warn)

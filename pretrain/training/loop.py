@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from pretrain.bad_steps import BadSteps, check_heldout, check_trained
-from pretrain.build import Training
 from pretrain.checkpoint import directory
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.unsaved import Unsaved
@@ -28,10 +26,12 @@ from pretrain.process import beats
 from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
 from pretrain.process.urgency import Urgency
-from pretrain.resume import batches_from, check_to_come, record_of, resume
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import segment_after, segments
+from pretrain.training.bad_steps import BadSteps, check_heldout, check_trained
+from pretrain.training.build import Training
+from pretrain.training.resume import batches_from, check_to_come, record_of, resume
 
 DONE, STOPPED = 0, 75
 

@@ -1,7 +1,7 @@
 """A run that leaves out samples which were bad (`run.skipped`), once and for good, whatever happens next.
 
 A skip is on disk in the run's config.yaml before the first step that depends on it, and in every checkpoint from then
-on, as a change of settings is (`change.py`). Which samples a step has follows from its place and the skips alone, so a
+on, as a change of settings is (`changes.py`). Which samples a step has follows from its place and the skips alone, so a
 start after a crash, from a checkpoint before the skip or after it, makes the same steps.
 """
 

@@ -77,7 +77,7 @@ def test_weights_and_mixing_do_not_go_together() -> None:
 
 
 def test_packed_rows_that_hold_little_are_said() -> None:
-    from pretrain.build import _padding
+    from pretrain.training.build import _padding
 
     documents: Any = SimpleNamespace(  # 40 of 13 tokens
         address="set", starts=lambda split: np.arange(40) * 13, num_tokens=lambda split: 40 * 13
@@ -92,9 +92,9 @@ def test_packed_rows_that_hold_little_are_said() -> None:
 
 
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
-    from pretrain.build import _checked_later
     from pretrain.data.resolve import resolve
     from pretrain.data.stream import open_stream
+    from pretrain.training.build import _checked_later
 
     fsspec = pytest.importorskip("fsspec")
     for path in tasks[0].iterdir():
@@ -164,7 +164,7 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
     ],
 )
 def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, words: str | None) -> None:
-    from pretrain.build import _dead_rows
+    from pretrain.training.build import _dead_rows
     from tests.helpers.small_configs import config
 
     model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tie_word_embeddings": tied}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.change import Settled, recorded, settle
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.change import Change
 from pretrain.config.load import dump, validate
@@ -17,6 +16,7 @@ from pretrain.run_length.changes import recorded as described
 from pretrain.run_length.ramp import batch_sequences
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import run_length, segment_after, segments
+from pretrain.training.changes import Settled, recorded, settle
 from tests.helpers.small_configs import config
 
 BATCH = 240 * 32

@@ -8,9 +8,7 @@ from collections import Counter
 from data_pipeline.batch import Batch
 from data_pipeline.errors import DataError
 from data_pipeline.loader import ChainedStreams, SampleStream
-from pretrain.build import Training
 from pretrain.checkpoint.finite import not_finite
-from pretrain.checkpoint.skips import added, given_up, with_skips
 from pretrain.checkpoint.state import Record
 from pretrain.config.health import SpikesAct, SpikesOff
 from pretrain.config.run_config import RunConfig
@@ -21,6 +19,8 @@ from pretrain.errors import RunError
 from pretrain.observe.log import RunLog
 from pretrain.observe.metrics import read_events
 from pretrain.observe.spikes import Recent, Spike, SpikeWatch
+from pretrain.training.build import Training
+from pretrain.training.skips import added, given_up, with_skips
 
 _NAMED = 3  # documents in a sentence
 

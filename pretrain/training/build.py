@@ -1,11 +1,9 @@
 """RunConfig -> everything a run needs, once, in reading order."""
 
 import os
-import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch.distributed as dist
@@ -20,7 +18,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import TOKENIZER
-from pretrain.checkpoint.state import expected_config, scoring_config
+from pretrain.checkpoint.identity import rank_fingerprint
 from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets
@@ -30,17 +28,15 @@ from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
+from pretrain.evaluate.opening import check_memory
 from pretrain.evaluate.tasks.base import check_data_dir
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
-from pretrain.plan.capacity import check_fits
-from pretrain.plan.fits import check_holds
 from pretrain.process.beats import at_files, beat
 from pretrain.process.place import Place
 from pretrain.run_length.segments import run_length
-from pretrain.statement import statement, without_data
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
 
@@ -71,14 +67,14 @@ def meet(config: RunConfig) -> list[Dataset]:
     all of them where they were not started alike."""
     datasets = open_datasets(config)
     device.order_kernels(config.parallel)
-    device.join(config.health, statement(config, versions(), datasets))
+    device.join(config.health, rank_fingerprint(config, datasets))
     return datasets
 
 
 def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[Place]) -> Training:
     """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
     layout = plan_layout(config, dist.get_world_size())
-    _check_fits(config, layout)
+    check_memory(config, layout)
     beat("opening the data")
     with at_files():
         stream, recipe = open_stream(config, datasets)
@@ -108,82 +104,6 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Seque
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(every, dist.get_rank(), places, stages, engine.largest, own_seconds)
     return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, stragglers, notes)
-
-
-def open_checkpoint(
-    candidates: list[Path], overrides: list[str], one_rank: bool, asked: Mapping[str, object] | None = None
-) -> tuple[RunConfig, Path]:
-    """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
-    the process group; every rank calls this. Raises ConfigError on all of them where they were not started alike;
-    `asked`: besides the config."""
-    config = expected_config(candidates, overrides, one_rank)
-    device.join(config.health, without_data(config, versions()) | dict(asked or {}))
-    checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
-    return scoring_config(checkpoint, overrides, one_rank), checkpoint
-
-
-def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
-    """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`. Both come
-    from `open_checkpoint`."""
-    device.join(config.health)
-    layout = plan_layout(config, dist.get_world_size(), trains=False)
-    _check_fits(config, layout, trains=False)
-    engine = make_engine(config, layout, train=False)
-    store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
-    return engine
-
-
-def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
-    """Those of another checkpoint of the run, into what `build_scorer` made. Raises RunError for a damaged one."""
-    group = file_group(config.health.timeout_s)
-    store.first_valid([checkpoint], _warn, group)
-    store.load(checkpoint, engine.state(), group)
-
-
-def build_empty(config: RunConfig) -> Engine:
-    """An engine on one rank that can only score, whose weights the caller fills in."""
-    device.join(config.health)
-    layout = plan_layout(config, dist.get_world_size(), trains=False)
-    _check_fits(config, layout, trains=False)
-    return make_engine(config, layout, train=False)
-
-
-def versions() -> dict[str, str]:
-    """Of what decides the numbers."""
-    names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "tokenizers", "numpy")
-    found = {"python": platform.python_version(), "pretrain": _code_version()}
-    return found | {name: version(name) for name in names}
-
-
-def _code_version() -> str:
-    """The package's version, and the commit where the code is a checkout."""
-    try:
-        own = version("pretrain")
-    except PackageNotFoundError:
-        own = "not installed"
-    head = Path(__file__).parent.parent / ".git" / "HEAD"
-    try:
-        commit = head.read_text().strip()
-        if commit.startswith("ref: "):
-            commit = (head.parent / commit[5:]).read_text().strip()
-        return f"{own}+{commit[:12]}"
-    except OSError:
-        return own
-
-
-def _check_fits(config: RunConfig, layout: Layout, trains: bool = True) -> None:
-    """Raises ConfigError on every rank where one has too little memory. Collective."""
-    problem = None
-    try:
-        own, host = device.own_bytes()
-        check_fits(config, layout, own, host, trains)
-        if trains and not host:
-            check_holds(config, layout, own)
-    except ConfigError as error:
-        problem = str(error)
-    found = next((p for p in gather(problem) if p is not None), None)
-    if found is not None:
-        raise ConfigError(found)
 
 
 def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from pretrain.bad_steps import check_heldout, check_trained
 from pretrain.errors import RunError
+from pretrain.training.bad_steps import check_heldout, check_trained
 from tests.helpers.small_configs import config
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.skips import added, given_up, recorded, settle, with_skips
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.health import SpikesAct
 from pretrain.config.load import dump
@@ -13,6 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.config.skip import Skip
 from pretrain.errors import ConfigError
 from pretrain.run_length.ramp import tokens_of
+from pretrain.training.skips import added, given_up, recorded, settle, with_skips
 from tests.helpers.small_configs import config
 
 ROWS = 240

@@ -1,0 +1,78 @@
+"""Checkpoint -> an engine that scores and generates: for evaluation, export and import."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch.distributed as dist
+
+from pretrain.checkpoint import store
+from pretrain.checkpoint.identity import config_fingerprint
+from pretrain.checkpoint.state import expected_config, scoring_config
+from pretrain.config.run_config import RunConfig
+from pretrain.engine import device
+from pretrain.engine.base import Engine
+from pretrain.engine.collective import file_group, gather
+from pretrain.engine.make import make_engine
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.plan.capacity import check_fits
+from pretrain.plan.fits import check_holds
+
+
+def open_checkpoint(
+    candidates: list[Path], overrides: list[str], one_rank: bool, asked: Mapping[str, object] | None = None
+) -> tuple[RunConfig, Path]:
+    """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
+    the process group; every rank calls this. Raises ConfigError on all of them where they were not started alike;
+    `asked`: besides the config."""
+    config = expected_config(candidates, overrides, one_rank)
+    device.join(config.health, config_fingerprint(config) | dict(asked or {}))
+    checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
+    return scoring_config(checkpoint, overrides, one_rank), checkpoint
+
+
+def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
+    """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`. Both come
+    from `open_checkpoint`."""
+    device.join(config.health)
+    layout = plan_layout(config, dist.get_world_size(), trains=False)
+    check_memory(config, layout, trains=False)
+    engine = make_engine(config, layout, train=False)
+    store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
+    return engine
+
+
+def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
+    """Those of another checkpoint of the run, into what `build_scorer` made. Raises RunError for a damaged one."""
+    group = file_group(config.health.timeout_s)
+    store.first_valid([checkpoint], _warn, group)
+    store.load(checkpoint, engine.state(), group)
+
+
+def build_empty(config: RunConfig) -> Engine:
+    """An engine on one rank that can only score, whose weights the caller fills in."""
+    device.join(config.health)
+    layout = plan_layout(config, dist.get_world_size(), trains=False)
+    check_memory(config, layout, trains=False)
+    return make_engine(config, layout, train=False)
+
+
+def check_memory(config: RunConfig, layout: Layout, trains: bool = True) -> None:
+    """Raises ConfigError on every rank where one has too little memory. Collective."""
+    problem = None
+    try:
+        own, host = device.own_bytes()
+        check_fits(config, layout, own, host, trains)
+        if trains and not host:
+            check_holds(config, layout, own)
+    except ConfigError as error:
+        problem = str(error)
+    found = next((p for p in gather(problem) if p is not None), None)
+    if found is not None:
+        raise ConfigError(found)
+
+
+def _warn(sentence: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"warning: {sentence}", file=sys.stderr)
