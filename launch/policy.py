@@ -16,7 +16,7 @@ from launch.attempts import Attempt
 from launch.run_files import HUNG
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_OF_MACHINES = ("LostPeersError", HUNG, "NotMetError")
+_OF_MACHINES = ("LostPeersError", HUNG, "RendezvousError")
 """how reasons begin that say nothing of the run itself"""
 
 

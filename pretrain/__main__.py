@@ -45,7 +45,7 @@ from importlib import import_module
 from data_pipeline.errors import DataError
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import streams
-from pretrain.process.agreement import ERROR, STATUS, NotMetError
+from pretrain.process.agreement import ERROR, STATUS, RendezvousError
 from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
@@ -118,16 +118,16 @@ def _refuse(error: Exception, alone: bool) -> int:
     status = RunError.exit_status if isinstance(error, RunError) else ConfigError.exit_status
     if world_size() > 1 and not alone:
         from pretrain.config.health import Health
-        from pretrain.engine import device
+        from pretrain.engine import rendezvous
 
-        if not device.has_met():
+        if not rendezvous.rendezvous_attempted():
             try:
-                device.meet(Health(rendezvous_timeout_s=_PATIENCE_S), {ERROR: str(error), STATUS: status})
-            except NotMetError:
+                rendezvous.rendezvous(Health(rendezvous_timeout_s=_PATIENCE_S), {ERROR: str(error), STATUS: status})
+            except RendezvousError:
                 alone = True
             except (ConfigError, RunError) as verdict:
                 error, status = verdict, verdict.exit_status
-    if global_rank() == 0 or alone or isinstance(error, (NotMetError, LostPeersError)):
+    if global_rank() == 0 or alone or isinstance(error, (RendezvousError, LostPeersError)):
         _print(error)
     return status
 

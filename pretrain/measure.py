@@ -18,7 +18,7 @@ import torch.distributed as dist
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
-from pretrain.engine import device
+from pretrain.engine import device, rendezvous
 from pretrain.engine.collective import gather
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
@@ -82,7 +82,7 @@ def _alone(cpu: torch.device, cores: int) -> dict[str, Any]:
 def _seconds(store: dist.Store, rank: int, ranks: int, asked: Sequence[RunConfig]) -> Iterator[float]:  # type: ignore[name-defined]
     """Of a step of each, the median of a few, while as many ranks do the same."""
     for number, config in enumerate(asked):
-        with device.joined(store, f"alone-{ranks}-{number}-{rank}", 0, 1, _PATIENCE_S):
+        with rendezvous.temporary_process_group(store, f"alone-{ranks}-{number}-{rank}", 0, 1, _PATIENCE_S):
             engine = make_engine(config, plan_layout(config, 1))
             engine.initialise()
             rows = SyntheticStream(config).batch(0, config.batch.sequences, 0, 1)
@@ -101,7 +101,7 @@ def _exchanged(store: dist.Store, rank: int, ranks: int, cpu: torch.device) -> t
     one). Ranks that do nothing else find each other at once; those that work, on shared cores too, wait longer."""
     if ranks == 1:
         return 0.0, 0.0
-    with device.joined(store, f"together-{ranks}", rank, ranks, _PATIENCE_S):
+    with rendezvous.temporary_process_group(store, f"together-{ranks}", rank, ranks, _PATIENCE_S):
         _, bytes_per_s = exchanges.all_reduce(cpu)
         side, small = torch.ones(_SIDE, _SIDE), torch.ones(_SIDE)
 

@@ -180,11 +180,11 @@ def _measure(options: argparse.Namespace, argv: list[str]) -> int:
         return start_ranks(options.nproc or _RANKS, ["plan", *argv, *threads], None)
     from pretrain.config.health import Health
     from pretrain.config.load import dump
-    from pretrain.engine import device
+    from pretrain.engine import rendezvous
     from pretrain.measure import measured
     from pretrain.plan.measured import described
 
-    store, rank, world = device.meet(Health(), {})
+    store, rank, world = rendezvous.rendezvous(Health(), {})
     machine = measured(store, rank, world, options.threads)
     if machine is None:
         return 0

@@ -50,12 +50,12 @@ def main(argv: list[str]) -> int:
         return start_ranks(needed, ["verify", *argv], None)
     from pretrain.checkpoint.identity import rank_fingerprint
     from pretrain.data.resolve import open_datasets
-    from pretrain.engine import device
+    from pretrain.engine import rendezvous
     from pretrain.verify.report import Table
     from pretrain.verify.run import Verification
 
     said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
-    store, rank, _ = device.meet(config.health, rank_fingerprint(config, open_datasets(config)) | said)
+    store, rank, _ = rendezvous.rendezvous(config.health, rank_fingerprint(config, open_datasets(config)) | said)
     verification = Verification(store, rank, max(1, started), options.steps)
     if rank != 0:
         return 0 if verification.run(jobs, lambda row: None, lambda check: None) else 1

@@ -1,4 +1,4 @@
-"""The engine of a config: the one place that names a class of engines, and that chooses its kernels."""
+"""Builds the engine of a config: the only module that names an engine class and chooses its kernels."""
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
@@ -9,7 +9,7 @@ from pretrain.models.kernels import PROVIDERS, in_fp8
 
 
 def make_engine(config: RunConfig, layout: Layout, train: bool = True) -> Engine:
-    """On the process group that this rank has joined (`device.join`), its weights not yet filled. With `train=False` it
-    can only score and decode, and holds no gradients and no optimizer."""
+    """Builds the engine on the default process group (`rendezvous.init_process_group`), its weights uninitialised. With
+    `train=False` it only scores and decodes, and holds no gradients and no optimizer state."""
     kernels = PROVIDERS[config.run.kernels](device.install())
     return MegatronEngine(config, layout, in_fp8(kernels) if config.precision == "fp8" else kernels, train)

@@ -10,7 +10,7 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.identity import config_fingerprint
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.run_config import RunConfig
-from pretrain.engine import device
+from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
@@ -27,7 +27,7 @@ def open_checkpoint(
     the process group; every rank calls this. Raises ConfigError on all of them where they were not started alike;
     `asked`: besides the config."""
     config = expected_config(candidates, overrides, one_rank)
-    device.join(config.health, config_fingerprint(config) | dict(asked or {}))
+    rendezvous.init_process_group(config.health, config_fingerprint(config) | dict(asked or {}))
     checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
@@ -35,7 +35,7 @@ def open_checkpoint(
 def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     """An engine that can only score and generate, with the weights of `checkpoint`, on `config.parallel`. Both come
     from `open_checkpoint`."""
-    device.join(config.health)
+    rendezvous.init_process_group(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     check_memory(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
@@ -52,7 +52,7 @@ def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
 
 def build_empty(config: RunConfig) -> Engine:
     """An engine on one rank that can only score, whose weights the caller fills in."""
-    device.join(config.health)
+    rendezvous.init_process_group(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     check_memory(config, layout, trains=False)
     return make_engine(config, layout, train=False)
@@ -62,7 +62,7 @@ def check_memory(config: RunConfig, layout: Layout, trains: bool = True) -> None
     """Raises ConfigError on every rank where one has too little memory. Collective."""
     problem = None
     try:
-        own, host = device.own_bytes()
+        own, host = device.available_bytes()
         check_fits(config, layout, own, host, trains)
         if trains and not host:
             check_holds(config, layout, own)

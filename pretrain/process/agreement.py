@@ -23,7 +23,7 @@ _MOST_KEYS = 5  # named in a sentence
 _GOODBYE = timedelta(seconds=10)  # for the others to hear the verdict, before rank 0 takes the store with it
 
 
-class NotMetError(RunError):
+class RendezvousError(RunError):
     """Other ranks have not come, so that none of them knows of it."""
 
 
@@ -39,7 +39,7 @@ class Store(Protocol):
 
 def agree(store: Store, rank: int, world: int, said: Mapping[str, object], patience: Patience) -> None:
     """Raises one ConfigError on every rank if what any of them `said`, as plain values by key, differs; or with what
-    one has said under ERROR (with STATUS 1: a RunError). Raises NotMetError where ranks don't come until `patience`
+    one has said under ERROR (with STATUS 1: a RunError). Raises RendezvousError where ranks don't come until `patience`
     ends; meanwhile rank 0 says now and then for whom it waits. Collective."""
     statement = json.dumps(said, sort_keys=True, default=str)
     digest = hashlib.sha256(statement.encode()).hexdigest()
@@ -116,9 +116,9 @@ def _wait(store: Store, keys: list[str], patience: Patience, missing: Callable[[
             return
         except RuntimeError as error:
             if type(error).__name__ != "DistStoreError":  # torch's for "not yet": there is no store any more
-                raise NotMetError(f"{_GONE}: look for what it printed, and start all ranks again") from None
+                raise RendezvousError(f"{_GONE}: look for what it printed, and start all ranks again") from None
         if patience.over:
-            raise NotMetError(
+            raise RendezvousError(
                 f"not all ranks have come: {missing()} said nothing within {patience.limit_s:g} s "
                 "(health.rendezvous_timeout_s): look for what they printed, and start all ranks again"
             )

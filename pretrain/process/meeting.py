@@ -4,7 +4,7 @@ import random
 import socket
 import time
 
-from pretrain.process.agreement import NotMetError
+from pretrain.process.agreement import RendezvousError
 from pretrain.process.patience import Patience
 
 _TRIES, _BETWEEN_S = 3, 1.0  # of a name server that is too busy to answer
@@ -12,7 +12,7 @@ _KNOCKS_S = 0.25
 
 
 def check_resolves(host: str) -> None:
-    """Raises NotMetError where the name does not lead to an address."""
+    """Raises RendezvousError where the name does not lead to an address."""
     for tried in range(1, _TRIES + 1):
         try:
             socket.getaddrinfo(host, None)
@@ -23,14 +23,14 @@ def check_resolves(host: str) -> None:
                 time.sleep(_BETWEEN_S)
                 continue
             reason = error.strerror if isinstance(error, OSError) else "it is no name"
-            raise NotMetError(
+            raise RendezvousError(
                 f"MASTER_ADDR={host[:200]} does not resolve on {socket.gethostname()} ({reason}): set it to a name or "
                 "an address of rank 0's machine that all machines know"
             ) from None
 
 
 def await_rank_0(host: str, port: int, rank: int, patience: Patience) -> None:
-    """Returns once something listens there. Raises NotMetError where nothing does until `patience` ends."""
+    """Returns once something listens there. Raises RendezvousError where nothing does until `patience` ends."""
     check_resolves(host)
     while True:
         try:
@@ -40,7 +40,7 @@ def await_rank_0(host: str, port: int, rank: int, patience: Patience) -> None:
             reason = error.strerror or "no answer"
         place = f"{host}:{port}"
         if patience.over:
-            raise NotMetError(
+            raise RendezvousError(
                 f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {patience.limit_s:g} s "
                 f"(health.rendezvous_timeout_s): {reason}. Look for what rank 0 printed, and start all ranks again"
             )

@@ -23,7 +23,7 @@ from pretrain.config.health import Health
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets
 from pretrain.data.stream import check_repeats, open_stream
-from pretrain.engine import device
+from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
@@ -66,8 +66,8 @@ def meet(config: RunConfig) -> list[Dataset]:
     """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
     all of them where they were not started alike."""
     datasets = open_datasets(config)
-    device.order_kernels(config.parallel)
-    device.join(config.health, rank_fingerprint(config, datasets))
+    device.set_max_connections(config.parallel)
+    rendezvous.init_process_group(config.health, rank_fingerprint(config, datasets))
     return datasets
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pretrain.config.run_config import RunConfig
 from pretrain.data.stream import open_stream
 from pretrain.data.synthetic import SyntheticStream
-from pretrain.engine import device
+from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
@@ -154,7 +154,7 @@ class Verification:
     def _joined(self, job: Job, number: int, initial: bool) -> Iterator[None]:
         """Inside, the job's ranks have a process group, for the beginning of the run or for what follows its stop."""
         name, timeout_s = f"job-{number}-{initial}", job.config.health.timeout_s
-        with device.joined(self._store, name, self._rank, job.layout.world, timeout_s):
+        with rendezvous.temporary_process_group(self._store, name, self._rank, job.layout.world, timeout_s):
             try:
                 yield
                 _free()  # while there is a group: DeepSpeed asks for it
@@ -164,7 +164,7 @@ class Verification:
 
     def _build(self, config: RunConfig, layout: Layout, initial: bool) -> Engine:
         """An engine with initial weights, or to be loaded."""
-        check_fits(config, layout, *device.own_bytes())
+        check_fits(config, layout, *device.available_bytes())
         engine = make_engine(config, plan_layout(config, layout.world))
         if initial:
             engine.initialise()

@@ -39,6 +39,7 @@ from pretrain.checkpoint.hf.gpt2 import hf_config, links
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
+from pretrain.engine import rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.evaluate.harness import HarnessModel
@@ -73,7 +74,7 @@ def main() -> None:
     config = load(RunConfig, "configs/gpt2/124m.yaml", ["run.dir=unused", *SHAPES[options.shape]])
     config = config.model_copy(update={"precision": "fp32"})
     devices.install()
-    devices.join(config.health)
+    rendezvous.init_process_group(config.health)
     engine = make_engine(config, plan_layout(config, 1), train=False)
     engine.initialise()
     tokenizer, theirs_tokenizer = _tokenizers()

@@ -34,7 +34,7 @@ from torch.distributed import HashStore
 from data_pipeline.batch import Rows
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.engine import device
+from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
@@ -91,7 +91,7 @@ def steps(form: str, text: Path, lengths: list[int]) -> Iterator[dict[str, float
     before = 0
     for number, length in enumerate([_FIRST, *lengths]):
         config = config_of(form, length, 2)
-        with device.joined(store, str(number), 0, 1, _PATIENCE_S):
+        with rendezvous.temporary_process_group(store, str(number), 0, 1, _PATIENCE_S):
             engine, times = engine_of(config), []
             for step in range(STEPS):
                 rows = _rows(text_bytes, form, length, 1, np.random.default_rng(step))
@@ -108,7 +108,7 @@ def losses(form: str, text: Path, length: int, seconds: float) -> Iterator[dict[
     device.install()
     text_bytes = _bytes(text)
     border = len(text_bytes) * 9 // 10
-    with device.joined(HashStore(), "losses", 0, 1, _PATIENCE_S):
+    with rendezvous.temporary_process_group(HashStore(), "losses", 0, 1, _PATIENCE_S):
         engine = engine_of(config_of(form, length, 4))
         held_out = _rows(text_bytes[border:], form, length, HELD_OUT, np.random.default_rng(1))
         random, spent, step = np.random.default_rng(0), 0.0, 0

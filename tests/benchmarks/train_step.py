@@ -41,6 +41,7 @@ from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
+from pretrain.engine import rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
@@ -231,7 +232,7 @@ def started(module: str, wanted: str) -> torch.device:
     device = devices.install()
     if device.type != wanted:
         sys.exit(f"this process runs on {device.type}, not on {wanted}")
-    devices.join(Health())
+    rendezvous.init_process_group(Health())
     threads = f", {torch.get_num_threads()} threads" if device.type == "cpu" else ""
     print(surroundings(module, f"{device_name(device)}{threads}"))
     return device

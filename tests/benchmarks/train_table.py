@@ -19,6 +19,7 @@ import torch
 
 from pretrain.config.health import Health
 from pretrain.engine import device as devices
+from pretrain.engine import rendezvous
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.models.products import by_fp32
@@ -49,7 +50,7 @@ def main() -> None:
 def _row(threads: int, dtype: str, shape: str, length: int, seconds: float) -> str:
     torch.set_num_threads(threads)
     device = devices.install()
-    devices.join(Health())
+    rendezvous.init_process_group(Health())
     settings = argparse.Namespace(dtype=dtype, sequence=length, micro=1, rows=max(1, _TOKENS // length))
     config = config_of(shape, settings)
     pairs = measure(config, device, seconds=seconds)

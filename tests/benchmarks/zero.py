@@ -24,6 +24,7 @@ from pretrain.config.health import Health
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device as devices
+from pretrain.engine import rendezvous
 from pretrain.engine.make import make_engine
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.parameters import num_parameters
@@ -113,7 +114,7 @@ def _on_cpu(options: argparse.Namespace) -> None:
 
 def _on_gpu(options: argparse.Namespace) -> None:
     device = devices.install()
-    devices.join(Health())
+    rendezvous.init_process_group(Health())
     print("| size | sharding | tokens/s | GiB of GPU memory at most |\n|---|---|---|---|")
     for size in options.sizes.split(","):
         for name, parallel in {**SHARDINGS, **OFFLOADED}.items():

@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_named(config: Path) -> None:
         port = other.getsockname()[1]
         first = start(0, 2, port, config)
         assert first.wait(60) == 1
-    assert f"127.0.0.1:{port}: another program has this port: set MASTER_PORT" in last(first)
+    assert f"127.0.0.1:{port}: another program uses this port: set MASTER_PORT" in last(first)
     assert len(first.stderr.splitlines()) == 1, first.stderr
 
 

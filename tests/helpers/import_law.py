@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine": (
         "base collective device loss_scale",
+        "rendezvous",
         "boxes groups",
         "optimizer",
         "zero",
@@ -95,7 +96,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 # What others may know of a package. Parts that are not named here are its own affair.
 SEAMS: dict[str, tuple[str, ...]] = {
-    "pretrain.engine": ("base", "collective", "make", "device"),
+    "pretrain.engine": ("base", "collective", "make", "device", "rendezvous"),
     "pretrain.engine.zero": ("base", "select"),
     "pretrain.engine.megatron": ("engine",),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),

@@ -309,11 +309,11 @@ def one_rank() -> Iterator[Layout]:
     """A process group of one, with megatron-core's groups made for it."""
     from megatron.core import parallel_state
 
-    from pretrain.engine import device
+    from pretrain.engine import device, rendezvous
     from pretrain.engine.groups import Groups
 
     device.install()
-    device.join(Health())
+    rendezvous.init_process_group(Health())
     layout = plan_layout(load(RunConfig, CONFIGS / "gpt3/125m.yaml"), 1)
     Groups(layout, 60)
     yield layout

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pretrain.config.parallel import Parallel
-from pretrain.engine.device import order_kernels
+from pretrain.engine.device import set_max_connections
 
 
 @pytest.mark.parametrize(
@@ -26,5 +26,5 @@ def test_tensor_ranks_have_kernels_in_the_order_they_are_called(
     monkeypatch.setenv(name, said or "")
     if said is None:
         monkeypatch.delenv(name)
-    order_kernels(Parallel(**parallel))
+    set_max_connections(Parallel(**parallel))
     assert os.environ.get(name) == found

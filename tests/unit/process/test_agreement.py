@@ -9,7 +9,7 @@ from torch.distributed import HashStore
 
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import patience
-from pretrain.process.agreement import ERROR, STATUS, NotMetError, agree, plain
+from pretrain.process.agreement import ERROR, STATUS, RendezvousError, agree, plain
 from pretrain.process.patience import Patience
 
 
@@ -68,20 +68,22 @@ def test_a_mistake_of_one_rank_is_told_to_all_and_one_of_all_is_told_as_it_is() 
 
 def test_ranks_that_never_come_are_named() -> None:
     store = HashStore()
-    with pytest.raises(NotMetError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.rendezvous_timeout_s\)"):
+    with pytest.raises(
+        RendezvousError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.rendezvous_timeout_s\)"
+    ):
         agree(store, 0, 3, {}, Patience(0.2))
-    with pytest.raises(NotMetError, match=r"rank 0 of 2 said nothing within 0.2 s"):
+    with pytest.raises(RendezvousError, match=r"rank 0 of 2 said nothing within 0.2 s"):
         agree(HashStore(), 1, 2, {}, Patience(0.2))
     one_of_three = HashStore()
     one_of_three.set("first", "")
-    with pytest.raises(NotMetError, match="ranks 0, 2 of 3 said nothing"):
+    with pytest.raises(RendezvousError, match="ranks 0, 2 of 3 said nothing"):
         agree(one_of_three, 1, 3, {}, Patience(0.2))
 
 
 def test_who_waits_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(patience, "FIRST_S", 0.1)
     for rank, speaks in ((0, True), (1, True), (1, False)):
-        with pytest.raises(NotMetError):
+        with pytest.raises(RendezvousError):
             agree(HashStore(), rank, 4, {}, Patience(0.5, speaks))
     assert capsys.readouterr().err.splitlines() == [
         *["pretrain: waiting to meet ranks 1-3 of 4"] * 2,  # after 0.1 s and 0.2 s more
