@@ -1,8 +1,9 @@
 """Files -> documents: which format reads a file, and what reads a file that is compressed.
 
-A new format is one file in `formats/` and one row here. Whatever can't be read as it should be is an error that names
-the file and where in it, unless `max_bad_fraction` lets a few malformed records be left out; only a wiki dump may end
-early. Nothing is ever extracted to disk, so names inside a file lead nowhere.
+A new format is one file in `formats/` and one row here, or a function of another package (`pretrain.formats`). Whatever
+can't be read as it should be is an error that names the file and where in it, unless `max_bad_fraction` lets a few
+malformed records be left out; only a wiki dump may end early. Nothing is ever extracted to disk, so names inside a file
+lead nowhere.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.config import Reading
 from data_pipeline.errors import DataError
 from data_pipeline.reading.bad_input import BadInput, Records
@@ -21,19 +23,23 @@ from data_pipeline.reading.formats import jsonl, lines, mediawiki, parquet, warc
 from data_pipeline.reading.formats.streams import DECOMPRESSORS
 
 _Read = Callable[[Path, Reading, Records], Iterator[tuple[int, tuple[str, ...]]]]
-_FORMATS: dict[str, _Read] = {
-    ".txt": lines.read,
-    ".jsonl": jsonl.read,
-    ".xml": mediawiki.read,
-    ".parquet": parquet.read,
-    ".wet": warc.read,
-}
+FORMATS: Registry[_Read] = Registry(
+    "pretrain.formats",
+    {
+        ".txt": lines.read,
+        ".jsonl": jsonl.read,
+        ".xml": mediawiki.read,
+        ".parquet": parquet.read,
+        ".wet": warc.read,
+    },
+    Callable,  # type: ignore[arg-type]  # which isinstance knows
+)
+"""What reads a file, by its suffix: (position, texts) of each document in order."""
 _VERSIONS = {".xml": mediawiki.VERSION}
 """Of those whose equal files have given other documents before."""
 _log = logging.getLogger(__name__)
 _COMPRESSES_ITSELF = (".parquet",)
 _HAS_FIELDS = (".jsonl", ".parquet")
-_KINDS = ".txt, .jsonl, .xml, .parquet or .wet"
 
 
 def find_inputs(patterns: str | list[str]) -> list[Path]:
@@ -57,12 +63,12 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
             names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)
             matches = {Path(name): _kind(name) or "" for name in names if os.path.isfile(name)}
         if not matches:
-            raise DataError(f"No file matches input {pattern!r}; give a {_KINDS} file, directory or glob.")
+            raise DataError(f"No file matches input {pattern!r}; give a {_kinds()} file, directory or glob.")
         found |= matches
     for path, kind in found.items():
         if not kind:
             raise DataError(
-                f"{path} is of no known kind; input is {_KINDS}, all but .parquet also as {', '.join(DECOMPRESSORS)}."
+                f"{path} is of no known kind; input is {_kinds()}, all but .parquet also as {', '.join(DECOMPRESSORS)}."
             )
     return sorted(found, key=_parts)
 
@@ -81,7 +87,7 @@ def read_documents(
         raise DataError(f"{path} holds no pairs; with pair_fields, give {' and '.join(_HAS_FIELDS)} files only.")
     name = name or str(path)
     records = Records(path, name, config.max_bad_fraction, BadInput() if bad is None else bad)
-    for index, texts in _FORMATS[kind](path, config, records):
+    for index, texts in FORMATS[kind](path, config, records):
         if all(text.strip() for text in texts):
             yield Document(texts, name, index)
     records.end()
@@ -103,10 +109,16 @@ def _parts(path: Path) -> tuple[str, ...]:
     return path.parts
 
 
+def _kinds() -> str:
+    """The suffixes of all formats, for a sentence."""
+    *suffixes, last = FORMATS
+    return f"{', '.join(suffixes)} or {last}"
+
+
 def _kind(path: Path | str) -> str | None:
     """The suffix that says what is in a file, whatever compresses it; None when it is something else."""
     stem, kind = os.path.splitext(str(path).lower())
     packed = kind in DECOMPRESSORS
     if packed:
         kind = os.path.splitext(stem)[1]
-    return None if kind not in _FORMATS or (packed and kind in _COMPRESSES_ITSELF) else kind
+    return None if kind not in FORMATS or (packed and kind in _COMPRESSES_ITSELF) else kind

@@ -30,6 +30,8 @@ class Objective(StrictSettings):
     """What all objectives can be told. Every subclass has a `name: Literal[...]` with that name as its default, and
     settings that each do something."""
 
+    plugin_group: ClassVar[str] = "pretrain.objectives"
+    """Entry points of other packages' objectives."""
     suits: ClassVar[frozenset[ModelShape]]
     """Models that can be trained on its rows."""
     predicts_next: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The objectives that a config can name: one row each."""
+"""The objectives that a config can name: one row for each built-in one; packages add others (`pretrain.objectives`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.recipes.causal import Causal
 from data_pipeline.recipes.control import Control
 from data_pipeline.recipes.denoising import Denoising
@@ -31,7 +32,9 @@ AnyObjective = Annotated[
     | Translation,
     Field(discriminator="name"),
 ]
-"""One of them, told apart by its `name`: a setting that it does not read cannot be written."""
+"""A built-in objective, chosen by its `name`: a setting that it does not read cannot be written."""
 
 _KINDS: tuple[type[Objective], ...] = get_args(get_args(AnyObjective)[0])
-OBJECTIVES: dict[str, type[Objective]] = {str(kind.model_fields["name"].default): kind for kind in _KINDS}
+OBJECTIVES: Registry[type[Objective]] = Registry(
+    Objective.plugin_group, {str(kind.model_fields["name"].default): kind for kind in _KINDS}, Objective
+)

@@ -1,4 +1,4 @@
-"""The steps that a config can name: one row each."""
+"""The steps that a config can name: one row for each built-in one; packages add others (`pretrain.data_steps`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.c4 import C4
@@ -34,7 +35,9 @@ _KINDS: list[type[Step]] = [
     DedupFuzzy,
     Decontaminate,
 ]
-STEPS: dict[str, type[Step]] = {str(kind.model_fields["name"].default): kind for kind in _KINDS}
+STEPS: Registry[type[Step]] = Registry(
+    "pretrain.data_steps", {str(kind.model_fields["name"].default): kind for kind in _KINDS}, Step
+)
 
 
 def make_step(given: Any) -> Step:

@@ -1,15 +1,18 @@
 """A tokenizer read from its file, whatever kind it is, or trained.
 
 `sentencepiece.py` holds bpe and unigram, `hf_json.py` wordpiece (BERT), byte_bpe (GPT-2, RoBERTa) and whatever else a
-Hugging Face tokenizer.json describes, `gpt2.py` reads GPT-2's own two files, and `byte.py` is ByT5's bytes.
+Hugging Face tokenizer.json describes, `gpt2.py` reads GPT-2's own two files, and `byte.py` is ByT5's bytes. A package
+adds a kind (`pretrain.tokenizers`): its files begin with {"tokenizer": "NAME", the kind's name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers import byte, gpt2, hf_json, sentencepiece
 from data_pipeline.tokenizers.base import Tokenizer
@@ -27,6 +30,11 @@ _MAX_FILE_BYTES = 2**28
 _WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
 
 
+PLUGINS: Registry[Callable[[bytes], Tokenizer]] = Registry("pretrain.tokenizers", {}, Callable)  # type: ignore[arg-type]
+"""What makes a tokenizer of a file's bytes, by the name that the file begins with."""
+_PLUGIN_FILE = re.compile(rb'\s*\{\s*"tokenizer"\s*:\s*"([\w.-]+)"')
+
+
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, GPT-2's vocabulary (encoder.json, its
     vocab.bpe beside it) or bytes.json, told apart by what is in it; of a folder, the one that lies there.
@@ -39,6 +47,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if content.lstrip()[:1] == b"{":
         if byte.is_byte_tokenizer(content):
             return byte.ByteTokenizer()
+        if named := _PLUGIN_FILE.match(content):
+            return _from_plugin(named[1].decode(), content, path)
         if gpt2.is_gpt2_vocabulary(content):
             return gpt2.from_gpt2_files(content, path)
         return hf_json.JsonTokenizer(content, str(path))
@@ -62,6 +72,12 @@ def train_tokenizer(
     if kind == "byte_bpe":
         return hf_json.train_byte_bpe(texts, vocabulary)
     return sentencepiece.train(texts, kind, vocabulary, CONTROL_SYMBOLS[specials])
+
+
+def _from_plugin(name: str, content: bytes, path: Path) -> Tokenizer:
+    if name not in PLUGINS:
+        raise DataError(f"Tokenizer {path} is of the kind {name!r}, which no installed package adds; install it.")
+    return PLUGINS[name](content)
 
 
 def _content(path: Path) -> bytes:

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> Parser:
-    from pretrain.evaluate.tasks.registry import NAMES
+    from pretrain.evaluate.tasks.registry import known_names
 
     parser = Parser(
         "eval",
@@ -78,7 +78,7 @@ def _parser() -> Parser:
         "--tasks",
         required=True,
         type=names,
-        help=f"comma-separated: files that declare a task (*.yaml), or {', '.join(NAMES)}",
+        help=f"comma-separated: files that declare a task (*.yaml), or {', '.join(known_names())}",
     )
     parser.add_argument(
         "--shots",

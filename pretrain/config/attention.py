@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from math import lcm
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, model_validator
 
+from data_pipeline.common.plugins import Registry
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
 from pretrain.config.patterns.base import PatternSettings, Sees, climb, width
 from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
-from pretrain.config.section import Section, named
+from pretrain.config.section import Section, named, open_choice
 
 
 class Dense(PatternSettings):
@@ -98,9 +99,19 @@ def check(settings: PatternSettings, length: int, encoder: bool, decoder: bool) 
     settings.check(length, encoder, decoder)
 
 
+def _registry(union: Any) -> Registry[type[PatternSettings]]:
+    built_in = {str(kind.model_fields["name"].default): kind for kind in get_args(union)}
+    return Registry(PatternSettings.plugin_group, built_in, PatternSettings)
+
+
 _Plain = Dense | Banded | Strided | Fixed | Dilated | LocalGlobal | Blocks | BigBird | Function
-OfHead = Annotated[_Plain, Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short)]
-Pattern = Annotated[_Plain | Heads, Discriminator("name"), BeforeValidator(named()), PlainSerializer(_short)]
+_Any = _Plain | Heads
+OfHead = Annotated[
+    _Plain, Discriminator("name"), open_choice(_registry(_Plain)), BeforeValidator(named()), PlainSerializer(_short)
+]
+Pattern = Annotated[
+    _Any, Discriminator("name"), open_choice(_registry(_Any)), BeforeValidator(named()), PlainSerializer(_short)
+]
 Heads.model_rebuild()
 
 

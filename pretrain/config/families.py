@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any
 
-Family = Literal["gpt", "bert", "roberta", "t5", "transformer", "bart", "llama", "ctrl", "albert", "roformer", "xlm"]
+from data_pipeline.common.plugins import Registry
+from pretrain.config.section import NameIn
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ _PLAIN = _BEFORE_LLAMA | {
     "init.name": "normal",
 }  # fmt: skip
 
-CAPABILITIES: dict[Family, Capabilities] = {
+_BUILT_IN: dict[str, Capabilities] = {
     "gpt": Capabilities(
         decoder=True, packing=True, first_names=True, positions=("learned", "rotary", "alibi"), only=_PLAIN
     ),
@@ -72,3 +73,6 @@ CAPABILITIES: dict[Family, Capabilities] = {
     ),
     "albert": Capabilities(encoder=True, masked_head=True, head_bias=True, fewest_segments=1, only=_BEFORE_LLAMA),
 }
+
+CAPABILITIES: Registry[Capabilities] = Registry("pretrain.families", _BUILT_IN, Capabilities)
+Family = Annotated[str, NameIn(CAPABILITIES)]

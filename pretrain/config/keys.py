@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from data_pipeline.config import expand_user
-from pretrain.config.section import section_of, variants_of
+from pretrain.config.section import NameIn, section_of, variants_of
 
 Kinds = Mapping[type[BaseModel], Mapping[str, type[BaseModel]]]
 """of a base class of sections, those that may stand for it, by name: of what is no tagged union"""
@@ -54,7 +54,7 @@ def _keys(section: type[BaseModel], prefix: str, kinds: Kinds) -> Iterator[Key]:
 
 def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
     inner = section_of(field.annotation)
-    variants = variants_of(field.annotation) or dict(kinds.get(inner, {}) if inner is not None else {})
+    variants = variants_of(field.annotation) or (kinds.get(inner, {}) if inner is not None else {})
     listed = any(get_origin(one) in (list, tuple) for one in _alternatives(field.annotation))
     below = f"{dotted}[]." if listed else f"{dotted}."
     own = inner is None and not variants  # a plain value
@@ -94,10 +94,12 @@ def _of_variants(prefix: str, variants: Mapping[str, type[BaseModel]], kinds: Ki
 
 def _key(dotted: str, field: FieldInfo, said: tuple[str, ...]) -> Key:
     default = None if field.is_required() else _plain(field.get_default(call_default_factory=True))
-    words = [*said] or [_words(field.annotation, field.metadata)]
+    open_names = [tuple(one.registry) for one in field.metadata if isinstance(one, NameIn)]
+    words = [*said] or ([_CHOICE] if open_names else [_words(field.annotation, field.metadata)])
     for kind, (attribute, word) in _BOUNDS.items():
         words += [f"{word} {getattr(one, attribute):,}" for one in field.metadata if isinstance(one, kind)]
     choices = tuple(value for one in _alternatives(field.annotation) for value in _literals(one))
+    choices = open_names[0] if open_names else choices
     return Key(dotted, " ".join(words), field.is_required(), default, choices, (), field.description or "")
 
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, SerializeAsAny
 
-from data_pipeline.recipes.registry import AnyObjective
-from pretrain.config.section import named
+from data_pipeline.recipes.registry import OBJECTIVES, AnyObjective
+from pretrain.config.section import named, open_choice
 
-Objective = Annotated[AnyObjective, BeforeValidator(named("causal"))]
+Objective = Annotated[AnyObjective, open_choice(OBJECTIVES), BeforeValidator(named("causal")), SerializeAsAny()]

@@ -1,23 +1,35 @@
-"""`optimizer`: the update rule."""
+"""`optimizer`: the update rule. Packages add others: settings in `pretrain.optimizers`, the rule in
+`pretrain.update_rules`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, model_validator
 
-from pretrain.config.section import Section, named
+from data_pipeline.common.plugins import Registry
+from pretrain.config.section import Section, named, open_choice
 
 _LEAST_CLIP_NORM = 1e-6  # far below any gradient's norm; smaller ones drown in the eps of the update rules
 
 
-class _AnyOptimizer(Section):
+class OptimizerSettings(Section):
+    """Settings of an update rule; every one has `weight_decay` too."""
+
+    plugin_group: ClassVar[str] = "pretrain.optimizers"
+    """Entry points of other packages' settings."""
+
     name: str
     learning_rate: float = Field(ge=1e-12, le=1000, description="peak learning rate")
     clip_norm: float = Field(
         1.0, ge=0, description="largest global gradient norm; larger gradients are scaled down to it; 0: no clipping"
     )
 
+    @property
+    def num_moments(self) -> int:
+        """Values that the rule keeps for each weight of a matrix, in fp32."""
+        return 2
+
     @model_validator(mode="after")
-    def _trains_something(self) -> "_AnyOptimizer":
+    def _trains_something(self) -> "OptimizerSettings":
         """Smaller rates than the least above are below the rounding of every weight in fp32."""
         if 0 < self.clip_norm < _LEAST_CLIP_NORM:
             raise ValueError(
@@ -33,7 +45,7 @@ class _AnyOptimizer(Section):
         return self
 
 
-class _TwoMoments(_AnyOptimizer):
+class _TwoMoments(OptimizerSettings):
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
     eps: float = Field(1e-8, ge=1e-30, le=1, description="epsilon added to the root of the second moment")
@@ -56,7 +68,7 @@ class LambOptimizer(_TwoMoments):
     name: Literal["lamb"] = "lamb"
 
 
-class AdafactorOptimizer(_AnyOptimizer):
+class AdafactorOptimizer(OptimizerSettings):
     """Its second moment decays by 1 - step^-0.8."""
 
     name: Literal["adafactor"] = "adafactor"
@@ -66,8 +78,13 @@ class AdafactorOptimizer(_AnyOptimizer):
         True, description="scale the learning rate by the root mean square of each parameter (at least 1e-3)"
     )
 
+    @property
+    def num_moments(self) -> int:
+        """One for `beta1`; those of rows and columns are few."""
+        return 1 if self.beta1 else 0
 
-class AdagradOptimizer(_AnyOptimizer):
+
+class AdagradOptimizer(OptimizerSettings):
     """Its second moment is the sum of all squares, and never decays (CTRL)."""
 
     name: Literal["adagrad"] = "adagrad"
@@ -75,9 +92,18 @@ class AdagradOptimizer(_AnyOptimizer):
     eps: float = Field(1e-10, ge=1e-30, le=1, description="epsilon added to the root of the sum of squares")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay; never applied to biases and norms")
 
+    @property
+    def num_moments(self) -> int:
+        """The sum of squares."""
+        return 1
 
+
+_BuiltIn = AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer | AdagradOptimizer
+OPTIMIZERS: Registry[type[OptimizerSettings]] = Registry(
+    OptimizerSettings.plugin_group,
+    {str(kind.model_fields["name"].default): kind for kind in get_args(_BuiltIn)},
+    OptimizerSettings,
+)
 Optimizer = Annotated[
-    AdamWOptimizer | AdamOptimizer | LambOptimizer | AdafactorOptimizer | AdagradOptimizer,
-    Discriminator("name"),
-    BeforeValidator(named("adamw")),
+    _BuiltIn, Discriminator("name"), open_choice(OPTIMIZERS), BeforeValidator(named("adamw")), SerializeAsAny()
 ]

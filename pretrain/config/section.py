@@ -1,14 +1,18 @@
 """What every section of a training config is: frozen once loaded, an unknown key is an error.
 
 A choice with settings of its own is a tagged union: `name` says which class a section is read as, and that class has
-just the keys that do something under the name. The name alone is short for a section with nothing but it.
+just the keys that do something under the name. The name alone is short for a section with nothing but it. Some choices
+are open: a package adds a class (`data_pipeline/common/plugins.py`), which is imported when a config has its name.
 """
 
-from collections.abc import Callable
-from typing import Any, ClassVar, get_args
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Discriminator, GetCoreSchemaHandler, TypeAdapter, WrapValidator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.config import StrictSettings
 
 
@@ -33,6 +37,49 @@ def named(default: str | None = None) -> Callable[[Any], Any]:
     return complete
 
 
+def open_choice(registry: Registry[Any]) -> WrapValidator:
+    """Makes a tagged union take the names of packages too. `registry` has the classes of the union itself built in,
+    and these have a `plugin_group`."""
+
+    def validate(value: Any, built_in: Callable[[Any], Any]) -> Any:
+        tree = as_mapping(value)
+        name = (
+            getattr(value, "name", None)
+            if isinstance(value, BaseModel)
+            else tree.get("name")
+            if isinstance(tree, dict)
+            else None
+        )
+        if not isinstance(name, str) or name in registry.built_in or name not in registry:
+            return built_in(value)
+        return _with_plugin(registry[name], next(iter(registry.built_in.values()))).validate_python(tree)
+
+    return WrapValidator(validate)
+
+
+@lru_cache
+def _with_plugin(kind: type[BaseModel], other: type[BaseModel]) -> TypeAdapter[Any]:
+    """A union of a package's class with one of ours, so that errors name the choice."""
+    return TypeAdapter(Annotated[kind | other, Discriminator("name")])  # type: ignore[arg-type]  # known as it runs
+
+
+class NameIn:
+    """In a field's annotation: the text is a name in the registry."""
+
+    def __init__(self, registry: Registry[Any]) -> None:
+        self.registry = registry
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, name: str) -> str:
+        if name not in self.registry:
+            *names, last = (repr(one) for one in self.registry)
+            expected = f"{', '.join(names)} or {last}"
+            raise PydanticCustomError("literal_error", "Input should be {expected}", {"expected": expected})
+        return name
+
+
 def section_of(annotation: Any) -> type[BaseModel] | None:
     """The one section class in the annotation of a field, also of an optional one or a list; None for values and for
     choices."""
@@ -40,10 +87,14 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return found[0] if len(found) == 1 else None
 
 
-def variants_of(annotation: Any) -> dict[str, type[BaseModel]]:
-    """The classes of a choice by their names; none for any other field."""
+def variants_of(annotation: Any) -> Mapping[str, type[BaseModel]]:
+    """The classes of a choice by their names, of an open one those of packages too; none for any other field."""
     found = _classes(annotation)
-    return {kind.model_fields["name"].default: kind for kind in found} if len(found) > 1 else {}
+    if len(found) < 2:
+        return {}
+    variants = {kind.model_fields["name"].default: kind for kind in found}
+    group = getattr(found[0], "plugin_group", None)
+    return variants if group is None else Registry(group, variants, BaseModel)
 
 
 def chosen(annotation: Any, value: Any) -> type[BaseModel] | None:

@@ -1,7 +1,8 @@
 """What is wrong with a config, as one sentence: which key, what is wrong, what is near."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -49,14 +50,14 @@ class _Key:
     """of its values"""
     section: type[BaseModel]
     """the class that it is looked for in"""
-    variants: dict[str, type[BaseModel]]
+    variants: Mapping[str, type[BaseModel]]
     """by their names, the classes of the choice that `section` is one of; none if there is no choice"""
 
 
 def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
     """The key that pydantic's `path` leads to, in which a choice's key is followed by the name of the chosen class."""
     dotted: list[str] = []
-    section, variants = schema, dict[str, type[BaseModel]]()
+    section, variants = schema, cast("Mapping[str, type[BaseModel]]", {})
     annotation: Any = schema
     for part in path:
         choice = variants_of(annotation)

@@ -1,9 +1,9 @@
 """Families by name: the parts of each. A new family is a row here and one in `config/families.py`, with a file of its
-own for parts that no other has."""
+own for parts that no other has; or a package's (`pretrain.family_parts` and `pretrain.families`)."""
 
 from functools import partial
 
-from pretrain.config.families import Family
+from data_pipeline.common.plugins import Registry
 from pretrain.config.model import Model
 from pretrain.models import gpt, heads
 from pretrain.models.layers import FinalNormAlone
@@ -11,7 +11,7 @@ from pretrain.models.masked_head import MaskedHead
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.network import FamilyParts, Network
 
-FAMILIES: dict[Family, FamilyParts] = {
+_BUILT_IN: dict[str, FamilyParts] = {
     "gpt": FamilyParts(head=heads.plain, embedding=gpt.GptEmbedding, final=gpt.final_norm),
     "bert": FamilyParts(head=MaskedHead),
     "roberta": FamilyParts(head=partial(MaskedHead, activation="gelu")),
@@ -25,8 +25,10 @@ FAMILIES: dict[Family, FamilyParts] = {
     "xlm": FamilyParts(head=heads.plain),
 }
 
+FAMILIES: Registry[FamilyParts] = Registry("pretrain.family_parts", _BUILT_IN, FamilyParts)
+
 
 def build_chunk(model: Model, megatron: MegatronConfig, first: bool, last: bool, chunk: int | None) -> Network:
     """One pipeline chunk of the model: whether it is the `first` and the `last`; `chunk` numbers those of one stage
     (interleaving)."""
-    return Network(model, megatron, FAMILIES[model.family], first, last, chunk)
+    return Network(model, megatron, FAMILIES.require(model.family), first, last, chunk)

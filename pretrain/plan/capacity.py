@@ -5,7 +5,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameters import num_parameters
-from pretrain.plan.memory import num_moments, state_bytes
+from pretrain.plan.memory import state_bytes
 
 _LISTED_LAYERS = 16  # of more, parameters are not listed but counted on from the first ones
 _ID_BYTES, _TOKEN_BYTES = 24, 8
@@ -51,7 +51,7 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     width = 4 if config.precision == "fp32" else 2
     if not trains:
         return {"weights": width * parameters, "batches": 0.0}
-    state = state_bytes(parameters, layout, config.precision, num_moments(config.optimizer))
+    state = state_bytes(parameters, layout, config.precision, config.optimizer.num_moments)
     positions = batch.micro_sequences * model.sequence_length / layout.context
     slices = layout.tensor if layout.sequence else 1
     layers = sum(model.stacks) / layout.pipeline

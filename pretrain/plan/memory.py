@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from pretrain.config.optimizer import AdafactorOptimizer, AdagradOptimizer, Optimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.parameters import rank_parameters
@@ -21,15 +20,6 @@ class StateBytes:
     @property
     def total(self) -> float:
         return self.weights + self.gradients + self.optimizer
-
-
-def num_moments(optimizer: Optimizer) -> int:
-    """Values that the optimizer keeps for each weight of a matrix."""
-    if isinstance(optimizer, AdafactorOptimizer):
-        return 1 if optimizer.beta1 else 0
-    if isinstance(optimizer, AdagradOptimizer):
-        return 1
-    return 2
 
 
 def state_bytes(parameters: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
@@ -54,4 +44,4 @@ def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
     """Of the rank that holds most of the training state of a run: of the pipeline stage with the most parameters. Says
     nothing of what `state_bytes` does not count."""
     parameters = max(rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline))
-    return state_bytes(parameters, layout, config.precision, num_moments(config.optimizer))
+    return state_bytes(parameters, layout, config.precision, config.optimizer.num_moments)

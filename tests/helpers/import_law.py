@@ -126,6 +126,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),
     "importlib.import_module": ("pretrain/__main__.py",),  # by name it could import anything
+    "importlib.metadata.entry_points": ("data_pipeline/common/plugins.py",),
     "runpy": (),
     "pytest": (),
     "tests": (),

@@ -20,6 +20,8 @@ class Sees(Protocol):
 class PatternSettings(Section):
     """Settings of a pattern, for all heads of a layer."""
 
+    plugin_group: ClassVar[str] = "pretrain.patterns"
+    """Entry points of other packages' patterns."""
     causal_only: ClassVar[bool] = False
     """it says nothing of keys that come later, so that it is no pattern for an encoder"""
 

@@ -55,11 +55,11 @@ class Adafactor(Rule):
         for parameter in self._factored():
             yield parameter, self._factors[parameter.name]
 
-    def _names(self, parameter: Parameter) -> Sequence[str]:
+    def moment_names(self, parameter: Parameter) -> Sequence[str]:
         means = (MEAN,) if self.settings.beta1 else ()
         return means if parameter.declared.matrix else (*means, SQUARE)
 
-    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
         self._accumulate(ranges)
         scales = {parameter.name: self._scales(parameter) for parameter in self._factored()}
         squares = self._squares(ranges, lambda due: self._normalised(due, scales))

@@ -21,10 +21,10 @@ class Adagrad(Rule):
 
     settings: AdagradOptimizer
 
-    def _names(self, parameter: Parameter) -> Sequence[str]:
+    def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return (SUM,)
 
-    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
         for due in ranges:
             sums = due.moments[SUM].addcmul_(due.gradient, due.gradient)
             root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(self.settings.eps)

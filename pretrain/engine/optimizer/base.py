@@ -53,7 +53,7 @@ class Rule(ABC):
     def moments(self, parameter: Parameter, main: Tensor) -> dict[str, Tensor]:
         """Of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first step."""
         if parameter.value not in self._moments:
-            self._moments[parameter.value] = {name: torch.zeros_like(main) for name in self._names(parameter)}
+            self._moments[parameter.value] = {name: torch.zeros_like(main) for name in self.moment_names(parameter)}
         return self._moments[parameter.value]
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
@@ -74,7 +74,7 @@ class Rule(ABC):
             )
             for o, gradient in zip(owned, gradients, strict=True)
         ]
-        self._update(ranges, learning_rate)
+        self.apply(ranges, learning_rate)
 
     def _squares(self, ranges: Sequence[Due], update: Callable[[Due], Tensor]) -> dict[str, list[float]]:
         """Of each parameter by name: the sums of squares of all its weights, and of all its updates.
@@ -90,8 +90,8 @@ class Rule(ABC):
         return totals.by_name()
 
     @abstractmethod
-    def _names(self, parameter: Parameter) -> Sequence[str]:
+    def moment_names(self, parameter: Parameter) -> Sequence[str]:
         """Of what is kept of each of its weights."""
 
     @abstractmethod
-    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None: ...
+    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None: ...

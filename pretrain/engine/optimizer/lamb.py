@@ -23,10 +23,10 @@ class Lamb(Rule):
 
     settings: LambOptimizer
 
-    def _names(self, parameter: Parameter) -> Sequence[str]:
+    def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")
 
-    def _update(self, ranges: Sequence[Due], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
         beta1, beta2 = self.settings.beta1, self.settings.beta2
         for due in ranges:
             due.moments["exp_avg"].mul_(beta1).add_(due.gradient, alpha=1 - beta1)

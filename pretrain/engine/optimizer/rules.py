@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from data_pipeline.common.plugins import Registry
+from pretrain.config.optimizer import AdamOptimizer, AdamWOptimizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer.adafactor import Adafactor
@@ -13,7 +15,9 @@ from pretrain.engine.optimizer.lamb import Lamb
 from pretrain.engine.optimizer.totals import Holders
 from pretrain.models.placement import Parameter
 
-RULES: dict[str, type[Rule]] = {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad}
+RULES: Registry[type[Rule]] = Registry(
+    "pretrain.update_rules", {"lamb": Lamb, "adafactor": Adafactor, "adagrad": Adagrad}, Rule
+)
 
 
 def find_rule(
@@ -21,9 +25,9 @@ def find_rule(
 ) -> Rule | None:
     """The config's, of a rank that holds `parameters`; None for those that are torch's (`adam.py`). `replicated`: see
     `Sharding`."""
-    kind = RULES.get(config.optimizer.name)
-    if kind is None:
+    if isinstance(config.optimizer, AdamOptimizer | AdamWOptimizer):
         return None
+    kind = RULES.require(config.optimizer.name)
     holders = Holders(parameters, groups, device, replicated, config.parallel.offload_optimizer)
     return kind(config.optimizer, holders)
 

@@ -1,9 +1,11 @@
-"""All tasks by name: those of Python, those that files of this folder declare, and files of a user's own."""
+"""All tasks by name: those of Python, those that files of this folder declare, those of packages (`pretrain.tasks`),
+and files of a user's own."""
 
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from data_pipeline.common.plugins import Registry
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks import arithmetic, last_word, scrambling
@@ -16,6 +18,15 @@ HELD_OUT = "heldout"
 FILES = {path.stem: path for path in sorted(Path(__file__).with_name("files").glob("*.yaml"))}
 _TASKS: dict[str, Task] = {task.name: task for task in (*last_word.TASKS, *arithmetic.TASKS, *scrambling.TASKS)}
 NAMES: tuple[str, ...] = (HELD_OUT, *_TASKS, *FILES)
+"""Of the built-in tasks."""
+_PLUGINS: Registry[Task] = Registry("pretrain.tasks", {}, Task)
+
+
+def known_names() -> tuple[str, ...]:
+    """The names of all tasks that are installed. Raises ConfigError where a package takes a built-in one's."""
+    for name in set(NAMES).intersection(_PLUGINS):
+        raise ConfigError(f"a package declares the task {name}, which is the name of a built-in one: uninstall it")
+    return (*NAMES, *_PLUGINS)
 
 
 @cache
@@ -28,8 +39,11 @@ def task_named(name: str) -> Task:
         return declared(FILES[name])
     if name.endswith((".yaml", ".yml")):
         return declared(Path(name).expanduser())
-    hint = did_you_mean(close_matches(name, NAMES, cutoff=0.5))
-    known = f"known are {', '.join(NAMES)}; a file NAME.yaml declares another"
+    names = known_names()
+    if name in names:
+        return _PLUGINS[name]
+    hint = did_you_mean(close_matches(name, names, cutoff=0.5))
+    known = f"known are {', '.join(names)}; a file NAME.yaml declares another"
     raise ConfigError(f"unknown task '{name}': {hint}{' ' * bool(hint)}{known}")
 
 

@@ -18,7 +18,7 @@ from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.attention_kept import attention_kept
 from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
-from pretrain.plan.memory import num_moments, state_bytes
+from pretrain.plan.memory import state_bytes
 
 RECOMPUTE = ("none", "selective", "full")
 
@@ -123,7 +123,7 @@ class Configured:
         place_of = {key: places[layout] for key, layout in bases.items()}
         base = self._base(list(places)).take(np.array([place_of[id(choice.layout)] for choice in choices]))
 
-        moments = num_moments(config.optimizer)
+        moments = config.optimizer.num_moments
         of_layout = {key: state_bytes(1.0, layout, config.precision, moments) for key, layout in laid.items()}
         states = [of_layout[id(choice.layout)] for choice in choices]
         zero = np.array([float(choice.layout.zero) for choice in choices])

@@ -7,7 +7,7 @@ import pytest
 from pretrain.layout.layout import plan_layout
 from pretrain.layout.names import parse
 from pretrain.model_spec.parameters import rank_parameters
-from pretrain.plan.memory import largest_state, num_moments, state_bytes
+from pretrain.plan.memory import largest_state, state_bytes
 from tests.helpers.small_configs import config
 
 # layout, precision -> bytes per parameter: weights, gradients, optimizer
@@ -45,7 +45,7 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
     ],
 )
 def test_optimizer_bytes_per_parameter(optimizer: dict[str, Any], layout: str, precision: str, expected: float) -> None:
-    moments = num_moments(config(optimizer=optimizer).optimizer)
+    moments = config(optimizer=optimizer).optimizer.num_moments
     assert state_bytes(1e6, parse(layout, zero=0), precision, moments).optimizer == 1e6 * expected
 
 

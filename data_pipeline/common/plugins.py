@@ -1,0 +1,96 @@
+"""Parts that installed packages add to ours: found by entry points, imported when their names are first used.
+
+A package declares a part under the group of its kind and a name:
+
+    [project.entry-points."pretrain.optimizers"]
+    lion = "their_package.lion:LionSettings"
+
+Configs, datasets and checkpoints choose among such names; none of them names code. Built-in parts are rows of the
+registries themselves, and no package can take one of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar, cast
+
+from data_pipeline.errors import DataError
+
+Part = TypeVar("Part")
+
+
+class Registry(Mapping[str, Part]):
+    """Parts of one kind by name: the built-in ones, then those of installed packages, each imported at its first use.
+
+    A built-in name is looked up without reading what is installed. Raises DataError where a package takes a name that
+    is taken, cannot be imported, or declares something that is no `base` (an instance or a subclass of it).
+    """
+
+    def __init__(self, group: str, built_in: Mapping[str, Part], base: type = object) -> None:
+        self.group, self.built_in, self._base = group, built_in, base
+
+    @property
+    def plugins(self) -> Mapping[str, EntryPoint]:
+        """Entry points of other packages, by name. None is imported."""
+        found = _declared(self.group)
+        for name in found.keys() & self.built_in.keys():
+            raise DataError(
+                f"The package {_package(found[name])} declares {name!r} in {self.group}, which is the name of a "
+                "built-in part: rename or uninstall it."
+            )
+        return found
+
+    def __getitem__(self, name: str) -> Part:
+        if name in self.built_in:
+            return self.built_in[name]
+        return cast(Part, _load(self.plugins[name], self._base))
+
+    def require(self, name: str) -> Part:
+        """The part of that name. Raises DataError where there is none."""
+        if name not in self:
+            raise DataError(f"No installed package declares {name!r} in {self.group}: install the one that does.")
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.plugins
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.built_in
+        yield from self.plugins
+
+    def __len__(self) -> int:
+        return len(self.built_in) + len(self.plugins)
+
+
+@cache
+def _declared(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group, sorted by name."""
+    found: dict[str, EntryPoint] = {}
+    for one in sorted(entry_points(group=group), key=lambda one: (one.name, _package(one))):
+        other = found.setdefault(one.name, one)
+        if other.value != one.value:
+            raise DataError(
+                f"The packages {_package(other)} and {_package(one)} both declare {one.name!r} in {group}: uninstall "
+                "one of them."
+            )
+    return found
+
+
+@cache
+def _load(entry: EntryPoint, base: type) -> Any:
+    where = f"{entry.name!r} in {entry.group}, which the package {_package(entry)} declares as {entry.value},"
+    try:
+        part = entry.load()
+    except Exception as error:  # whatever the module raises as it is imported
+        raise DataError(
+            f"{where} cannot be imported ({type(error).__name__}: {error}): repair or uninstall it."
+        ) from error
+    if not (issubclass(part, base) if isinstance(part, type) else isinstance(part, base)):
+        raise DataError(f"{where} is no {base.__module__}.{base.__qualname__}: see docs/extend.md.")
+    return part
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "of an unknown name"

@@ -1,0 +1,1 @@
+"""Parts for `pretrain` that live outside its tree."""
