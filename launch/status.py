@@ -38,7 +38,7 @@ class Status:
     """of the newest step, nats per token"""
     tokens_per_second: float | None
     left_s: float | None
-    doing: str | None
+    activity: str | None
     heard_s: float | None
     """seconds since the run last said that it lives"""
     starts: int
@@ -80,7 +80,7 @@ def status(run_dir: Path) -> Status:
         newest.get("loss"),
         newest.get("tokens_per_second"),
         left if state == "running" else None,
-        beat.doing if beat is not None and state == "running" else None,
+        beat.activity if beat is not None and state == "running" else None,
         heard_s if state == "running" else None,
         len(history),
         sum(attempt.ending == "failed" for attempt in history),

@@ -28,7 +28,7 @@ from pretrain.checkpoint.writing import Writer
 from pretrain.engine.base import GlobalPart
 from pretrain.engine.collective import file_group
 from pretrain.errors import RunError
-from pretrain.process import beats
+from pretrain.process import watchdog
 from pretrain.process.urgency import Urgency
 
 _PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
@@ -142,7 +142,7 @@ class Saver:
                 if delay_s is None:
                     tries, steps = 1 + len(_LAST_TRIES_S), self._unsaved.steps(record.step)
                     raise RunError(f"{error}; after {tries} tries the run ends, and {steps:,} steps are lost") from None
-                with beats.at_files():
+                with watchdog.allow_slow_io():
                     time.sleep(delay_s)
         return time.perf_counter() - started_s
 
@@ -194,7 +194,7 @@ class Saver:
 
     def _take_buffer(self, timeout_s: float | None) -> Tensor | None:
         """One that no save is using, as soon as there is one. Raises queue.Empty after `timeout_s`."""
-        with beats.waiting_for(self._thread):
+        with watchdog.waiting_for(self._thread):
             if timeout_s is not None:
                 return self._buffers.get(timeout=timeout_s)
             try:

@@ -18,7 +18,7 @@ from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, 
 from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
-from pretrain.process import watch
+from pretrain.process import watchdog_thread
 
 
 class Writer:
@@ -123,7 +123,7 @@ def _finish(
     for name in digests:
         (temporary / name).stat()  # raises for one that somebody has deleted meanwhile, with the whole run perhaps
     sync(temporary)
-    watch.leave_if_over()  # stopped for so long, maybe, that a newer attempt writes here
+    watchdog_thread.exit_if_hung()  # stopped for so long, maybe, that a newer attempt writes here
     directories.publish(temporary, final)
     sync(final.parent)
     return sum(digest.bytes for digest in digests.values())

@@ -63,7 +63,7 @@ def _lines(run: Path, found: Status) -> list[str]:
         lines.append(f"  {', '.join(facts)}")
         lines.append("  checkpoint: " + ("none yet" if found.saved is None else f"step {found.saved:,}"))
     if found.heard_s is not None:
-        lines.append(f"  last heard of {duration(found.heard_s)} ago: {found.doing}")
+        lines.append(f"  last heard of {duration(found.heard_s)} ago: {found.activity}")
     if found.starts:
         lines.append(
             f"  starts that ended: {found.starts}, {found.failures} of them by failing; the last: {found.last}"

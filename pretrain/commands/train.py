@@ -5,11 +5,11 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser
-from pretrain.process.place import own_place
+from pretrain.process.rank_location import this_rank
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import StopRequest
 from pretrain.process.streams import print_a_log
-from pretrain.process.watch import Watch, leave_if_over
+from pretrain.process.watchdog_thread import WatchdogThread, exit_if_hung
 
 
 def main(argv: list[str]) -> int:
@@ -47,23 +47,23 @@ def main(argv: list[str]) -> int:
 
     run_dir, rank, health = Path(config.run.dir), global_rank(), config.health
     datasets = meet(config)
-    said = gather((own_place(), secrets.token_hex(4)))
+    said = gather((this_rank(), secrets.token_hex(4)))
     places, (_, attempt) = [place for place, _ in said], said[0]
-    with Watch(run_dir, places, rank, attempt, health.hang_s, health.timeout_s) as watch:
+    with WatchdogThread(run_dir, places, rank, attempt, health.hang_s, health.timeout_s) as watch:
         tested = preflight(config, places)
         run = build_training(config, datasets, places)
         reports = run.engine.is_reporter
         held = claim(run_dir, reports)
-        watch.owns_run()
+        watch.set_run_owned()
 
         def renew() -> None:
-            leave_if_over()  # stopped for so long, maybe, that a newer attempt writes here
+            exit_if_hung()  # stopped for so long, maybe, that a newer attempt writes here
             if held is not None:
                 held.renew()
 
         log = run_on_all_ranks(f"writing to {run_dir}", lambda: RunLog(config, run.layout, reports, renew))
         if reports:
-            watch.tells(log.event)
+            watch.set_event_log(log.event)
         with held or nullcontext(), log, closing(watch):
             tested.record(log)
             return train(run, log, stop)

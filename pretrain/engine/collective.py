@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from pretrain.errors import RunError
-from pretrain.process import beats
+from pretrain.process import watchdog
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def run_on_all_ranks(action: str, work: Callable[[], T], group: dist.ProcessGrou
     result: Any = None
     problem = None
     try:
-        with beats.at_files():
+        with watchdog.allow_slow_io():
             result = work()
     except RunError as error:
         problem = str(error)

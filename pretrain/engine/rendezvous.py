@@ -16,8 +16,8 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 from pretrain.config.health import Health
 from pretrain.engine import device
 from pretrain.process.agreement import RendezvousError, agree
+from pretrain.process.deadline import Deadline
 from pretrain.process.meeting import await_rank_0, check_resolves
-from pretrain.process.patience import Patience
 from pretrain.process.ranks import MEETING
 
 _attempted = False
@@ -55,12 +55,12 @@ def rendezvous(health: Health, facts: Mapping[str, object]) -> tuple[Store, int,
     if "RANK" not in os.environ:
         return HashStore(), 0, 1
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    patience = Patience(
-        health.rendezvous_timeout_s, speaks=os.environ.get("LOCAL_RANK", "0") == "0"
+    deadline = Deadline(
+        health.rendezvous_timeout_s, verbose=os.environ.get("LOCAL_RANK", "0") == "0"
     )  # one rank of each node
-    store = _connect(rank, patience)
+    store = _connect(rank, deadline)
     kind = "a GPU" if torch.cuda.is_available() else "a CPU"
-    agree(PrefixStore("agree", store), rank, world, {"the device": kind, **facts}, patience)
+    agree(PrefixStore("agree", store), rank, world, {"the device": kind, **facts}, deadline)
     store.set_timeout(timedelta(seconds=health.timeout_s))
     return store, rank, world
 
@@ -70,16 +70,16 @@ def rendezvous_attempted() -> bool:
     return _attempted
 
 
-def _connect(rank: int, patience: Patience) -> Store:
+def _connect(rank: int, deadline: Deadline) -> Store:
     """Connects to the store at the launcher's address, which rank 0 serves, or torchrun's agent."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     if serves:
         check_resolves(host)
     else:
-        await_rank_0(host, port, rank, patience)
+        await_rank_0(host, port, rank, deadline)
     try:
-        left = timedelta(seconds=max(1.0, patience.left_s))
+        left = timedelta(seconds=max(1.0, deadline.remaining_s))
         store = TCPStore(host, port, is_master=serves, timeout=left, wait_for_workers=False)
     except (RuntimeError, ValueError, OSError) as error:
         in_use = "EADDRINUSE" in str(error)

@@ -18,7 +18,7 @@ from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.settings import Settings
 from pretrain.evaluate.tasks.base import Choice, Examples, Loaded, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
-from pretrain.process.beats import beat
+from pretrain.process import watchdog
 
 _AT_A_TIME = 256  # documents of a data rank, between two additions to documents.jsonl
 _SAMPLES = 2  # right ones, and as many wrong ones
@@ -90,7 +90,7 @@ def score_draw(
     step = _AT_A_TIME * engine.data_world
     for first in range(0, len(todo), step):
         label = f"{task.name} {draw.shots}-shot" + (f", draw {draw.number + 1}" if draw.number else "")
-        beat(f"scoring {label}")
+        watchdog.kick(f"scoring {label}")
         progress(label, count - len(todo) + first, count)
         part = todo[first : first + step]
         numbers[part] = asking.ask(part)

@@ -24,7 +24,7 @@ from data_pipeline.recipes.base import Recipe
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
-from pretrain.process.beats import beat
+from pretrain.process import watchdog
 
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
@@ -90,7 +90,7 @@ def heldout_loss(
 
     `rank_rows` of them go to each data rank at a time. Collective over all ranks.
     """
-    beat("scoring held-out samples")
+    watchdog.kick("scoring held-out samples")
     datasets = [dataset] if isinstance(dataset, Dataset) else dataset
     by_source, terms = np.zeros((len(datasets), 2)), dict[str, np.ndarray]()
     rows = rank_rows * engine.data_world

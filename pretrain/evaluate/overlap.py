@@ -21,7 +21,7 @@ from pretrain.evaluate.measures.base import fraction
 from pretrain.evaluate.measures.names import TOGETHER_NAMES
 from pretrain.evaluate.run import Evaluation, Work
 from pretrain.evaluate.tasks.base import TaskDocument
-from pretrain.process.beats import beat
+from pretrain.process import watchdog
 
 
 def searched_now(
@@ -31,7 +31,7 @@ def searched_now(
     """A set for each task, of all its documents, for which the training shards of `dataset` are searched. Collective:
     data ranks share the shards' documents. `progress` as `evaluate`'s. Raises DataError for a dataset that can't be
     read."""
-    beat("searching for the examples of tasks")
+    watchdog.kick("searching for the examples of tasks")
     what, total = f"overlap with {dataset.address}", sum(s.documents for s in dataset.manifest.splits["train"].shards)
     index = GramIndex.of_texts(
         (

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.observe.own_seconds import OwnSeconds
-from pretrain.process.place import Place
+from pretrain.process.rank_location import RankLocation
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Stragglers:
         self,
         every: int,
         rank: int,
-        places: Sequence[Place],
+        places: Sequence[RankLocation],
         stages: Sequence[int],
         largest: Callable[[NDArray[np.float64]], NDArray[np.float64]],
         measure: Callable[[], OwnSeconds],

@@ -25,8 +25,8 @@ from pretrain.observe.log import RunLog
 from pretrain.preflight import exchanges, machine
 from pretrain.preflight.findings import Findings, Measured, find
 from pretrain.preflight.machine import Disk
-from pretrain.process.beats import beat
-from pretrain.process.place import Place
+from pretrain.process import watchdog
+from pretrain.process.rank_location import RankLocation
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Preflight:
             log.warn(sentence)
 
 
-def preflight(config: RunConfig, places: Sequence[Place]) -> Preflight:
+def preflight(config: RunConfig, places: Sequence[RankLocation]) -> Preflight:
     """What `health.preflight` asks for; `places` of all ranks. Raises RunError where the run is not to start on them,
     which its events then say. Collective."""
     asked, run_dir = config.health.preflight, Path(config.run.dir)
     if asked == "off":
         return Preflight(None)
-    beat("testing the machines")
+    watchdog.kick("testing the machines")
     facts, found = measure(run_dir, places)
     refused = found.wrong or (found.slow if asked == "act" else [])
     facts["refused"] = list(dict.fromkeys(named.node for named in refused))
@@ -66,7 +66,7 @@ def preflight(config: RunConfig, places: Sequence[Place]) -> Preflight:
         raise RunError(f"preflight: {'; '.join(named.said for named in refused)}: {cure}")
 
 
-def measure(run_dir: Path, places: Sequence[Place]) -> tuple[dict[str, Any], Findings]:
+def measure(run_dir: Path, places: Sequence[RankLocation]) -> tuple[dict[str, Any], Findings]:
     """The tests, and what they come to, on every rank. Collective."""
     here, rank = device.install(), dist.get_rank()
     leaders = list({place.host: at for at, place in reversed([*enumerate(places)])}.values())[::-1]

@@ -6,7 +6,7 @@ from statistics import median_high
 from typing import Any
 
 from pretrain.preflight.machine import Disk
-from pretrain.process.place import Place
+from pretrain.process.rank_location import RankLocation
 
 # Of the median node's speed (of two nodes, the faster's), how many times slower a node is named.
 SLOWER = {"product_flops": 1.5, "memory_bytes_per_s": 1.5, "link_bytes_per_s": 2.0, "disk_write_bytes_per_s": 3.0}
@@ -55,7 +55,7 @@ class Findings:
     """that are slow, or odd"""
 
 
-def find(measured: Sequence[Measured], places: Sequence[Place]) -> Findings:
+def find(measured: Sequence[Measured], places: Sequence[RankLocation]) -> Findings:
     """Both by rank."""
     by_node: dict[str, list[int]] = {}
     for rank, place in enumerate(places):

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from pretrain.errors import ConfigError, RunError
-from pretrain.process.patience import Patience
-from pretrain.process.place import ranks_in_words as _ranks
+from pretrain.process.deadline import Deadline
+from pretrain.process.rank_location import format_ranks
 
 ERROR, STATUS = "error", "status"
 """what a rank says that has found a mistake of its own, and the exit status that goes with it"""
@@ -37,9 +37,9 @@ class Store(Protocol):
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 
-def agree(store: Store, rank: int, world: int, said: Mapping[str, object], patience: Patience) -> None:
+def agree(store: Store, rank: int, world: int, said: Mapping[str, object], deadline: Deadline) -> None:
     """Raises one ConfigError on every rank if what any of them `said`, as plain values by key, differs; or with what
-    one has said under ERROR (with STATUS 1: a RunError). Raises RendezvousError where ranks don't come until `patience`
+    one has said under ERROR (with STATUS 1: a RunError). Raises RendezvousError where ranks don't come until `deadline`
     ends; meanwhile rank 0 says now and then for whom it waits. Collective."""
     statement = json.dumps(said, sort_keys=True, default=str)
     digest = hashlib.sha256(statement.encode()).hexdigest()
@@ -48,18 +48,18 @@ def agree(store: Store, rank: int, world: int, said: Mapping[str, object], patie
     if rank == 0:
         store.set("first", digest)
     else:
-        _wait(store, ["first"], patience, lambda: f"rank 0 of {world}")
+        _wait(store, ["first"], deadline, lambda: f"rank 0 of {world}")
         if store.get("first").decode() != digest:
             store.set(f"said/{digest}", statement)
     store.set(f"digest/{rank}", digest)
     if rank == 0:
-        _wait(store, everyone, patience, missing)
+        _wait(store, everyone, deadline, missing)
         digests = [found.decode() for found in store.multi_get(everyone)]
         statements = {digest: dict(said)} | {
             other: json.loads(store.get(f"said/{other}")) for other in dict.fromkeys(digests) if other != digest
         }
         store.set("verdict", json.dumps(_verdict(digests, statements)))
-    _wait(store, ["verdict"], patience, missing, says=False)  # rank 0 does
+    _wait(store, ["verdict"], deadline, missing, says=False)  # rank 0 does
     verdict = json.loads(store.get("verdict"))
     if verdict is None:
         return
@@ -85,7 +85,7 @@ def _verdict(digests: list[str], statements: Mapping[str, Mapping[str, Any]]) ->
     wrong = next((digest for digest in statements if ERROR in statements[digest]), None)
     if wrong is not None:
         said, ranks = statements[wrong], ranks_of[wrong]
-        where = "" if len(ranks) == len(digests) else f"{_ranks(ranks)} of {len(digests)}: "
+        where = "" if len(ranks) == len(digests) else f"{format_ranks(ranks)} of {len(digests)}: "
         return f"{where}{said[ERROR]}", int(said[STATUS])
     if len(statements) == 1:
         return None
@@ -95,7 +95,7 @@ def _verdict(digests: list[str], statements: Mapping[str, Mapping[str, Any]]) ->
         for digest, said in statements.items():
             values.setdefault(str(said.get(key, "absent"))[:100], []).extend(ranks_of[digest])
         if len(values) > 1:
-            ways = (f"{value} on {_ranks(sorted(ranks))}" for value, ranks in values.items())
+            ways = (f"{value} on {format_ranks(sorted(ranks))}" for value, ranks in values.items())
             differences.append(f"{key} is {' and '.join(ways)}")
     more = len(differences) - _MOST_KEYS
     named = "; ".join(differences[:_MOST_KEYS]) + (f"; and {more} more differ" if more > 0 else "")
@@ -105,22 +105,22 @@ def _verdict(digests: list[str], statements: Mapping[str, Mapping[str, Any]]) ->
 def _missing(store: Store, keys: list[str]) -> str:
     """The ranks that have not left a digest; rank 0, which is to compare them, if all have."""
     missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-    return f"{_ranks(missing or [0])} of {len(keys)}"
+    return f"{format_ranks(missing or [0])} of {len(keys)}"
 
 
-def _wait(store: Store, keys: list[str], patience: Patience, missing: Callable[[], str], says: bool = True) -> None:
+def _wait(store: Store, keys: list[str], deadline: Deadline, missing: Callable[[], str], says: bool = True) -> None:
     """For what `missing` ranks are to leave under `keys`. `says`: whether this rank says now and then who they are."""
     while True:
         try:
-            store.wait(keys, timedelta(seconds=patience.turn_s))
+            store.wait(keys, timedelta(seconds=deadline.next_wait_s))
             return
         except RuntimeError as error:
             if type(error).__name__ != "DistStoreError":  # torch's for "not yet": there is no store any more
                 raise RendezvousError(f"{_GONE}: look for what it printed, and start all ranks again") from None
-        if patience.over:
+        if deadline.over:
             raise RendezvousError(
-                f"not all ranks have come: {missing()} said nothing within {patience.limit_s:g} s "
+                f"not all ranks have come: {missing()} said nothing within {deadline.limit_s:g} s "
                 "(health.rendezvous_timeout_s): look for what they printed, and start all ranks again"
             )
         if says:
-            patience.say(lambda: f"waiting to meet {missing()}")
+            deadline.report(lambda: f"waiting to meet {missing()}")

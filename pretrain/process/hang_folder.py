@@ -1,8 +1,8 @@
-"""`run.dir/hangs/step-NNNNNNNN-ATTEMPT/`: what ranks tell each other by files while the run stands still.
+"""`run.dir/hangs/step-NNNNNNNN-ATTEMPT/`: files by which ranks communicate when the run may hang.
 
-`rank-NNNNN.json` is the report of a rank whose main thread does not go on; `busy-NNNNN.json` says that one does, or is
-at work on files; `summary.txt` is the end. Ranks may be a step apart, so the folder is any of this attempt's, and
-there may be two.
+`rank-NNNNN.json` is the report of a rank whose main thread makes no progress; `busy-NNNNN.json` says that a rank makes
+progress, or accesses files; `summary.txt` is the verdict. Ranks may be a step apart, so there may be two folders of an
+attempt, which count as one.
 """
 
 import json
@@ -19,15 +19,15 @@ _SUMMARY = "summary.txt"
 
 
 class HangFolder:
-    """As one rank of an attempt sees it."""
+    """The folder of an attempt, for one of its ranks."""
 
     def __init__(self, run_dir: Path, attempt: str, rank: int) -> None:
         self._hangs, self._attempt, self._rank = run_dir / "hangs", attempt, rank
 
-    def file(self, report: Report, busy: bool) -> Path:
-        """Writes this rank's report, or its word that it is well. Returns the folder. Raises OSError."""
-        there = self._folders()
-        folder = there[0] if there else self._hangs / f"step-{report.step:08d}-{self._attempt}"
+    def write(self, report: Report, busy: bool) -> Path:
+        """Writes this rank's report, or that it is busy. Returns the folder. Raises OSError."""
+        folders = self._folders()
+        folder = folders[0] if folders else self._hangs / f"step-{report.step:08d}-{self._attempt}"
         for path, wanted in ((self._name(folder, "busy"), busy), (self._name(folder, "rank"), not busy)):
             if wanted:
                 with written(path, durable=False) as scratch:
@@ -37,15 +37,15 @@ class HangFolder:
         return folder
 
     def withdraw(self) -> None:
-        """Takes both back: the run goes on."""
+        """Removes both files of this rank: it made progress."""
         for folder in self._folders():
             for kind in ("rank", "busy"):
                 self._name(folder, kind).unlink(missing_ok=True)
-            with suppress(OSError):  # others may not have looked yet
+            with suppress(OSError):  # files of other ranks may remain
                 folder.rmdir()
 
     def ranks(self, kind: str) -> list[int]:
-        """That have left a file of `kind`, `rank` or `busy`, ascending."""
+        """Ranks with a file of `kind`, `rank` or `busy`, ascending."""
         found = set()
         for folder in self._folders():
             with suppress(FileNotFoundError):  # withdrawn
@@ -54,7 +54,7 @@ class HangFolder:
         return sorted(found)
 
     def read(self, kind: str) -> dict[int, Report]:
-        """Their files; without those that go meanwhile."""
+        """Reports of `kind` by rank, without files that are withdrawn during the read."""
         found = {}
         for rank in self.ranks(kind):
             for folder in self._folders():
@@ -63,13 +63,13 @@ class HangFolder:
         return found
 
     def conclude(self, text: str) -> None:
-        """Writes the summary: the attempt is over. Raises OSError."""
+        """Writes the summary, which ends the attempt. Raises OSError."""
         for folder in self._folders():
             with written(folder / _SUMMARY, durable=False) as scratch:
                 scratch.write_text(f"{text}\n")
 
     def concluded(self) -> bool:
-        """Whether a rank has."""
+        """Whether a rank has written the summary."""
         return any((folder / _SUMMARY).exists() for folder in self._folders())
 
     def _folders(self) -> list[Path]:

@@ -1,4 +1,4 @@
-"""What one rank says of itself while the run stands still: where its main thread is, read from its Python stack."""
+"""The report that a silent rank writes: where its threads are, read from their Python stacks."""
 
 import linecache
 import sys
@@ -10,51 +10,51 @@ from types import FrameType
 
 _ROOT = str(Path(__file__).parents[2])
 _OURS = tuple(f"{_ROOT}/{package}/" for package in ("pretrain", "data_pipeline"))
-_EXCHANGES = "/torch/distributed/"
-_WRAPPER = "c10d_logger.py"  # torch's own, around each of them
-_LIBRARIES = ("/megatron/core/", "/deepspeed/")  # which begin an exchange and wait for it elsewhere
+_COLLECTIVES = "/torch/distributed/"
+_WRAPPER = "c10d_logger.py"  # torch's wrapper of every collective
+_LIBRARIES = ("/megatron/core/", "/deepspeed/")  # start a collective in one function and wait for it in another
 
 
 @dataclass(frozen=True)
-class Stand:
-    """Where a thread is."""
+class ThreadState:
+    """Position of a thread."""
 
     waits_in: str | None
-    """the collective it waits in, if it waits for other ranks"""
+    """the collective in which it waits for other ranks; None: it does not"""
     line: str
-    """the innermost line of ours: `pretrain/engine/groups.py:126 in largest`"""
+    """the innermost line of this project: `pretrain/engine/groups.py:126 in largest`"""
     stack: str
-    """the whole Python stack, outermost call first"""
+    """the Python stack, outermost call first"""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a rank's file."""
+    """The content of a rank's file in `run.dir/hangs/`."""
 
     rank: int
     host: str
     pid: int
     step: int
-    doing: str
+    activity: str
     silent_s: float
-    """since the main thread was last seen going on"""
+    """since the last progress of the main thread"""
     since: str
-    """the same, as a time (UTC, ISO 8601)"""
+    """time of the last progress (UTC, ISO 8601)"""
     waits_in: str | None
     line: str
     stack: str
     others: dict[str, str] = field(default_factory=dict)
-    """name of each other thread that runs Python -> its stack"""
+    """stacks of the other Python threads, by thread name"""
     answers: int = 0
-    """how often a rank that is well has said so"""
+    """how often a busy rank has reported that it is busy"""
 
 
-def stand(frame: FrameType) -> Stand:
-    """Of the thread whose innermost call is `frame`."""
+def thread_state(frame: FrameType) -> ThreadState:
+    """State of the thread whose innermost call is `frame`."""
     frames = [frame]
     while (outer := frames[-1].f_back) is not None:
         frames.append(outer)
-    inner: list[FrameType] = []  # innermost first: what our own line has called
+    inner: list[FrameType] = []  # innermost first: calls below the innermost line of ours
     for found in frames:
         if found.f_code.co_filename.startswith(_OURS):
             break
@@ -62,23 +62,23 @@ def stand(frame: FrameType) -> Stand:
     own = frames[len(inner)] if len(inner) < len(frames) else frame
     name = own.f_code.co_filename.removeprefix(f"{_ROOT}/")
     line = f"{name}:{own.f_lineno} in {own.f_code.co_name}"
-    return Stand(_exchange(inner), line, "".join(traceback.format_stack(frame)))
+    return ThreadState(_collective(inner), line, "".join(traceback.format_stack(frame)))
 
 
-def stands() -> tuple[dict[int, Stand], dict[int, str]]:
-    """By thread ident: where it is, and its name."""
+def thread_states() -> tuple[dict[int, ThreadState], dict[int, str]]:
+    """States and names of all Python threads, by thread ident."""
     names = {thread.ident: thread.name for thread in threading.enumerate() if thread.ident is not None}
     frames = sys._current_frames().items()
-    return {ident: stand(frame) for ident, frame in frames if ident in names}, names
+    return {ident: thread_state(frame) for ident, frame in frames if ident in names}, names
 
 
-def _exchange(inner: list[FrameType]) -> str | None:
-    """The collective that these calls, innermost first, wait in. Where a library has several at once, its own function
-    that does."""
+def _collective(inner: list[FrameType]) -> str | None:
+    """Name of the collective in which these calls, innermost first, wait; for several at once, the library's function
+    that waits for them."""
     caller = ""
     for frame in reversed(inner):
         path, name = frame.f_code.co_filename, frame.f_code.co_name
-        if _EXCHANGES in path and not path.endswith(_WRAPPER):
+        if _COLLECTIVES in path and not path.endswith(_WRAPPER):
             return caller if name.startswith("_") and caller else name
         if any(library in path for library in _LIBRARIES):
             caller = name

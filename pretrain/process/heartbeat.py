@@ -1,10 +1,10 @@
-"""`run.dir/heartbeat.json`: that a run goes on, for those who look at it from outside.
+"""`run.dir/heartbeat.json`: the sign of life of a run, for programs outside of it.
 
-    beat = heartbeat.read(run_dir)     # None: there is none yet
-    beat.time, beat.step, beat.doing   # when it was last seen going on, and with what
+    beat = heartbeat.read(run_dir)     # None: not written yet
+    beat.time, beat.step, beat.activity   # last progress of the main thread
 
-The reporting rank replaces it every `EVERY_S` at most, and only where its main thread has gone on since: an old one
-means that the run is over, or that nothing moves.
+Rank 0 replaces it every `EVERY_S` at most, and only if its main thread made progress since: an old heartbeat means that
+the run has ended or makes no progress.
 """
 
 import json
@@ -17,27 +17,27 @@ _NAME = "heartbeat.json"
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """What the file says."""
+    """The content of the file."""
 
     time: float
-    """unix seconds, by the reporting rank's clock"""
+    """Unix seconds, by the clock of rank 0's node"""
     step: int
-    """that is being made; 0 before the first"""
-    doing: str
+    """current step; 0 before the first"""
+    activity: str
     host: str
     pid: int
 
 
 def write(run_dir: Path, beat: Heartbeat) -> None:
-    """Replaces the file, whole; after a power cut there may be none. Raises OSError, also where there is no such
-    directory: whoever took it away would not know of a new one."""
+    """Replaces the file atomically; after a power failure it may be missing. Raises OSError, also if the directory does
+    not exist: it is not created, as its owner has removed it."""
     scratch = run_dir / f"{_NAME}.tmp"
     scratch.write_text(json.dumps(asdict(beat)))
     scratch.replace(run_dir / _NAME)
 
 
 def read(run_dir: Path) -> Heartbeat | None:
-    """The last one; None where there is none, or none that can be read."""
+    """The newest heartbeat; None if there is none, or it cannot be read."""
     try:
         return Heartbeat(**json.loads((run_dir / _NAME).read_text()))
     except (OSError, ValueError, TypeError):

@@ -5,7 +5,7 @@ import socket
 import time
 
 from pretrain.process.agreement import RendezvousError
-from pretrain.process.patience import Patience
+from pretrain.process.deadline import Deadline
 
 _TRIES, _BETWEEN_S = 3, 1.0  # of a name server that is too busy to answer
 _KNOCKS_S = 0.25
@@ -29,20 +29,20 @@ def check_resolves(host: str) -> None:
             ) from None
 
 
-def await_rank_0(host: str, port: int, rank: int, patience: Patience) -> None:
-    """Returns once something listens there. Raises RendezvousError where nothing does until `patience` ends."""
+def await_rank_0(host: str, port: int, rank: int, deadline: Deadline) -> None:
+    """Returns once something listens there. Raises RendezvousError where nothing does until `deadline` ends."""
     check_resolves(host)
     while True:
         try:
-            with socket.create_connection((host, port), timeout=max(1.0, patience.turn_s)):
+            with socket.create_connection((host, port), timeout=max(1.0, deadline.next_wait_s)):
                 return
         except OSError as error:
             reason = error.strerror or "no answer"
         place = f"{host}:{port}"
-        if patience.over:
+        if deadline.over:
             raise RendezvousError(
-                f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {patience.limit_s:g} s "
+                f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {deadline.limit_s:g} s "
                 f"(health.rendezvous_timeout_s): {reason}. Look for what rank 0 printed, and start all ranks again"
             )
-        patience.say(lambda: f"rank {rank} is waiting to meet rank 0 at {place} ({reason})")  # noqa: B023
+        deadline.report(lambda: f"rank {rank} is waiting to meet rank 0 at {place} ({reason})")  # noqa: B023
         time.sleep(_KNOCKS_S * (1 + random.random()))  # so that thousands don't knock at once

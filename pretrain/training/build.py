@@ -34,8 +34,8 @@ from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
 from pretrain.observe.own_seconds import own_seconds
 from pretrain.observe.stragglers import Stragglers
-from pretrain.process.beats import at_files, beat
-from pretrain.process.place import Place
+from pretrain.process import watchdog
+from pretrain.process.rank_location import RankLocation
 from pretrain.run_length.segments import run_length
 
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
@@ -71,12 +71,12 @@ def meet(config: RunConfig) -> list[Dataset]:
     return datasets
 
 
-def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[Place]) -> Training:
+def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[RankLocation]) -> Training:
     """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
     layout = plan_layout(config, dist.get_world_size())
     check_memory(config, layout)
-    beat("opening the data")
-    with at_files():
+    watchdog.kick("opening the data")
+    with watchdog.allow_slow_io():
         stream, recipe = open_stream(config, datasets)
         check_repeats(config, stream)
     notes = (
@@ -88,9 +88,9 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Seque
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
-    beat("building the model")
+    watchdog.kick("building the model")
     engine = make_engine(config, layout)
-    beat("reading what will be scored")
+    watchdog.kick("reading what will be scored")
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
     tasks = None
@@ -98,7 +98,7 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Seque
     if config.evaluate.tasks:
         from pretrain.evaluate.live import live_tasks  # half a second, which a run without tasks need not wait
 
-        with at_files():
+        with watchdog.allow_slow_io():
             tasks = live_tasks(config, engine, heldout)
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
@@ -193,11 +193,11 @@ def _warn(sentence: str) -> None:
 
 def _verify(stream: SampleStream | ChainedStreams, group: dist.ProcessGroup) -> None:
     """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
-    beat("verifying the data")
+    watchdog.kick("verifying the data")
     problem = None
     try:
         for dataset in (dataset for dataset in stream.datasets if not dataset.remote):
-            with at_files():
+            with watchdog.allow_slow_io():
                 dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except DataError as error:
         problem = str(error)

@@ -22,7 +22,7 @@ from pretrain.observe import memory
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak
 from pretrain.observe.points import data_inputs
-from pretrain.process import beats
+from pretrain.process import watchdog
 from pretrain.process.peers import lost_peers
 from pretrain.process.signals import StopRequest
 from pretrain.process.urgency import Urgency
@@ -76,10 +76,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         warn=log.warn,
         unsaved=Unsaved(step, config.checkpoint.limit_steps),
     )
-    with _told_of_lost_peers(lambda: step, checkpoints), saver, beats.watched():
+    with _told_of_lost_peers(lambda: step, checkpoints), saver, watchdog.stop_on_error():
         saver.reserve(engine.state())
         while tokens < end_tokens and not stopping:
-            beats.beat(f"step {step + 1}", step + 1)
+            watchdog.kick(f"step {step + 1}", step + 1)
             run.stragglers.begin()
             started = time.perf_counter()
             batch, part = next(batches), segment_after(parts, tokens)
@@ -90,7 +90,7 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
             seconds = time.perf_counter() - started
             asked = Urgency.STOP if stop.requested else Urgency.NONE
             urgency, peak = _agree(engine, max(asked, saver.urgency(step), log.urgency()))
-            beats.met()
+            watchdog.collective_done()
             for sentence in run.stragglers.end(step):
                 log.warn(sentence)
             log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
@@ -130,10 +130,10 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
                     log.tasks(step, tokens, run.tasks())
             save_seconds = 0.0
             if surely:
-                beats.beat("recording the run")
+                watchdog.kick("recording the run")
                 run_on_all_ranks("recording the run", log.check, group)
             if saves:
-                beats.beat("saving")
+                watchdog.kick("saving")
                 save = saver.save_surely if surely else saver.save
                 record = record_of(run, config, step, tokens, batch.cursor, bad_steps.recent)
                 save_seconds = save(engine.state(), record, run.tokenizer)

@@ -19,7 +19,7 @@ from pretrain.engine.collective import run_on_rank_0
 from pretrain.layout.layout import plan_layout
 from pretrain.observe.log import RunLog
 from pretrain.observe.spikes import Recent
-from pretrain.process import beats
+from pretrain.process import watchdog
 from pretrain.run_length.ramp import batch_sequences, tokens_of
 from pretrain.run_length.segments import Segment, segment_after
 from pretrain.training import changes, skips
@@ -30,7 +30,7 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
     """The newest valid checkpoint, loaded into the engine; or that of another run, of which this one is a branch; or
     the beginning: weights drawn from the seed, or those of another run. And the config to go on with, which has what
     was changed in the run's middle, and which samples it leaves out. Collective."""
-    beats.beat("looking for a checkpoint to go on from")
+    watchdog.kick("looking for a checkpoint to go on from")
     checkpoint = store.newest_valid(checkpoints, log.warn, group)
     if checkpoint is None and run.config.run.branch_from is not None:
         checkpoint = store.first_valid(locate(Path(run.config.run.branch_from)), log.warn, group)
@@ -38,7 +38,7 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
     found = run_on_rank_0("looking for what the run records", lambda: skips.recorded(checkpoints.parent), group)
     if checkpoint is None:
         config = skips.settle(changes.settle(run.config, None, ()).config, None, found, log.warn)
-        beats.beat("drawing the initial weights")
+        watchdog.kick("drawing the initial weights")
         run.engine.initialise()
         weights = starting_weights(run.config, run.heldout)
         if weights is not None:
@@ -53,7 +53,7 @@ def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -
         log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")
     config = skips.settle(settled.config, record, found, log.warn)
     check_same_run(record, config)
-    beats.beat("loading the checkpoint")
+    watchdog.kick("loading the checkpoint")
     store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates, record.loss_scale)
     return record, config

@@ -13,9 +13,9 @@ NOWHERE = "no-such-host.invalid"
 
 
 def _speak_early() -> None:
-    from pretrain.process import patience
+    from pretrain.process import deadline
 
-    patience.FIRST_S = SPEAKS_S
+    deadline.FIRST_S = SPEAKS_S
 
 
 def start(

@@ -12,11 +12,11 @@ from pretrain.errors import RunError
 from pretrain.observe.metrics import read_events
 from pretrain.preflight import machine
 from pretrain.preflight.check import preflight
-from pretrain.process.place import Place
+from pretrain.process.rank_location import RankLocation
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import tiny_config
 
-NODES = [Place(f"node{rank}", 0, rank) for rank in range(3)]
+NODES = [RankLocation(f"node{rank}", 0, rank) for rank in range(3)]
 
 
 def _preflight(run_dir: Path, asked: str, fault: str) -> tuple[dict[str, Any] | None, list[str], str | None]:

@@ -15,7 +15,7 @@ from pretrain.layout.layout import Layout
 from pretrain.models import stream as streams
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.network import Network
-from pretrain.process import beats
+from pretrain.process import watchdog
 from pretrain.random import dropout
 
 _SPLITS_SEQUENCES = ("sequence_parallel", "scatter_to_sequence_parallel", "reduce_scatter_embeddings")
@@ -87,7 +87,7 @@ class Runner:
         cached: bool = False,
     ) -> list[Any]:
         def step(iterator: Iterator[MicroBatch], chunk: nn.Module) -> tuple[Any, Callable[[Any], Any]]:
-            beats.tick()
+            watchdog.kick()
             batch = next(iterator)
             dropout.begin(batch.first_row)
             output = forward(chunk, batch)

@@ -11,7 +11,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import Range, Sharding
 from pretrain.model_spec.parameter_spec import Declared
 from pretrain.models.placement import Parameter
-from pretrain.process import beats
+from pretrain.process import watchdog
 from pretrain.random.init import initial_values
 
 Tensors = dict[str, Tensor]
@@ -63,7 +63,7 @@ def fill_initial(declarations: Iterable[Declared], seed: int, state: dict[str, G
     by_name = {declared.name: declared for declared in declarations}
     for name, part in state.items():
         kind, _, parameter = name.partition("/")
-        beats.tick()
+        watchdog.kick()
         for piece in part.pieces:
             if kind == "model":
                 fill(by_name[parameter], seed, piece)

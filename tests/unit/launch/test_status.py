@@ -44,7 +44,7 @@ def event(run: Path, name: str, **facts: Any) -> None:
 
 def beat(run: Path, age_s: float) -> None:
     (run / "heartbeat.json").write_text(
-        json.dumps({"time": time.time() - age_s, "step": 41, "doing": "step 41", "host": "h", "pid": 1})
+        json.dumps({"time": time.time() - age_s, "step": 41, "activity": "step 41", "host": "h", "pid": 1})
     )
 
 
@@ -65,7 +65,7 @@ def slurm(run: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> Path:
 def test_a_run_that_lives(run: Path) -> None:
     beat(run, 3.0)
     found = status(run)
-    assert (found.state, found.doing, found.step, found.steps, found.saved) == ("running", "step 41", 40, 100, 30)
+    assert (found.state, found.activity, found.step, found.steps, found.saved) == ("running", "step 41", 40, 100, 30)
     assert found.loss == 4.6
     assert found.left_s == 120.0  # 60 steps of the median 2 s
     assert found.heard_s == pytest.approx(3.0, abs=2.0)
@@ -74,7 +74,7 @@ def test_a_run_that_lives(run: Path) -> None:
 def test_a_run_that_fell_silent_is_not_taken_to_be_running(run: Path) -> None:
     beat(run, 3600.0)
     found = status(run)
-    assert (found.state, found.left_s, found.doing) == ("unknown", None, None)
+    assert (found.state, found.left_s, found.activity) == ("unknown", None, None)
 
 
 @pytest.mark.parametrize("name", ["finished", "stopped", "failed"])

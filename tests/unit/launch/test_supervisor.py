@@ -170,7 +170,7 @@ def test_a_cancelled_run_is_not_asked_to_go_on(tmp_path: Path) -> None:
 
 def test_ranks_that_fell_silent_are_killed(tmp_path: Path) -> None:
     beat = json.dumps(
-        {"time": time.time() + 0.5, "step": 3, "doing": "step 3", "host": "h", "pid": 1}
+        {"time": time.time() + 0.5, "step": 3, "activity": "step 3", "host": "h", "pid": 1}
     )  # after the start, and never again
     status, said = supervise(tmp_path, f"echo '{beat}' > heartbeat.json; exec sleep 60", restarts=0, silence_s=1.0)
     assert status == 1

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from pretrain.observe.own_seconds import ThreadSeconds
 from pretrain.observe.stragglers import IN_A_ROW, Stragglers, slow_readers, slow_workers
-from pretrain.process.place import Place
+from pretrain.process.rank_location import RankLocation
 
 STAGES = [0, 0, 0, 1, 1, 1]
-PLACES = [Place(f"node{rank // 3}", rank % 3, rank) for rank in range(6)]
+PLACES = [RankLocation(f"node{rank // 3}", rank % 3, rank) for rank in range(6)]
 
 
 class Given:

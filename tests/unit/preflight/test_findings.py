@@ -9,9 +9,9 @@ import torch
 from pretrain.preflight import machine
 from pretrain.preflight.findings import Measured, Named, find
 from pretrain.preflight.machine import Disk
-from pretrain.process.place import Place
+from pretrain.process.rank_location import RankLocation
 
-PLACES = [Place(f"node{rank // 2}", rank % 2, rank) for rank in range(8)]
+PLACES = [RankLocation(f"node{rank // 2}", rank % 2, rank) for rank in range(8)]
 DISK = Disk(1e8, 2e8, 1e-3)
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pretrain.process import last_words
-from pretrain.process.beats import Beats
-from pretrain.process.hang import Hang
-from pretrain.process.place import Place
+from pretrain.process import emergency_exit
+from pretrain.process.hang_detector import HangDetector
+from pretrain.process.rank_location import RankLocation
+from pretrain.process.watchdog import ActivityRecord
 
 HANG_S, TIMEOUT_S = 40.0, 200.0
 GRACE_S = HANG_S / 4
-PLACES = [Place(f"node{rank // 2}", rank % 2, 100 + rank) for rank in range(4)]
+LOCATIONS = [RankLocation(f"node{rank // 2}", rank % 2, 100 + rank) for rank in range(4)]
 
 
 class Left(Exception):
@@ -27,21 +27,22 @@ class Ranks:
     def __init__(self, run_dir: Path, monkeypatch: pytest.MonkeyPatch, owns_run: bool = True) -> None:
         self.said: list[str] = []
         self.left: list[int] = []
-        monkeypatch.setattr(last_words, "say", self.said.append)
-        monkeypatch.setattr(last_words, "leave", self._leave)
-        monkeypatch.setattr("pretrain.process.hang.time.sleep", lambda seconds: None)
-        self.beats = [Beats() for _ in PLACES]
-        self.awake = list(range(len(PLACES)))
+        monkeypatch.setattr(emergency_exit, "print_message", self.said.append)
+        monkeypatch.setattr(emergency_exit, "exit_now", self._leave)
+        monkeypatch.setattr("pretrain.process.hang_detector.time.sleep", lambda seconds: None)
+        self.records = [ActivityRecord() for _ in LOCATIONS]
+        self.awake = list(range(len(LOCATIONS)))
         self.hangs = [
-            Hang(run_dir, PLACES, rank, "abcd", HANG_S, TIMEOUT_S, beats) for rank, beats in enumerate(self.beats)
+            HangDetector(run_dir, LOCATIONS, rank, "abcd", HANG_S, TIMEOUT_S, record)
+            for rank, record in enumerate(self.records)
         ]
         for hang in self.hangs:
             hang.owns_run = owns_run
         self.now_s = 0.0
 
     def meet(self, step: int) -> None:
-        for beats in self.beats:
-            beats.count, beats.meetings, beats.step, beats.doing = step, step, step, f"step {step}"
+        for record in self.records:
+            record.kicks, record.collectives, record.step, record.activity = step, step, step, f"step {step}"
 
     def pass_s(self, seconds: float, going_on: int | None = None, every_s: float = 2.0) -> None:
         """Meanwhile `going_on` makes progress."""
@@ -49,10 +50,10 @@ class Ranks:
         while self.now_s < until_s:
             self.now_s += every_s
             if going_on is not None:
-                self.beats[going_on].count += 1
+                self.records[going_on].kicks += 1
             for rank in [rank for rank in self.awake if rank not in self.left]:
                 try:
-                    self.hangs[rank].look(self.now_s)
+                    self.hangs[rank].poll(self.now_s)
                 except Left:
                     self.left.append(rank)
 
@@ -86,14 +87,14 @@ def test_a_stopped_rank_is_missing_and_all_others_end(ranks: Ranks, tmp_path: Pa
     ranks.pass_s(GRACE_S + 4)
     assert sorted(ranks.left) == [0, 1, 3]
     (said,) = ranks.said
-    assert "the run hangs at step 7: no rank has gone on for 40 s (health.hang_s=40)" in said
+    assert "the run hangs at step 7: no rank has made progress for 40 s (health.hang_s=40)" in said
     assert "rank 2 (host node1, pid 102) gave no report" in said
     hung, failed = lines(tmp_path)
     assert hung["missing"] == [{"rank": 2, "host": "node1"}]
     assert failed["event"] == "failed"
     assert failed["step"] == 7
     ranks.awake.append(2)
-    assert ranks.hangs[2].over(), "the rank that wakes sees that it is over"
+    assert ranks.hangs[2].is_concluded(), "the rank that wakes sees that it is over"
 
 
 def test_the_rank_whose_log_is_at_the_events_tells_by_it_alone(ranks: Ranks, tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_at_the_end_they_take_back_what_they_said_too(ranks: Ranks, tmp_path: Pa
     ranks.meet(7)
     ranks.pass_s(2 * HANG_S, going_on=3)
     for hang in ranks.hangs:
-        hang.end()
+        hang.close()
     assert list((tmp_path / "hangs").iterdir()) == []
 
 
@@ -169,7 +170,7 @@ def test_a_rank_at_work_on_files_is_waited_for_two_hours(ranks: Ranks) -> None:
     ranks.meet(7)
     main = threading.main_thread().ident
     assert main is not None
-    ranks.beats[1].files.add(main)
+    ranks.records[1].io_threads.add(main)
     ranks.pass_s(7100, every_s=5.0)
     assert ranks.left == []
     ranks.pass_s(200, every_s=5.0)
@@ -178,15 +179,15 @@ def test_a_rank_at_work_on_files_is_waited_for_two_hours(ranks: Ranks) -> None:
 
 def test_a_thread_that_is_at_work_on_files_excuses_only_who_waits_for_it(ranks: Ranks) -> None:
     ranks.meet(7)
-    ranks.beats[1].files.add(12345)  # its saver, while it is in a step
+    ranks.records[1].io_threads.add(12345)  # its saver, while it is in a step
     ranks.pass_s(HANG_S + GRACE_S + 4)
     assert sorted(ranks.left) == [0, 1, 2, 3]
 
 
 def test_a_main_thread_that_waits_for_a_thread_at_files_is_excused(ranks: Ranks) -> None:
     ranks.meet(7)
-    ranks.beats[1].files.add(12345)
-    ranks.beats[1].awaited = 12345
+    ranks.records[1].io_threads.add(12345)
+    ranks.records[1].awaited_thread = 12345
     ranks.pass_s(20 * HANG_S)
     assert ranks.left == []
 
@@ -201,14 +202,14 @@ def test_the_first_step_may_take_longer(ranks: Ranks) -> None:
 
 
 def test_a_limit_above_half_of_the_time_out_counts_as_that_half(tmp_path: Path) -> None:
-    hang = Hang(tmp_path, PLACES, 0, "abcd", 300.0, 100.0)
+    hang = HangDetector(tmp_path, LOCATIONS, 0, "abcd", 300.0, 100.0)
     assert hang.hang_s == 50
 
 
 def test_ranks_a_step_apart_find_each_other(ranks: Ranks, tmp_path: Path) -> None:
     """An exchange may be over for one rank and not for the next."""
     ranks.meet(7)
-    ranks.beats[0].step = 8
+    ranks.records[0].step = 8
     ranks.awake = [0, 1, 2]
     ranks.pass_s(HANG_S + GRACE_S + 4)
     assert len(ranks.said) == 1
@@ -221,7 +222,7 @@ def test_reports_of_another_attempt_count_for_nothing(ranks: Ranks, tmp_path: Pa
     (other / "rank-00002.json").write_text("{}")
     (other / "summary.txt").write_text("an older one")
     ranks.meet(7)
-    assert not ranks.hangs[0].over()
+    assert not ranks.hangs[0].is_concluded()
     ranks.awake = [0, 1, 3]
     ranks.pass_s(HANG_S + GRACE_S + 4)
     assert "rank 2 (host node1, pid 102) gave no report" in ranks.said[0]
@@ -231,7 +232,7 @@ def test_reports_of_another_attempt_count_for_nothing(ranks: Ranks, tmp_path: Pa
 def test_a_rank_on_its_way_out_with_an_error_is_not_watched(ranks: Ranks, tmp_path: Path) -> None:
     ranks.meet(7)
     ranks.awake = [0]
-    ranks.beats[0].failed = True
+    ranks.records[0].failing = True
     ranks.pass_s(10 * HANG_S)
     assert list(tmp_path.iterdir()) == []
 
@@ -243,14 +244,14 @@ def test_where_reports_cannot_be_written_the_watch_says_so_once_and_ends_nothing
     ranks.pass_s(10 * HANG_S)
     assert ranks.left == []
     assert len(ranks.said) == 1
-    assert "rank 0 can't look for a hang" in ranks.said[0]
+    assert "rank 0 cannot detect a hang" in ranks.said[0]
 
 
 def test_a_rank_that_loses_its_peers_after_it_has_reported_still_gets_a_verdict(ranks: Ranks) -> None:
     ranks.meet(7)
     ranks.awake = [0]
     ranks.pass_s(HANG_S + 2)
-    ranks.beats[0].failed = True  # its main thread waits for the verdict
+    ranks.records[0].failing = True  # its main thread waits for the verdict
     ranks.pass_s(GRACE_S + 4)
     assert ranks.left == [0]
     assert ranks.hangs[0].wait_for_verdict()

@@ -1,4 +1,4 @@
-"""Where a rank runs, as others are to name it."""
+"""Where a rank runs, as messages and reports name it."""
 
 import os
 import socket
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Place:
-    """Of one rank."""
+class RankLocation:
+    """Host and process of one rank."""
 
     host: str
-    """its node, by the name that Slurm has for it if it runs under Slurm: what a launcher can leave out"""
+    """name of the node; under Slurm the name that Slurm has for it, by which a launcher can exclude it"""
     local_rank: int
     pid: int
 
 
-def own_place() -> Place:
-    """This process's."""
+def this_rank() -> RankLocation:
+    """Location of this process."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     local = os.environ.get("LOCAL_RANK", "0")
-    return Place(host, int(local) if local.isdigit() else 0, os.getpid())
+    return RankLocation(host, int(local) if local.isdigit() else 0, os.getpid())
 
 
-def ranks_in_words(ranks: Iterable[int]) -> str:
-    """Ascending ranks as 'rank 3' or 'ranks 0-7, 9'."""
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Text for ascending ranks: 'rank 3' or 'ranks 0-7, 9'."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][-1] == rank - 1:

@@ -8,27 +8,27 @@ import pytest
 from pretrain.process import heartbeat
 from pretrain.process.hang_report import Report
 from pretrain.process.heartbeat import Heartbeat
-from pretrain.process.place import own_place, ranks_in_words
+from pretrain.process.rank_location import format_ranks, this_rank
 
 
 def report(rank: int, waits_in: str | None, line: str) -> Report:
     return Report(
-        rank=rank, host="node", pid=rank, step=12, doing="step 12", silent_s=300.0, since="", waits_in=waits_in,
+        rank=rank, host="node", pid=rank, step=12, activity="step 12", silent_s=300.0, since="", waits_in=waits_in,
         line=line, stack=f"where {rank} is\n",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(("ranks", "words"), [([3], "rank 3"), ([0, 1, 2, 9], "ranks 0-2, 9"), ([1, 3], "ranks 1, 3")])
 def test_ranks_are_named_shortly(ranks: list[int], words: str) -> None:
-    assert ranks_in_words(ranks) == words
+    assert format_ranks(ranks) == words
 
 
 def test_a_node_has_slurm_s_name_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
-    assert own_place().host == os.uname().nodename
+    assert this_rank().host == os.uname().nodename
     monkeypatch.setenv("SLURMD_NODENAME", "n17")
-    assert (own_place().host, own_place().local_rank, own_place().pid) == ("n17", 2, os.getpid())
+    assert (this_rank().host, this_rank().local_rank, this_rank().pid) == ("n17", 2, os.getpid())
 
 
 def test_a_heartbeat_is_read_as_it_was_written(tmp_path: Path) -> None:

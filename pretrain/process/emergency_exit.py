@@ -1,4 +1,5 @@
-"""What a process does that ends while its main thread can't: in another thread, whatever the main thread holds."""
+"""The end of a process whose main thread is stuck: message, events and exit from another thread, whatever locks the
+main thread holds."""
 
 import json
 import os
@@ -9,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-_SAYING_S = 5.0  # for whoever reads stderr: it may be a pipe that is full
+_PRINT_S = 5.0  # stderr may be a pipe that is full
 
 
-def say(text: str) -> None:
-    """On stderr, on lines of its own."""
+def print_message(text: str) -> None:
+    """Prints to stderr, on lines of its own."""
     lead = "\n" if os.isatty(2) else ""  # below a line that rewrites itself
 
     def write() -> None:
@@ -22,18 +23,18 @@ def say(text: str) -> None:
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    thread.join(_SAYING_S)
+    thread.join(_PRINT_S)
 
 
-def events(run_dir: Path, *of: tuple[str, Mapping[str, Any]]) -> None:
-    """Adds lines to events.jsonl, for the rank that writes it otherwise. As far as the disk takes them."""
+def append_events(run_dir: Path, *events: tuple[str, Mapping[str, Any]]) -> None:
+    """Appends events to events.jsonl in place of the rank that usually writes it, as far as the disk allows."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
-    lines = [json.dumps({"time": time, "event": name, **facts}) for name, facts in of]
+    lines = [json.dumps({"time": time, "event": name, **facts}) for name, facts in events]
     with suppress(OSError), (run_dir / "events.jsonl").open("ab") as file:
         torn = file.tell() and (run_dir / "events.jsonl").read_bytes()[-1:] != b"\n"
         file.write(("\n" if torn else "").encode() + "".join(f"{line}\n" for line in lines).encode())
 
 
-def leave() -> NoReturn:
+def exit_now() -> NoReturn:
     """Ends the process with status 1, at once."""
     os._exit(1)

@@ -1,9 +1,9 @@
 """What the watch and the comparison of ranks cost a training step, in microseconds of the main thread's CPU time.
 
-    python -m tests.benchmarks.watch
+    python -m tests.benchmarks.watchdog
 
 By part: what the loop and the engine call in a step of 8 micro-batches, without an exchange (one in
-`health.straggler_steps`, of 24 bytes a rank). And what one look of the watch's thread takes, which comes 16 times in
+`health.straggler_steps`, of 24 bytes a rank). And what one poll of the watchdog's thread takes, which comes 16 times in
 `health.hang_s`, every 5 s at most.
 """
 
@@ -15,35 +15,35 @@ from pathlib import Path
 
 from pretrain.observe.own_seconds import ThreadSeconds
 from pretrain.observe.stragglers import Stragglers
-from pretrain.process import beats
-from pretrain.process.hang import Hang
-from pretrain.process.place import Place
+from pretrain.process import watchdog
+from pretrain.process.hang_detector import HangDetector
+from pretrain.process.rank_location import RankLocation
 
 _TIMES, _ROUNDS, _MICRO_BATCHES = 2000, 7, 8
 
 
 def main() -> None:
-    places = [Place("node", rank, rank) for rank in range(1024)]
+    places = [RankLocation("node", rank, rank) for rank in range(1024)]
     stragglers = Stragglers(10**9, 0, places, [0] * len(places), lambda own: own, ThreadSeconds)
     batches, plain = stragglers.reading(repeat(1)), repeat(1)
 
     def said() -> None:
-        beats.beat(f"step {beats.own.step + 1}", beats.own.step + 1)
+        watchdog.kick(f"step {watchdog.record.step + 1}", watchdog.record.step + 1)
         for _ in range(_MICRO_BATCHES):
-            beats.tick()
-        beats.met()
+            watchdog.kick()
+        watchdog.collective_done()
 
     def compared() -> None:
         stragglers.begin()
         stragglers.end(1)
 
     with tempfile.TemporaryDirectory() as directory:
-        hang = Hang(Path(directory), places, 0, "a", 300.0, 600.0)
+        detector = HangDetector(Path(directory), places, 0, "a", 300.0, 600.0)
         rows = {
-            "what the main thread says": _microseconds(said),
+            "reports of the main thread": _microseconds(said),
             "its own seconds": _microseconds(compared),
             "the wait for its batch": _microseconds(lambda: next(batches)) - _microseconds(lambda: next(plain)),
-            "one look of the watch": _microseconds(lambda: hang.look(1.0)),
+            "one poll of the watchdog": _microseconds(lambda: detector.poll(1.0)),
         }
     for name, cost in rows.items():
         print(f"{name:28} {cost:8.2f}")
