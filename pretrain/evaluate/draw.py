@@ -79,7 +79,7 @@ def score_draw(
     task, documents = draw.task, draw.documents
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
     made = ForTask(task, documents, settings.how)
-    measures = [MEASURES[judged](made, scorer) for judged in task.judged]
+    measures = [MEASURES[kind](made, scorer) for kind in task.output_types]
     read = [part.digest for part in (draw.loaded, draw.pool) if part is not None]
     widths = [measure.width for measure in measures]
     of = digest(settings.identity, scorer.name, settings.seed, repr(settings.how), about, read, widths)
@@ -128,7 +128,9 @@ class _Asking:
         self._width = _HEAD + sum(measure.width for measure in measures)
 
     def prompt(self, index: int) -> Prompt:
-        if self._draw.task.judged == ("perplexity",):  # a text by itself, of any length, which is read in windows
+        if self._draw.task.output_types == (
+            "loglikelihood_rolling",
+        ):  # a text by itself, of any length, which is read in windows
             return Prompt("", (Choice("", self._draw.documents[index].target),), (), 0, False)
         draw = self._draw
         shown = [draw.example(number) for number in draw.shown(index, self._seed)]
@@ -201,9 +203,9 @@ class _Asking:
 
 def check_kind(task: Task, scorer: Scorer) -> None:
     """Raises ConfigError for what a model of the scorer's kind cannot do."""
-    if "text" in task.judged and not scorer.generates:
+    if "generate_until" in task.output_types and not scorer.generates:
         raise ConfigError(f"task {task.name} asks for text, which a model of this kind does not make")
-    if "perplexity" in task.judged and not scorer.rolls:
+    if "loglikelihood_rolling" in task.output_types and not scorer.rolls:
         raise ConfigError(
             f"task {task.name} asks for the probability of a text, which a model of this kind does not say"
         )

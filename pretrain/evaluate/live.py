@@ -24,7 +24,7 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
     if HELD_OUT in asked.tasks:
         raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")
     tasks = [task_named(name) for name in asked.tasks]
-    texts = [task.name for task in tasks if "text" in task.judged]
+    texts = [task.name for task in tasks if "generate_until" in task.output_types]
     if texts and (engine.shares_weights or not engine.decodes):
         raise ConfigError(
             f"evaluate.tasks: {', '.join(texts)} asks for text, which a model makes that is not laid out with "

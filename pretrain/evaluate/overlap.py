@@ -18,9 +18,9 @@ from data_pipeline.overlap.overlap import GramIndex, example_hashes
 from data_pipeline.overlap.search import grams_held
 from pretrain.engine.base import Ranks
 from pretrain.evaluate.measures.base import fraction
-from pretrain.evaluate.measures.names import TOGETHER_NAMES
 from pretrain.evaluate.run import Evaluation, Work
 from pretrain.evaluate.tasks.base import TaskDocument
+from pretrain.evaluate.tasks.metric_names import GROUP_METRICS
 from pretrain.process import watchdog
 
 
@@ -118,7 +118,7 @@ def _matched(
 
 def _of_right(metric: str) -> str | None:
     """The metric that is the share of right answers, of a task with this one; None: it has no right answers."""
-    if metric in TOGETHER_NAMES:
+    if metric in GROUP_METRICS:
         return "accuracy_sum"
     if metric in ("exact_match", "f1", "bleu"):
         return "exact_match"

@@ -60,11 +60,14 @@ def build_prompt(
     `answer_tokens` generated ones. Where not all shots fit, whole ones are left out, the last of the prompt first, so
     that those of fewer shots are always the beginning of those of more."""
     question = form.example(document)
-    solved = [example.context + example.target + form.separator for example in map(form.example, shots)]
+    solved = [
+        example.context + form.example_delimiter + example.target + form.fewshot_delimiter
+        for example in map(form.example, shots)
+    ]
     asks = question.choices or (Choice(question.context, question.target),)
 
     def prompt(kept: int) -> Prompt:
-        before = form.instruction + "".join(solved[:kept])
+        before = form.description + "".join(solved[:kept])
         pairs = tuple(scorer.pair(before + ask.context, ask.target) for ask in asks)
         return Prompt(before, asks, pairs, kept, False)
 

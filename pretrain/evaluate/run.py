@@ -136,10 +136,12 @@ def _check(settings: Settings) -> None:
 
 
 def _shots(task: Task, settings: Settings) -> Sequence[int]:
-    if "perplexity" in task.judged:  # of a text by itself, before which nothing is shown
+    if "loglikelihood_rolling" in task.output_types:  # of a text by itself, before which nothing is shown
         return (0,)
     if settings.shots is not None:
         return settings.shots
+    if task.num_fewshot is not None:
+        return (task.num_fewshot,)
     return (0, 1) if task.paper_shots in (None, 0, 1) else (0, 1, task.paper_shots)
 
 

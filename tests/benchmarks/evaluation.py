@@ -224,7 +224,7 @@ def _questions(count: int, scorer: Scorer) -> Texts:
     found: Texts = []
     for number in range(count):
         shown = [documents[index] for index in shot_indices("questions", number, len(documents), SHOTS, 0)]
-        prompt = build_prompt(Format(separator="\n\n"), shown, documents[number], scorer, 0)
+        prompt = build_prompt(Format(fewshot_delimiter="\n\n"), shown, documents[number], scorer, 0)
         found.append((prompt.text, [ask.target for ask in prompt.asks]))
     return found
 

@@ -23,15 +23,16 @@ from tests.helpers.tiny import build_engine, tiny_config
 LENGTH, DOCUMENTS, SHOTS = 112, 6, (0, 2)
 TOLERANCE = 1e-5
 CHOICES = """
-name: foods
-title: Foods
-source: made up
-file: foods.jsonl
-judged: choice
-context: "{{ animal }} eats"
-choices: "[one, other, third]"
-right: number
-metric: accuracy_sum
+task: foods
+task_alias: Foods
+dataset_path: json
+dataset_kwargs: {data_files: {test: foods.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{ animal }} eats"
+doc_to_choice: "{{ [one, other, third] }}"
+doc_to_target: number
+metric_list: [{metric: acc}]
 """
 
 Prompts = list[tuple[list[int], list[int]]]

@@ -47,7 +47,8 @@ class Beam:
 
 
 Decoding = Sampling | Beam
-"""How texts are made."""
+"""How texts are generated."""
+GREEDY = Sampling()
 
 Ended = Literal["stop", "longest", "interrupted"]
 """Why a text is over: an end or a stop string came, it has as many tokens as were asked for, or nobody wanted more."""

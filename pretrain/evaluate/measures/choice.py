@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction
-from pretrain.evaluate.measures.together import TOGETHER
+from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.tasks.base import TaskDocument
 
@@ -29,7 +29,7 @@ class ChoiceMeasure:
     name, answer_tokens = "choice", 0
 
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
-        self._bare, self._also = about.task.bare, about.task.also
+        self._bare, self._metrics = about.task.unconditional_context, about.task.metrics
         self.width = _EACH * max(len(document.choices) for document in about.documents)
 
     def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
@@ -83,6 +83,7 @@ class ChoiceMeasure:
             found |= fraction(f"accuracy_{way}", np.array([outcome["right"][way] for outcome in outcomes]))
         shares = [len(document.right) / len(document.choices) for document in documents]
         found["chance"] = math.fsum(shares) / len(shares)
-        for name in self._also:
-            found |= TOGETHER[name](outcomes, documents)
+        for name in self._metrics:
+            if name in GROUP_METRICS:
+                found |= GROUP_METRICS[name](outcomes, documents)
         return found

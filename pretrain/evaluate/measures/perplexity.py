@@ -29,6 +29,7 @@ class PerplexityMeasure:
 
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         """Half of a window is context."""
+        self._metrics = about.task.metrics
         self._tokenizer, self._length, self._context = scorer.tokenizer, scorer.length, scorer.length // 2
         alone = about.documents[0].target if len(about.documents) == 1 else None
         self._parts = 0 if alone is None else len(self._windows(alone))
@@ -73,6 +74,10 @@ class PerplexityMeasure:
             perplexity, error = exp(-total / max(1, count.sum())), _ratio_error(sums, count * shares)
             found |= {f"{unit}_count": int(count.sum()), f"{unit}_perplexity": perplexity}
             found[f"{unit}_perplexity_stderr"] = None if perplexity is None or error is None else perplexity * error
+        if "bits_per_byte" in self._metrics:
+            nats, error = -total / max(1, counts["byte"].sum()), _ratio_error(sums, counts["byte"] * shares)
+            found["bits_per_byte"] = nats / math.log(2)
+            found["bits_per_byte_stderr"] = None if error is None else error / math.log(2)
         return found
 
     def _windows(self, text: str) -> list[Pair]:

@@ -8,11 +8,11 @@ from pretrain.evaluate.measures.perplexity import PerplexityMeasure
 from pretrain.evaluate.measures.target import TargetMeasure
 from pretrain.evaluate.measures.text import TextMeasure
 from pretrain.evaluate.scorers.base import Scorer
-from pretrain.evaluate.tasks.base import Judged
+from pretrain.evaluate.tasks.metric_names import OutputType
 
-MEASURES: dict[Judged, Callable[[ForTask, Scorer], Measure]] = {
-    "target": TargetMeasure,
-    "choice": ChoiceMeasure,
-    "text": TextMeasure,
-    "perplexity": PerplexityMeasure,
+MEASURES: dict[OutputType, Callable[[ForTask, Scorer], Measure]] = {
+    "loglikelihood": TargetMeasure,
+    "multiple_choice": ChoiceMeasure,
+    "generate_until": TextMeasure,
+    "loglikelihood_rolling": PerplexityMeasure,
 }

@@ -1,70 +1,57 @@
-"""Judged by the text that the model makes, compared with references of which any is right.
+"""Generated answers, compared with references of which any is right, after a task's filters and normalization."""
 
-What counts of a text (`Task.normalise`): `strip`, all but white space around it; `answer`, as SQuAD's evaluation
-compares (Rajpurkar et al. 2016, arXiv 1606.05250): lower case, no punctuation, no articles, white space made one.
-"""
-
-import re
-import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.evaluate.bleu import bleu
-from pretrain.evaluate.decoding.base import Beam, Sampling
 from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction, mean
 from pretrain.evaluate.scorers.base import Scorer, answer_text
 from pretrain.evaluate.tasks.base import TaskDocument
 
-_PAPERS_BEAM = Beam(4, 0.6)
 _NONE = -1  # after the last token
 _RESAMPLES = 1000  # of documents, for the standard error of BLEU
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def _answer(text: str) -> str:
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_PUNCTUATION)).split())
-
-
-NORMALISE: dict[str, Callable[[str], str]] = {"strip": str.strip, "answer": _answer}
 
 
 class TextMeasure:
-    """See `base.Measure`. Results: `exact_match`, `f1` (of words, the best reference of each document) and, where that
-    is the task's metric, `bleu` (of the corpus, by sacrebleu, with its signature)."""
+    """See `base.Measure`. Results: `exact_match` and, where the task names them, `f1` (of words, the best reference of
+    each document) and `bleu` (of the corpus, by sacrebleu, with its signature)."""
 
     name = "text"
 
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         self._task, self._tokenizer = about.task, scorer.tokenizer
-        self._how = about.how or (_PAPERS_BEAM if about.task.beam else Sampling())
-        self._normalise = NORMALISE[about.task.normalise]
+        self._how = about.how or about.task.decoding
         # An answer has no more tokens than bytes, whatever the model spells it with; one more for the stop after it.
         needed = max(len(text.encode()) for d in about.documents for text in _references(d)) + 1
         # At most half of the model, so that a prompt has room.
-        self.answer_tokens = self.width = min(needed, about.task.longest or needed, max(1, scorer.length // 2))
+        self.answer_tokens = self.width = min(needed, about.task.max_gen_toks or needed, max(1, scorer.length // 2))
 
     def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
         """See `base.Measure`."""
         found = np.full((len(asked), self.width), _NONE, np.float64)
         contexts = [one.prompt.pairs[0][0] for one in asked]
-        for row, ids in enumerate(scorer.texts(contexts, self.answer_tokens, self._how, self._task.stops)):
+        for row, ids in enumerate(scorer.texts(contexts, self.answer_tokens, self._how, self._task.until)):
             found[row, : len(ids)] = ids
         return found
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:
         """See `base.Measure`."""
         ids = [int(token) for token in numbers if token != _NONE]
-        answer = answer_text(self._tokenizer, ids, self._task.stops).strip()
-        said, references = self._normalise(answer), [self._normalise(text) for text in _references(document)]
+        answer = answer_text(self._tokenizer, ids, self._task.until).strip()
+        filtered = answer
+        for response_filter in self._task.response_filters:
+            filtered = response_filter(filtered)
+        normalized = self._task.normalize(filtered)
+        references = [self._task.normalize(text) for text in _references(document)]
         return {
             "answer": answer,
             "tokens": ids,
-            "right": said in references,
-            "f1": max(_f1(said.split(), text.split()) for text in references),
+            "right": normalized in references,
+            "f1": max(_f1(normalized.split(), text.split()) for text in references),
         }
 
     def numbers(self, outcome: Outcome) -> Sequence[float]:
@@ -74,9 +61,9 @@ class TextMeasure:
     def result(self, outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
         """See `base.Measure`."""
         found = fraction("exact_match", np.array([outcome["right"] for outcome in outcomes]))
-        if self._task.normalise == "answer":  # of several words
+        if "f1" in self._task.metrics:
             found |= mean("f1", np.array([outcome["f1"] for outcome in outcomes]))
-        if self._task.metric == "bleu":
+        if "bleu" in self._task.metrics:
             answers = [outcome["answer"] for outcome in outcomes]
             of_all = bleu(answers, [_references(document) for document in documents], _RESAMPLES)
             error = None if of_all.error is None else of_all.error / 100
@@ -88,9 +75,9 @@ def _references(document: TaskDocument) -> Sequence[str]:
     return document.references or (document.target,)
 
 
-def _f1(said: list[str], reference: list[str]) -> float:
-    """Of words, as often as they occur."""
-    if not said or not reference:
-        return float(said == reference)
-    common = sum((Counter(said) & Counter(reference)).values())
-    return 2 * common / (len(said) + len(reference))
+def _f1(answer: list[str], reference: list[str]) -> float:
+    """F1 of words, each counted as often as it occurs."""
+    if not answer or not reference:
+        return float(answer == reference)
+    common = sum((Counter(answer) & Counter(reference)).values())
+    return 2 * common / (len(answer) + len(reference))

@@ -67,8 +67,8 @@ def _load(task: str, file: str, sources: Sources) -> Loaded:
 def _task(name: str, file: str) -> Task:
     title = f"{_TWO_OPERANDS[name][0]}-digit {_TWO_OPERANDS[name][1]}" if name in _TWO_OPERANDS else "Three operations"
     return Task(
-        name, partial(_load, name, file), judged=("target", "text"), metric="exact_match", paper_shots=50,
-        synthetic=True, title=title, source=f"{SOURCE}; or generated",
+        name=name, load=partial(_load, name, file), output_types=("loglikelihood", "generate_until"),
+        metrics=("exact_match",), paper_shots=50, synthetic=True, title=title, source=f"{SOURCE}; or generated",
     )  # fmt: skip
 
 

@@ -6,20 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.errors import ConfigError
+from pretrain.evaluate.decoding.base import GREEDY, Decoding
 from pretrain.evaluate.tasks.jsonl import Problem
-
-Judged = Literal["target", "choice", "text", "perplexity"]
-"""by what the model gives its target; by which of the choices it prefers; by the text it makes; as a text by itself"""
+from pretrain.evaluate.tasks.metric_names import OutputType
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A context and one way to go on. Mostly the context is the same for all; in Winograd's, what comes after is."""
+    """A context and a continuation. Most tasks have one context for all choices; Winograd's have one continuation."""
 
     context: str
     target: str
@@ -31,49 +30,50 @@ class TaskDocument:
 
     context: str
     target: str
-    """the right one; of a text to be rated as a whole, all of it, after an empty context"""
+    """the right answer; of loglikelihood_rolling the text, after an empty context"""
     choices: tuple[Choice, ...] = ()
-    """what is chosen from"""
     right: tuple[int, ...] = ()
-    """numbers of the choices that are right; one at least"""
+    """numbers of the right choices; one at least"""
     references: tuple[str, ...] = ()
-    """answers in text, any of which is right"""
+    """answers in text, all of them right"""
     group: str = ""
-    """documents of one group are judged together by some metrics"""
+    """group of documents that group metrics are computed over"""
     where: str = ""
     """file and line"""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A prompt is `instruction`, the solved examples and the context of the question, with `separator` between those;
-    in OpenAI's files that is at the beginning of each context instead."""
+    """How a prompt is put together: `description`, the examples, each with `fewshot_delimiter` after it (OpenAI's files
+    have it at the beginning of each context instead), and the context of the question."""
 
-    instruction: str = ""
+    description: str = ""
     example: Callable[[TaskDocument], TaskDocument] = lambda document: document
-    separator: str = ""
+    fewshot_delimiter: str = ""
+    example_delimiter: str = ""
+    """text between context and target of examples alone"""
 
 
 class Examples(Protocol):
-    """Documents that prompts show."""
+    """Documents that examples are drawn from."""
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """Lines that are none, as far as anybody has looked."""
+        """Lines that are no documents, as far as they were read."""
 
     @property
     def digest(self) -> str:
-        """Of all that the documents say, wherever they stand."""
+        """Hash of the documents' contents, wherever the file is."""
 
     def __len__(self) -> int: ...
 
-    def example(self, place: int) -> TaskDocument | None:
-        """The one there, from 0; None: it can't be shown."""
+    def example(self, index: int) -> TaskDocument | None:
+        """The document of that index; None: its line is malformed."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The documents of a file, in its order, and what is wrong with the others."""
+    """The documents of a file, in its order, and its malformed lines."""
 
     documents: Sequence[TaskDocument]
     problems: Sequence[Problem] = ()
@@ -81,19 +81,19 @@ class Loaded:
     @cached_property
     def digest(self) -> str:
         """See `Examples`."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for one in self.documents:
             choices = [(choice.context, choice.target) for choice in one.choices]
-            said = [one.context, one.target, choices, one.right, one.references, one.group]
-            found.update(json.dumps(said).encode())
-        return found.hexdigest()[:16]
+            content = [one.context, one.target, choices, one.right, one.references, one.group]
+            digest.update(json.dumps(content).encode())
+        return digest.hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.documents)
 
-    def example(self, place: int) -> TaskDocument | None:
+    def example(self, index: int) -> TaskDocument | None:
         """See `Examples`."""
-        return self.documents[place]
+        return self.documents[index]
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ class Sources:
     tokenizer: Tokenizer
     """the tokenizer of `dataset`"""
     seed: int
-    """of generated documents"""
+    """seed of generated documents"""
 
     def find(self, task: str, name: str, why: str = "needs") -> Path:
         """The file `name`, or gzipped `name.gz`. Raises ConfigError when it is missing."""
-        advice = f"`pretrain eval fetch {task} --data DIR` gets what it can"
+        advice = f"`pretrain eval fetch {task} --data DIR` downloads the files that are published"
         if self.data_dir is None:
-            raise ConfigError(f"task {task} {why} {name} (or {name}.gz): say where it is with --data DIR; {advice}")
+            raise ConfigError(f"task {task} {why} {name} (or {name}.gz): name its directory with --data DIR; {advice}")
         found = sorted(path for path in self.data_dir.rglob(f"{name}*") if path.name in (name, f"{name}.gz"))
         if not found:
             raise ConfigError(
@@ -123,23 +123,23 @@ class Sources:
 
 
 def check_data_dir(data_dir: Path | None) -> None:
-    """Raises ConfigError for a directory of benchmark files that is none."""
+    """Raises ConfigError where the directory of benchmark files does not exist."""
     if data_dir is not None and not data_dir.is_dir():
-        raise ConfigError(f"{data_dir}, where benchmark files are looked for, is no directory: name one that is there")
+        raise ConfigError(f"--data {data_dir} is not a directory: name the directory with benchmark files")
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """Where a file comes from: a split of a dataset of the Hugging Face hub."""
+    """A file, and the split of a dataset on the Hugging Face hub that it is downloaded from."""
 
     file: str
     dataset: str
     config: str | None
-    """which of its parts; `*`: all, one after the other; None: it has but one"""
+    """configuration of the dataset; `*`: all, one after the other; None: the dataset has one"""
     split: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """A set of documents, each with a right answer."""
 
@@ -147,35 +147,42 @@ class Task:
     load: Callable[[Sources], Loaded]
     """all documents, in a fixed order"""
     load_shots: Callable[[Sources], Examples] | None = None
-    """those that solved examples are drawn from; None: the other documents of the task itself"""
-    judged: tuple[Judged, ...] = ("target",)
-    metric: str = "accuracy"
-    """the one that the paper reports, by its name in results"""
+    """documents that examples are drawn from; None: the other documents of the task itself"""
+    output_types: tuple[OutputType, ...] = ("loglikelihood",)
+    metrics: tuple[str, ...] = ("accuracy",)
+    """metrics by their names in results; the first is the one that reports show"""
     zero_shot: Format = Format()
     few_shot: Format = Format()
-    """for one shot and more"""
+    """for one example and more"""
     paper_shots: int | None = None
     """K of GPT-3's few-shot setting"""
-    bare: str | None = None
-    """the context that a choice is compared after, for its probability without the question: P(choice | bare)"""
-    stops: tuple[str, ...] = ("\n",)
-    """where an answer in text ends"""
-    beam: bool = False
-    """the paper searches with a beam for answers in text"""
-    longest: int | None = None
-    """tokens of an answer in text; None: as many as the longest reference can need"""
-    normalise: str = "strip"
-    """what of an answer in text counts: see `measures/text.py`"""
-    also: tuple[str, ...] = ()
-    """further metrics: see `measures/together.py`"""
+    num_fewshot: int | None = None
+    """number of examples that is scored by default; None: 0, 1 and `paper_shots`"""
+    unconditional_context: str | None = None
+    """context of a choice's probability without the question: P(choice | unconditional_context)"""
+    until: tuple[str, ...] = ("\n",)
+    """strings that end a generated answer"""
+    decoding: Decoding = GREEDY
+    """how answers are generated by default"""
+    max_gen_toks: int | None = None
+    """most tokens of a generated answer; None: as many as the longest reference can need"""
+    response_filters: tuple[Callable[[str], str], ...] = ()
+    """what is made of a generated answer before it is compared"""
+    normalize: Callable[[str], str] = str.strip
+    """what of a generated answer and a reference is compared"""
     synthetic: bool = False
-    """its examples are made by a rule, so that fewer words in a row tell them from other text"""
+    """documents are generated by a rule, so that fewer words in a row tell them from other text"""
     title: str = ""
     source: str = ""
-    """paper, and where its data is from"""
+    """paper, and where the data is from"""
     fetch: tuple[Fetched, ...] = ()
-    """its files, where they can be had from a hub"""
+    """files that can be downloaded from the Hugging Face hub"""
+
+    @property
+    def metric(self) -> str:
+        """The metric that reports show."""
+        return self.metrics[0]
 
     def format(self, shots: int) -> Format:
-        """How a prompt with so many solved examples is put together."""
+        """The format of a prompt with that many examples."""
         return self.few_shot if shots else self.zero_shot

@@ -37,6 +37,11 @@ def number(value: Any) -> int:
     return value
 
 
+def string(value: Any) -> str:
+    """Text as it is, and a whole number in digits."""
+    return value if isinstance(value, str) else str(number(value))
+
+
 def position(values: Any, wanted: Any) -> int:
     """Where in a list something stands, once, from 0."""
     _must_be_there(wanted)
@@ -68,9 +73,26 @@ def _cut(text: Any, mark: str) -> tuple[str, str]:
     return begin, end
 
 
-def without(text: Any, pattern: str) -> str:
-    """All that matches a regular expression left out."""
-    return re.sub(pattern, "", _text(text))
+def regex_replace(text: Any, pattern: str, repl: str, count: int = 0) -> str:
+    """A text with what a regular expression matches replaced, as lm-eval's filter of this name."""
+    return re.sub(pattern, repl, _text(text), count=count)
+
+
+def map_filter(values: Any, name: str, *arguments: Any) -> list[Any]:
+    """A list with a filter applied to each of its values."""
+    if name not in FILTERS:
+        raise ValueError(f"there is no filter {name}")
+    return [FILTERS[name](value, *arguments) for value in _list(values)]
+
+
+def prepend(text: Any, beginning: Any) -> str:
+    """A text after its beginning."""
+    return _text(beginning) + _text(text)
+
+
+def fill_in(noun: Any, sentence: Any, blank: str) -> str:
+    """A sentence with a noun in the place of its blank."""
+    return _text(sentence).replace(blank, _text(noun))
 
 
 def filled(values: Any) -> list[str]:
@@ -168,20 +190,25 @@ def _replace(text: Any, old: str, new: Any) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "number": number,
-    "digits": lambda value: str(number(value)),
+    "int": number,
+    "string": string,
+    "list": lambda values: list(_list(values)),
+    "map": map_filter,
     "position": position,
     "positions": positions,
     "before": before,
     "after": after,
-    "without": without,
+    "regex_replace": regex_replace,
+    "fill_in": fill_in,
+    "prepend": prepend,
     "replace": _replace,
     "trim": lambda text: _text(text).strip(),
     "lower": lambda text: _text(text).lower(),
-    "capital": lambda text: _text(text).capitalize(),
+    "upper": lambda text: _text(text).upper(),
+    "capitalize": lambda text: _text(text).capitalize(),
     "lower_first": lambda text: _text(text)[:1].lower() + text[1:],
     "upper_first": lambda text: _text(text)[:1].upper() + text[1:],
-    "join": lambda texts, between: between.join(map(_text, _list(texts))),
+    "join": lambda texts, between="": between.join(map(_text, _list(texts))),
     "length": lambda values: len(_list(values)),
     "filled": filled,
     "plain_text": plain_text,
@@ -193,4 +220,4 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "answers_of": answers_of,
     "drop_answers": drop_answers,
 }
-"""`capital`: the first letter large, all others small; `length`: of a list."""
+"""Filters by name. Those that Jinja or lm-eval has, too, do the same, for fewer kinds of values."""

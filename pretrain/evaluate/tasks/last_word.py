@@ -80,14 +80,20 @@ def passages(text: str) -> Iterator[str]:
 _FEW_SHOT = Format("Fill in blank:", _blank)
 TASKS = [
     Task(
-        "lambada_openai",
-        partial(_lambada, "lambada_test.jsonl", "needs"),
-        partial(_lambada, "lambada_dev.jsonl", "shows examples from"),
+        name="lambada_openai",
+        load=partial(_lambada, "lambada_test.jsonl", "needs"),
+        load_shots=partial(_lambada, "lambada_dev.jsonl", "shows examples from"),
         few_shot=_FEW_SHOT,
         paper_shots=15,
         title="LAMBADA",
         source="Paperno et al. 2016 (arXiv 1606.06031), as OpenAI gives it out; examples from its development split",
         fetch=(Fetched("lambada_test.jsonl", "EleutherAI/lambada_openai", "default", "test"),),
     ),
-    Task("last_word", _held_out, few_shot=_FEW_SHOT, title="Last word", source="the run's held-out text"),
+    Task(
+        name="last_word",
+        load=_held_out,
+        few_shot=_FEW_SHOT,
+        title="Last word",
+        source="the run's held-out text",
+    ),
 ]

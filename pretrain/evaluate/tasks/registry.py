@@ -10,7 +10,7 @@ from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
 from pretrain.evaluate.tasks import arithmetic, last_word, scrambling
 from pretrain.evaluate.tasks.base import Task
-from pretrain.evaluate.tasks.declared import declared
+from pretrain.evaluate.tasks.file_task import task_from_file
 
 HELD_OUT = "heldout"
 """Perplexity of the held-out stream: the one task that has no documents and no shots."""
@@ -36,9 +36,9 @@ def task_named(name: str) -> Task:
     if name in _TASKS:
         return _TASKS[name]
     if name in FILES:
-        return declared(FILES[name])
+        return task_from_file(FILES[name])
     if name.endswith((".yaml", ".yml")):
-        return declared(Path(name).expanduser())
+        return task_from_file(Path(name).expanduser())
     names = known_names()
     if name in names:
         return _PLUGINS[name]

@@ -17,8 +17,8 @@ _FILES = {
 
 TASKS = [
     Task(
-        name, partial(openai_file, name, file), judged=("target", "text"), metric="exact_match",
-        zero_shot=_FORMAT, few_shot=_FORMAT, paper_shots=100, synthetic=True,
+        name=name, load=partial(openai_file, name, file), output_types=("loglikelihood", "generate_until"),
+        metrics=("exact_match",), zero_shot=_FORMAT, few_shot=_FORMAT, paper_shots=100, synthetic=True,
         title=name.replace("_", " ").capitalize(), source=SOURCE,
     )
     for name, file in _FILES.items()

@@ -14,7 +14,7 @@ from tests.unit.evaluate.fakes import FakeEngine
 from tests.unit.evaluate.lm_eval_choices import PARTIAL, check_agreement, ours
 from tests.unit.evaluate.task_lines import LINES
 
-CHOICES = [name for name in sorted(FILES) if task_named(name).judged == ("choice",)]
+CHOICES = [name for name in sorted(FILES) if task_named(name).output_types == ("multiple_choice",)]
 VARIED = re.compile(
     r"\b(tea|stove|water|fills|eats|rang|bell|home|waited|shirt|hang|ice|sand|heat|sound|plant|ink|light|loose|table|"
     r"small|glass|broke|sang|frozen|rained|slept|porch|outside|bank|lends|won|sails|dog|bees|honey|cats|keeps|flour|"

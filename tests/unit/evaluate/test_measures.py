@@ -9,9 +9,9 @@ import pytest
 
 from pretrain.evaluate.draws import together
 from pretrain.evaluate.measures.choice import ChoiceMeasure
+from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.measures.target import TargetMeasure
 from pretrain.evaluate.measures.text import _f1
-from pretrain.evaluate.measures.together import TOGETHER
 from pretrain.evaluate.tasks.base import Choice, TaskDocument
 
 
@@ -22,7 +22,9 @@ def question(*choices: str, right: int = 0) -> TaskDocument:
 def test_each_way_of_comparing_choices_prefers_another_one() -> None:
     """The numbers of a choice: log probability, tokens, and the log probability after the bare context."""
     document = question(" é", " abc", " defgh", " i")
-    about: Any = SimpleNamespace(task=SimpleNamespace(bare="Answer:", also=()), documents=[document])
+    about: Any = SimpleNamespace(
+        task=SimpleNamespace(unconditional_context="Answer:", metrics=()), documents=[document]
+    )
     scorer: Any = None
     measure = ChoiceMeasure(about, scorer)
     numbers = np.array([[-2.0, 1, -1.9], [-6.0, 8, -5.0], [-5.1, 3, -4.9], [-1.9, 1, -0.4]])
@@ -56,7 +58,7 @@ def test_a_class_that_is_never_right_counts_in_the_macro_f1() -> None:
     """Classes 0 and 1 occur; class 2 is chosen once: F1 of 2/3, 1 and 0."""
     outcomes = [{"chosen": {"sum": chosen}} for chosen in (0, 2, 1, 1)]
     documents = [question("a", "b", "c", right=right) for right in (0, 0, 1, 1)]
-    assert TOGETHER["macro_f1"](outcomes, documents)["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    assert GROUP_METRICS["macro_f1"](outcomes, documents)["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
 def test_words_count_as_often_as_they_occur() -> None:

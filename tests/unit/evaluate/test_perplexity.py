@@ -19,13 +19,13 @@ from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
 
 TASK = """
-name: pages
-title: Pages
-source: made up
-file: pages.jsonl
-judged: perplexity
-target: "{{ page }}"
-metric: word_perplexity
+task: pages
+dataset_path: json
+dataset_kwargs: {data_files: {test: pages.jsonl}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_target: "{{ page }}"
+metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 """
 TEXTS = ["the cat is singing to a dog. " * 12, "short"]
 LENGTH = 32
@@ -87,7 +87,7 @@ def test_the_standard_error_is_that_of_documents_drawn_anew(engine: FakeEngine, 
 def test_the_standard_error_of_a_single_text_is_that_of_its_windows(
     engine: FakeEngine, tokenizer: ToyTokenizer, tmp_path: Path
 ) -> None:
-    (tmp_path / "pages.yaml").write_text(TASK + 'joined: "\\n"\n')
+    (tmp_path / "pages.yaml").write_text(TASK + 'metadata: {pretrain: {join_docs: "\\n"}}\n')
     lines = [f"the {number} sing{'ing' * (number % 3)} of {number * 77}" for number in range(30)]
     (tmp_path / "pages.jsonl").write_text("".join(json.dumps({"page": text}) + "\n" for text in lines))
     scorer = CausalScorer(engine, tokenizer, LENGTH)  # type: ignore[arg-type]

@@ -160,10 +160,10 @@ def test_a_prompt_with_choices_leaves_room_for_the_longest(tokenizer: ToyTokeniz
     choices = (Choice("Q", " yes"), Choice("Q", " certainly not"))
     document = TaskDocument("Q", " yes", choices, (0,))
     for length in range(20, 80):
-        prompt = _build(Format(separator="; "), DOCUMENTS[:4], document, tokenizer, length, 0)
+        prompt = _build(Format(fewshot_delimiter="; "), DOCUMENTS[:4], document, tokenizer, length, 0)
         assert prompt.asks == choices
         assert all(len(context) + len(target) - 1 <= length for context, target in prompt.pairs)
-        more = _build(Format(separator="; "), DOCUMENTS[: prompt.shots + 1], document, tokenizer, 999, 0)
+        more = _build(Format(fewshot_delimiter="; "), DOCUMENTS[: prompt.shots + 1], document, tokenizer, 999, 0)
         assert prompt.shots == 4 or len(more.pairs[1][0]) + len(more.pairs[1][1]) - 1 > length
     assert prompt.before.count("; ") == prompt.shots == 4
 

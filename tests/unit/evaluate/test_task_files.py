@@ -11,6 +11,7 @@ import pytest
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.measures.choice import ChoiceMeasure
+from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.tasks.base import Loaded, Sources, Task
 from pretrain.evaluate.tasks.registry import FILES, task_named
 from tests.helpers.breadth import slow
@@ -49,7 +50,7 @@ def test_a_line_becomes_the_document_that_the_paper_shows(name: str, tmp_path: P
     assert task.name == name
     assert task.title
     assert task.source
-    if task.judged == ("choice",):
+    if task.output_types == ("multiple_choice",):
         first = last.choices[last.right[0]]
         assert (first.context, first.target) == (last.context, last.target)
         assert len({(choice.context, choice.target) for choice in last.choices}) == len(last.choices) > 1
@@ -58,17 +59,17 @@ def test_a_line_becomes_the_document_that_the_paper_shows(name: str, tmp_path: P
 @pytest.mark.parametrize("name", NAMES)
 def test_the_metric_of_a_task_is_one_that_its_measure_gives(name: str) -> None:
     task = task_named(name)
-    if task.metric in task.also:
+    if task.metric in GROUP_METRICS:
         return
     ways = {"accuracy_sum", "accuracy_per_token", "accuracy_per_character", "accuracy_per_byte"}
-    if task.bare is not None:
+    if task.unconditional_context is not None:
         ways.add("accuracy_unconditional")
     given = {
-        "choice": ways,
-        "text": {"exact_match", "bleu"} | ({"f1"} if task.normalise == "answer" else set()),
-        "perplexity": {"token_perplexity", "word_perplexity", "byte_perplexity"},
+        "multiple_choice": ways,
+        "generate_until": {"exact_match", "bleu", "f1"},
+        "loglikelihood_rolling": {"token_perplexity", "word_perplexity", "byte_perplexity"},
     }
-    assert task.metric in given[task.judged[0]]
+    assert task.metric in given[task.output_types[0]]
     assert ChoiceMeasure.name == "choice"
 
 
@@ -154,7 +155,7 @@ def test_a_mutated_line_is_used_or_told_with_its_number_and_never_stops_the_othe
             refused += 1
             (problem,) = [problem for problem in loaded.problems if problem.where.endswith(f":{len(lines) + 1}")]
             assert len(problem.what) < 400
-            if "earlier" not in (FILES[name]).read_text() and task.judged != ("perplexity",):
+            if "previous" not in FILES[name].read_text() and task.output_types != ("loglikelihood_rolling",):
                 assert len(loaded.documents) == 2 * len(whole.documents)
     assert refused > rounds // 8, "what is read is checked"
 

@@ -15,6 +15,7 @@ from pretrain.evaluate.report.facts import Facts
 from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import Choice, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
+from pretrain.evaluate.tasks.normalization import squad
 from tests.unit.evaluate.fakes import LENGTH, ToyTokenizer
 
 FACTS = Facts(
@@ -81,20 +82,28 @@ def _every(skill: float, draws: int) -> Evaluation:
     for number, (task, shots) in enumerate(few.items()):
         metric = {"winograd": "accuracy_sum", "cb": "macro_f1", "arc_easy": "accuracy_unconditional"}.get(task)
         made = Task(
-            task, lambda sources: None, judged=("choice",), metric=metric or "accuracy_per_token",  # type: ignore[arg-type, return-value]
-            bare="Answer:" if task == "arc_easy" else None, also=("macro_f1",) if task == "cb" else (),
-        )  # fmt: skip
+            name=task,
+            load=lambda sources: None,  # type: ignore[arg-type, return-value]
+            output_types=("multiple_choice",),
+            metrics=(metric or "accuracy_per_token",),
+            unconditional_context="Answer:" if task == "arc_easy" else None,
+        )
         _add(evaluation, made, [_choices(task, n) for n in range(60)], shots, skill, number, draws)
-    arithmetic = Task("arithmetic_2da", lambda sources: None, judged=("target", "text"), metric="exact_match")  # type: ignore[arg-type, return-value]
+    arithmetic = Task(
+        name="arithmetic_2da",
+        load=lambda sources: None,  # type: ignore[arg-type, return-value]
+        output_types=("loglikelihood", "generate_until"),
+        metrics=("exact_match",),
+    )
     sums = [TaskDocument(f"Q: What is {n} plus 48?\nA:", f" {n + 48}", where=f"sums.jsonl:{n}") for n in range(10, 90)]
     _add(evaluation, arithmetic, sums, (0, 1, 50), skill, 7, draws)
-    coqa = replace(arithmetic, name="coqa", judged=("text",), metric="f1", normalise="answer")
+    coqa = replace(arithmetic, name="coqa", output_types=("generate_until",), metrics=("f1",), normalize=squad)
     asked = [TaskDocument("Q: Who?\nA:", " Ann", references=("Ann", "Ann of old")) for _ in range(20)]
     _add(evaluation, coqa, asked, (0, 1, 5), skill, 8, draws)
-    translation = replace(arithmetic, name="wmt14_en_fr", judged=("text",), metric="bleu")
+    translation = replace(arithmetic, name="wmt14_en_fr", output_types=("generate_until",), metrics=("bleu",))
     sentences = [TaskDocument("The cat sat on the mat. =", " Le chat dort sur le tapis.") for _ in range(8)]
     _add(evaluation, translation, sentences, (0, 1, 64), skill, 9, draws)
-    text = Task("ptb", lambda sources: None, judged=("perplexity",), metric="word_perplexity")  # type: ignore[arg-type, return-value]
+    text = replace(arithmetic, name="ptb", output_types=("loglikelihood_rolling",), metrics=("word_perplexity",))
     _add(evaluation, text, [TaskDocument("", "no it was n't black monday " * 400)], (0,), skill, 10, 1)
     evaluation.problems["hellaswag"] = [
         Problem(f"hellaswag_validation.jsonl:{line}", "it has no 'label', only ind, ctx_a, ctx_b") for line in (17, 99)
@@ -117,7 +126,7 @@ def _add(
     evaluation: Evaluation, task: Task, documents: Sequence[TaskDocument], shots: Sequence[int], skill: float,
     seed: int, draws: int,
 ) -> None:  # fmt: skip
-    measures: list[Measure] = [MEASURES[judged](ForTask(task, documents, None), _Asker()) for judged in task.judged]  # type: ignore[arg-type]
+    measures: list[Measure] = [MEASURES[kind](ForTask(task, documents, None), _Asker()) for kind in task.output_types]  # type: ignore[arg-type]
     evaluation.results[task.name], evaluation.samples[task.name], evaluation.right[task.name] = {}, {}, {}
     evaluation.documents[task.name], evaluation.problems[task.name] = documents, []
     for place, k in enumerate(shots):

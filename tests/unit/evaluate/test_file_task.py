@@ -14,15 +14,16 @@ from pretrain.evaluate.tasks.registry import NAMES, task_named
 from tests.unit.evaluate.fakes import ToyTokenizer
 
 TASK = """
-name: colours
-title: Colours
-source: made up
-file: colours.jsonl
-judged: choice
-context: "{{ thing }} is"
-choices: colours
-right: right | number
-metric: accuracy_sum
+task: colours
+task_alias: Colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{ thing }} is"
+doc_to_choice: colours
+doc_to_target: right
+metric_list: [{metric: acc}]
 """
 LINE = {"thing": "Grass", "colours": ["red", "green"], "right": 1, "use": True}
 
@@ -45,26 +46,53 @@ def test_a_file_of_ones_own_is_a_task(tmp_path: Path) -> None:
 
 def test_lines_may_be_left_out(tmp_path: Path) -> None:
     lines = [LINE, {**LINE, "use": False}, {**LINE, "use": "no"}]
-    loaded = load(tmp_path, TASK + "keep: use\n", *lines)
+    loaded = load(tmp_path, TASK + "metadata: {pretrain: {keep_if: use}}\n", *lines)
     assert len(loaded.documents) == 1  # type: ignore[attr-defined]
     (problem,) = loaded.problems  # type: ignore[attr-defined]
-    assert (problem.where, problem.what) == ("colours.jsonl:3", "whether to keep it is 'no', neither true nor false")
+    assert (problem.where, problem.what) == ("colours.jsonl:3", "keep_if is 'no', neither true nor false")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("context: ", "contxt: ", r"did you mean.*context"),
-        ("right: right | number\n", "", "a task judged by choice needs `right`"),
-        ("judged: choice", "judged: text", "a task judged by text needs `references`"),
-        ("judged: choice", "judged: chance", "judged"),
-        ('"{{ thing }} is"', '"{{ thing is"', "task.yaml: context: "),
-        ('"{{ thing }} is"', '"{{ thing | loud }}"', "task.yaml: context: No filter named 'loud'"),
-        ("choices: colours", "choices: colours | | x", "task.yaml: choices: "),
-        ("metric:", "also: [macro_f2]\nmetric:", "'macro_f2' is none of macro_f1"),
-        ("metric:", "normalise: lower\nmetric:", "'lower' is none of strip, answer"),
-        ("metric:", 'few_shot: "{{ context }}"\nmetric:', "not for tasks judged by choice"),
-        ("metric:", 'joined: " "\nmetric:', "`joined` is for tasks judged by perplexity, not by choice"),
+        ("doc_to_text: ", "doc_to_txt: ", r"did you mean.*doc_to_text"),
+        ("doc_to_choice: colours\n", "", "output_type multiple_choice needs `doc_to_choice`"),
+        ("test_split: test\n", "", "name the split of the questions: `test_split` or `validation_split`"),
+        ("{test: colours.jsonl}", "{train: colours.jsonl}", "data_files names no file of split test"),
+        ("dataset_path: json", "dataset_path: a/b", "goes with `dataset_path: json`"),
+        (
+            "multiple_choice",
+            "generate_until",
+            "`doc_to_choice` is for output_type multiple_choice, not for generate_until",
+        ),
+        ("multiple_choice", "chance", "output_type"),
+        ('"{{ thing }} is"', '"{{ thing is"', "task.yaml: doc_to_text: "),
+        ('"{{ thing }} is"', '"{{ thing | loud }}"', "task.yaml: doc_to_text: No filter named 'loud'"),
+        ("colours\ndoc", '"{{ colours | | x }}"\ndoc', "task.yaml: doc_to_choice: "),
+        (
+            "metric: acc",
+            "metric: macro_f2",
+            "metric macro_f2 is not supported for output_type multiple_choice: acc, acc_n",
+        ),
+        ("metric: acc", "metric: acc, aggregation: nanmean", "metric acc is aggregated by mean, not by nanmean"),
+        ("metric: acc", "metric: acc, higher_is_better: false", "higher_is_better is True of metric acc"),
+        (
+            "metric_list",
+            "process_results: x\nmetric_list",
+            "`process_results` is a key of lm-eval that is not supported",
+        ),
+        ("metric_list", "process_docs: !function utils.f\nmetric_list", "process_docs: !function utils.f is Python"),
+        ("metric_list", "metadata: {pretrain: {normalization: lower}}\nmetric_list", "normalization"),
+        (
+            "metric_list",
+            "metadata: {pretrain: {normalization: squad}}\nmetric_list",
+            "is for output_type generate_until",
+        ),
+        ("metric_list", 'metadata: {pretrain: {few_shot_template: "x"}}\nmetric_list', "not for output_type multiple_"),
+        ("metric_list", "metadata: {pretrain: {paper_shot: 3}}\nmetric_list", "did you mean.*paper_shots"),
+        ("metric_list", "fewshot_config: {sampler: first_n}\nmetric_list", "fewshot_config.sampler"),
+        ("metric_list", "description: 'About {{ thing }}:'\nmetric_list", "`description` is not a template here"),
+        ("metric_list", "include: task.yaml\nmetric_list", "includes itself through task.yaml"),
     ],
 )
 def test_a_file_that_declares_no_task_is_refused_in_a_sentence(old: str, new: str, said: str, tmp_path: Path) -> None:
@@ -76,13 +104,13 @@ def test_a_file_that_declares_no_task_is_refused_in_a_sentence(old: str, new: st
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"right": 2}, "the right one of its 2 choices is said to be 2"),
-        ({"right": "b"}, "'b' is not a whole number"),
+        ({"right": 2}, r"the right one of its 2 choices is \[2\]"),
+        ({"right": "b"}, r"the right one of its 2 choices is \['b'\]"),
         ({"thing": 7}, "7 is not text but int"),
         ({"thing": None}, "None is not text but NoneType"),
-        ({"colours": "red"}, "'red' are not choices"),
-        ({"colours": ["red"]}, r"\['red'\] are not choices"),
-        ({"colours": ["red", ""]}, "'' is no choice in text"),
+        ({"colours": "red"}, "doc_to_choice is 'red', not a list of choices"),
+        ({"colours": ["red"]}, r"doc_to_choice is \['red'\], not a list of choices"),
+        ({"colours": ["red", ""]}, "doc_to_choice has '', which is no choice in text"),
     ],
 )
 def test_a_problem_says_what_is_wrong(change: dict[str, object], said: str, tmp_path: Path) -> None:
@@ -103,7 +131,7 @@ def test_letters_of_a_text_are_no_items_of_a_list(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'Grass' is text, which has no items"):
         load(tmp_path, TASK.replace("{{ thing }}", "{{ thing[0] }}"))
     with pytest.raises(ConfigError, match="'Grass' is text, which has no items"):
-        load(tmp_path, TASK.replace("choices: colours", 'choices: "[thing[0], thing[1]]"'))
+        load(tmp_path, TASK.replace("doc_to_choice: colours", 'doc_to_choice: "{{ [thing[0], thing[1]] }}"'))
 
 
 def test_templates_reach_nothing_but_the_fields(tmp_path: Path) -> None:
@@ -127,13 +155,13 @@ def test_the_guide_names_every_filter_for_general_use_and_the_page_every_task() 
     assert {name for name in FILTERS if f"`{name}" not in guide and f", `{name}" not in guide} <= of_one_benchmark
     page = tasks_page()
     assert all(f"| `{name}` (" in page for name in NAMES[1:])
-    assert "| `fetch.dataset` | yes | name of the dataset |" in page
+    assert "| `dataset_path` | yes | " in page
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("number", [True, 1.0, "1.5", "", "x", None, [1], "9999999999"]),
+        ("int", [True, 1.0, "1.5", "", "x", None, [1], "9999999999"]),
         ("length", ["abc", 3, {"a": 1}, None]),
         ("trim", [None, 1, ["a"]]),
         ("filled", ["abc", [1], [None]]),

@@ -1,10 +1,10 @@
-"""Metrics of several documents' choices together, by a task's `also`. Of choices the way of comparing is the sum of log
-probabilities, as these are labels of one or two tokens.
+"""Metrics over the choices of several documents. Choices are compared by the sum of log probabilities, as they are
+labels of one or two tokens.
 
-- macro_f1: the mean of each class's F1, a class being the number of a choice (CommitmentBank's)
-- group_all: of each group the share that is right in all its documents (MultiRC's exact match of questions)
+- macro_f1: mean of the classes' F1, a class being the number of a choice (CommitmentBank's)
+- group_all: share of the groups in which every document is answered rightly (MultiRC's exact match of questions)
 - group_f1: F1 of the documents whose last choice is right, each an answer that is true (MultiRC's F1 of answers)
-- by_group: the accuracy of each group by itself, under `groups` (BLiMP's 67 sets)
+- by_group: accuracy of each group, under `groups` (BLiMP's 67 sets)
 """
 
 import math
@@ -20,7 +20,7 @@ from pretrain.evaluate.tasks.base import TaskDocument
 _WAY = "sum"
 _RESAMPLES = 1000  # of documents or groups, for a standard error
 
-Together = Callable[[Sequence[Outcome], Sequence[TaskDocument]], dict[str, Any]]
+GroupMetric = Callable[[Sequence[Outcome], Sequence[TaskDocument]], dict[str, Any]]
 
 
 def _macro_f1(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _by_group(outcomes: Sequence[Outcome], documents: Sequence[TaskDocument]) ->
     }
 
 
-TOGETHER: dict[str, Together] = {
+GROUP_METRICS: dict[str, GroupMetric] = {
     "macro_f1": _macro_f1, "group_f1": _group_f1, "group_all": _group_all, "by_group": _by_group
 }  # fmt: skip
 
@@ -77,16 +77,16 @@ def _groups(documents: Sequence[TaskDocument]) -> list[NDArray[np.int64]]:
     return [np.array(numbers) for numbers in members.values()]
 
 
-def _f1(said: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
+def _f1(chosen: NDArray[np.bool_], true: NDArray[np.bool_]) -> float:
     """0 where neither occurs."""
-    both = int((said & true).sum())
-    return 2 * both / max(1, int(said.sum()) + int(true.sum()))
+    both = int((chosen & true).sum())
+    return 2 * both / max(1, int(chosen.sum()) + int(true.sum()))
 
 
 def _resampled(
     name: str, of: Callable[[NDArray[np.int64]], float], units: Sequence[NDArray[np.int64]]
 ) -> dict[str, Any]:  # fmt: skip
-    """The metric of all, and its standard error by drawing the units anew, each time the same ones."""
+    """The metric over all units, and its standard error by resampling the units, with a fixed seed."""
     draw = np.random.default_rng(0)
     error = None
     if len(units) > 1:
