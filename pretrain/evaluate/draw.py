@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.measures.base import Asked, ForTask, Measure
+from pretrain.evaluate.measures.base import ForTask, Measure, Query
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.outcomes import Outcomes, Told, digest
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
@@ -142,7 +142,7 @@ class _Asking:
         mine = [part[item] for item in my_items(self._engine, len(part))]
         prompts = {index: self.prompt(index) for index in mine}
         fits = {i: all(self._scorer.answerable(len(t)) for _, t in p.pairs) for i, p in prompts.items()}
-        asked = [Asked(self._draw.documents[index], prompts[index]) for index in mine if fits[index]]
+        asked = [Query(self._draw.documents[index], prompts[index]) for index in mine if fits[index]]
         found = np.zeros((len(mine), self._width))
         found[:, :_HEAD] = np.array([(p.shots, p.truncated, fits[i]) for i, p in prompts.items()]).reshape(-1, _HEAD)
         rows, column = np.flatnonzero([fits[index] for index in mine]), _HEAD

@@ -22,7 +22,7 @@ Outcome = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Query:
     """One document with its prompt."""
 
     document: TaskDocument
@@ -38,7 +38,7 @@ class Measure(Protocol):
     answer_tokens: int
     """generated tokens that a prompt leaves room for"""
 
-    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
         """[asked, width]: what the model says. Collective as the scorer's methods are."""
 
     def outcome(self, numbers: NDArray[np.float64], document: TaskDocument) -> Outcome:

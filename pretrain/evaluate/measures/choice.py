@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction
+from pretrain.evaluate.measures.base import ForTask, Outcome, Query, fraction
 from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.tasks.base import TaskDocument
@@ -32,7 +32,7 @@ class ChoiceMeasure:
         self._bare, self._metrics = about.task.unconditional_context, about.task.metrics
         self.width = _EACH * max(len(document.choices) for document in about.documents)
 
-    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
         found = np.zeros((len(asked), self.width))
         numbered = [(row, number) for row, one in enumerate(asked) for number in range(len(one.prompt.pairs))]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.evaluate.heldout import exp
-from pretrain.evaluate.measures.base import Asked, ForTask, Outcome
+from pretrain.evaluate.measures.base import ForTask, Outcome, Query
 from pretrain.evaluate.scorers.base import Pair, Scorer
 from pretrain.evaluate.tasks.base import TaskDocument
 
@@ -35,7 +35,7 @@ class PerplexityMeasure:
         self._parts = 0 if alone is None else len(self._windows(alone))
         self.width = 2 * (1 + self._parts)
 
-    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
         texts = [self._windows(one.document.target) for one in asked]
         scored = iter(scorer.score([window for of_one in texts for window in of_one])[:, 0])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.evaluate.heldout import exp
-from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction
+from pretrain.evaluate.measures.base import ForTask, Outcome, Query, fraction
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.tasks.base import TaskDocument
 
@@ -22,7 +22,7 @@ class TargetMeasure:
     def __init__(self, about: ForTask, scorer: Scorer) -> None:
         pass
 
-    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
         return scorer.score([one.prompt.pairs[0] for one in asked])
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrain.evaluate.bleu import bleu
-from pretrain.evaluate.measures.base import Asked, ForTask, Outcome, fraction, mean
+from pretrain.evaluate.measures.base import ForTask, Outcome, Query, fraction, mean
 from pretrain.evaluate.scorers.base import Scorer, answer_text
 from pretrain.evaluate.tasks.base import TaskDocument
 
@@ -30,7 +30,7 @@ class TextMeasure:
         # At most half of the model, so that a prompt has room.
         self.answer_tokens = self.width = min(needed, about.task.max_gen_toks or needed, max(1, scorer.length // 2))
 
-    def ask(self, scorer: Scorer, asked: Sequence[Asked]) -> NDArray[np.float64]:
+    def ask(self, scorer: Scorer, asked: Sequence[Query]) -> NDArray[np.float64]:
         """See `base.Measure`."""
         found = np.full((len(asked), self.width), _NONE, np.float64)
         contexts = [one.prompt.pairs[0][0] for one in asked]

@@ -39,7 +39,7 @@ _UNSUPPORTED = {
 _MOST_INCLUDES = 20
 
 
-class Metric(Section):
+class MetricEntry(Section):
     """An entry of `metric_list`."""
 
     metric: str = Field(description="name of the metric; the report shows the first one's scores in its tables")
@@ -51,7 +51,7 @@ class Metric(Section):
     regexes_to_ignore: list[str] = Field([], description="exact_match: remove what these regular expressions match")
 
     @model_validator(mode="after")
-    def _is_lm_evals(self) -> "Metric":
+    def _is_lm_evals(self) -> "MetricEntry":
         way = AGGREGATIONS.get(self.metric)
         if way is not None and self.aggregation not in (None, way):
             raise ValueError(
@@ -170,7 +170,7 @@ class TaskFile(Section):
     target_delimiter: str = Field(" ", description="text between context and answer")
     fewshot_delimiter: str = Field("\n\n", description="text after every example")
     num_fewshot: int | None = Field(None, ge=0, description="number of examples where --shots is not given")
-    metric_list: list[Metric] | None = Field(None, description="metrics")
+    metric_list: list[MetricEntry] | None = Field(None, description="metrics")
     generation_kwargs: GenerationKwargs | None = Field(None)
     filter_list: list[FilterPipeline] | None = Field(None, max_length=1, description="one pipeline")
     repeats: Literal[1] = Field(1, description="answers to each question")
