@@ -1,4 +1,4 @@
-"""How commands read what is typed: one parser for all verbs, and the kinds of arguments that several share."""
+"""Command lines of all verbs: one parser, and the types of arguments that several verbs share."""
 
 import argparse
 import math
@@ -17,8 +17,8 @@ exit status: 0 done, 1 failed, 2 bad usage or config,
 
 
 class Parser(argparse.ArgumentParser):
-    """Of `pretrain VERB`. Options are written in full; `key=value` may stand anywhere between them. A path may begin
-    with `~`. `examples` are shown by --help: what follows `pretrain VERB`, a line each."""
+    """Parser of `pretrain VERB`. Options are written in full, with `key=value` anywhere between them. A path may begin
+    with `~`. `examples` are shown by --help, a line each: what follows `pretrain VERB`."""
 
     def __init__(self, verb: str, description: str, examples: tuple[str, ...] = ()) -> None:
         self._verb = verb
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """As argparse's, with a short name for values, and paths that may begin with `~`."""
+        """argparse's method, with short metavars, and paths that may begin with `~`."""
         if settings.get("type") is Path:
             settings["type"] = path
         named = names[0].startswith("-")
@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         keys: str = "pretrain keys",
         required: bool = True,
     ) -> None:
-        """`config` and, after it, `overrides`: an example of them, and the command that lists their keys."""
+        """Adds `config` and then `overrides`, with an example of them and the command that lists their keys."""
         self.add_argument(
             "config",
             metavar="CONFIG",
@@ -57,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         self.add_overrides(f"such as {overrides}", keys)
 
     def add_checkpoint(self) -> None:
-        """`checkpoint`: a path."""
+        """Adds `checkpoint`, a path."""
         self.add_argument(
             "checkpoint",
             type=path,
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_trust_code(self) -> None:
-        """`trust_code`: see `open_run`."""
+        """Adds `trust_code`: see `open_run`."""
         self.add_argument(
             "--trust-code",
             action="store_true",
@@ -74,17 +74,17 @@ class Parser(argparse.ArgumentParser):
         )
 
     def add_overrides(self, help: str, keys: str = "pretrain keys") -> None:
-        """`overrides`: any number of dotted keys with their values."""
+        """Adds `overrides`: any number of dotted keys with their values."""
         self.add_argument(
-            "overrides", nargs="*", default=[], metavar="key=value", help=f"{help}; `{keys}` lists what there is"
+            "overrides", nargs="*", default=[], metavar="key=value", help=f"{help}; `{keys}` lists the keys"
         )
 
     def add_nproc(self, help: str) -> None:
-        """`nproc`: ranks to start here, or None."""
+        """Adds `nproc`: local ranks to start, or None."""
         self.add_argument("--nproc", type=count, help=help)
 
     def parse(self, argv: list[str]) -> argparse.Namespace:
-        """Raises ConfigError where `argv` can't be read. Leaves with status 0 after --help."""
+        """Raises ConfigError for a command line that can't be parsed. Exits with status 0 after --help."""
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             typed = unknown[0].partition("=")[0]
@@ -100,21 +100,21 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """With room for the names of options; examples as they are written."""
+    """Formatter with a wide column for options, and examples as they are written."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
 
 
 def path(text: str) -> Path:
-    """`~` is the home directory."""
+    """A path, in which `~` is the home directory."""
     if not text:
         raise argparse.ArgumentTypeError("an empty text is no path")
     return Path(os.path.expanduser(text))
 
 
 def utf8(text: str) -> str:
-    """Text, where a path may be any bytes."""
+    """Text in UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -123,26 +123,26 @@ def utf8(text: str) -> str:
 
 
 def count(text: str) -> int:
-    """A number of at least 1."""
+    """A whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def at_least_zero(text: str) -> int:
-    """A number."""
+    """A whole number of at least 0."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def names(text: str) -> list[str]:
-    """Separated by commas."""
+    """Names separated by commas."""
     return text.split(",")
 
 
 def numbers(text: str) -> list[int]:
-    """Separated by commas."""
+    """Whole numbers separated by commas."""
     if not all(number.strip().isdecimal() for number in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not numbers separated by commas, such as 0,1,8")
     return [int(number) for number in text.split(",")]
@@ -161,7 +161,7 @@ def amount(text: str) -> float:
 
 
 def amounts(text: str) -> list[float]:
-    """Separated by commas."""
+    """Amounts separated by commas."""
     return [amount(one) for one in text.split(",")]
 
 
@@ -170,22 +170,23 @@ _METAVARS: dict[Any, str] = {path: "PATH", utf8: "TEXT", count: "N", int: "N", f
 
 
 def check_writable(path: Path, option: str = "--out") -> None:
-    """Raises ConfigError before the work, not after it, if `path`, which `option` names, can't become a file. A device
-    or a pipe would be replaced by one."""
+    """Raises ConfigError, before any work, if the `path` given to `option` can't be written as a file. A device or a
+    pipe would be replaced by one."""
     there = os.path.exists(path)
     if (there and not (os.path.isfile(path) and os.access(path, os.W_OK))) or not _takes_files(path.parent, path):
         raise ConfigError(f"{option} {path} cannot be written: name a file in a directory that can")
 
 
 def check_picture(path: Path, option: str) -> None:
-    """Raises ConfigError before the work if `path`, which `option` names, can't become a PNG."""
+    """Raises ConfigError, before any work, if the `path` given to `option` can't be written as a PNG."""
     if path.suffix.lower() != ".png":
         raise ConfigError(f"{option} {path}: pictures are PNG files: name one that ends with .png")
     check_writable(path, option)
 
 
 def check_directory(option: str, path: Path) -> None:
-    """Likewise, if `path` is not a directory that can be written, nor can become one. `option` names it."""
+    """Raises ConfigError, before any work, if the `path` given to `option` is not, and can't become, a writable
+    directory."""
     there = next((one for one in (path, *path.parents) if os.path.exists(one)), Path())
     if not _takes_files(there, path):
         why = "cannot be written" if os.path.isdir(there) else "is a file"
@@ -193,8 +194,7 @@ def check_directory(option: str, path: Path) -> None:
 
 
 def _takes_files(directory: Path, path: Path) -> bool:
-    """Whether `path` can be made in `directory`, of which it names something: found out by a file that goes at once, as
-    what permissions say is not the same."""
+    """Whether `path` can be created in `directory`, tried with a temporary file, as permission bits alone don't say."""
     try:
         with TemporaryFile(dir=directory):
             return all(len(os.fsencode(part)) <= _LONGEST_NAME for part in path.parts)

@@ -7,10 +7,10 @@ from pretrain.errors import RunError
 
 
 def main(argv: list[str]) -> int:
-    """0 if two runs are the same run, 1 if not."""
+    """Returns 0 if two runs are the same run, 1 if not."""
     parser = Parser("compare", "Says whether two runs are the same run, step by step.", ("runs/a runs/b",))
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--out", type=Path, help="also write what was found as JSON")
+    parser.add_argument("--out", type=Path, help="write the comparison as JSON as well")
     options = parser.parse(argv)
     if options.out is not None:
         check_writable(options.out)

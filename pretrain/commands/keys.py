@@ -1,4 +1,4 @@
-"""`pretrain keys [PATTERN] [--build] [--json]`: what a config can say, read from the sections themselves."""
+"""`pretrain keys [PATTERN] [--build] [--json]`: the keys of a config, read from its sections."""
 
 import fnmatch
 import json
@@ -19,8 +19,8 @@ _WIDTH = 100
 
 
 def main(argv: list[str]) -> int:
-    """Prints the keys that match by name, ours or another system's, or else by meaning. Raises ConfigError, naming near
-    ones, if none does."""
+    """Prints the keys that match by name, ours or another system's, or else by description. Raises ConfigError with
+    similar names if none does."""
     parser = Parser(
         "keys",
         "Lists the keys of a config: type, bounds, choices, default, meaning.",
@@ -29,10 +29,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "pattern",
         nargs="?",
-        help="part of a key, a pattern with * and ?, another system's name (lr, num-layers), or words of the meaning; "
-        "absent: every key",
+        help="part of a key, a pattern with * and ?, another system's name (lr, num-layers), or words of the "
+        "description; default: every key",
     )
-    parser.add_argument("--build", action="store_true", help="of a config of `pretrain data build`, not of a run's")
+    parser.add_argument(
+        "--build", action="store_true", help="list the keys of `pretrain data build` rather than those of training"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, a list with an object for each key")
     options = parser.parse(argv)
     every = _of_build() if options.build else _of_run()
@@ -79,7 +81,7 @@ def _matching(every: list[Key], pattern: str | None) -> list[Key]:
 
 
 def _shown(key: Key) -> str:
-    """Its lines: what it may be, and what it means."""
+    """Lines of a key: type, default and description."""
     kind = f"one of {', '.join(map(_text, key.choices))}" if key.choices else key.type
     default = "required" if key.required else f"default {_text(key.default)}"
     only = f"; with {key.of} = {' or '.join(key.only)}" if key.only else ""
@@ -90,7 +92,7 @@ def _shown(key: Key) -> str:
 
 
 def _text(value: Any) -> str:
-    """As YAML has it."""
+    """A value as it is written in YAML."""
     if value is None:
         return "absent"
     return str(value) if isinstance(value, str | Path) and value else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""How commands print many lines, or write them to `--out`."""
+"""Printing many lines, or writing them to `--out`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ from pretrain.process.streams import is_lost
 
 
 def show(lines: Iterable[str]) -> None:
-    """Prints each line as it comes, as long as someone reads."""
+    """Prints each line as it comes, until the reader is gone."""
     for line in lines:
         print(line, flush=True)
         if is_lost():
@@ -17,7 +17,7 @@ def show(lines: Iterable[str]) -> None:
 
 
 def write_lines(out: Path, lines: Iterable[str]) -> None:
-    """Writes the file of `--out`, all or nothing. Raises RunError."""
+    """Writes the file of `--out` atomically. Raises RunError."""
     try:
         write_whole(out, "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:

@@ -15,25 +15,31 @@ from pretrain.process.local import check_room
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock
 
-_AUTO_RANKS = 4  # that `--layouts auto` fills when nobody says how many
+_AUTO_RANKS = 4  # ranks that `--layouts auto` fills by default
 
 
 def main(argv: list[str]) -> int:
-    """0 if every layout is the same run as one rank, 1 if not."""
+    """Returns 0 if every layout is the same run as one rank, 1 if not."""
     unblock()
     parser = Parser(
         "verify",
         "Trains the same few steps on one rank and on each layout, and compares every gradient and weight.",
         ("debug/gpt --layouts tp2,pp2,tp2pp2dp2+sp+vp2", "debug/gpt --layouts auto --nproc 4"),
     )
-    parser.add_config("YAML file; its data is used if it has some")
-    parser.add_argument("--layouts", required=True, help="tp2,pp2,tp2pp2dp2+sp+vp2+zero1,... or auto: every kind")
-    parser.add_nproc("local ranks: what auto fills; without it, what the layouts need")
-    parser.add_argument("--steps", type=count, default=4, help="optimizer steps (default 4)")
-    parser.add_argument("--full", action="store_true", help="keep the config's sizes, which must fit one rank in fp32")
+    parser.add_config("YAML file; its data is used if it names any")
     parser.add_argument(
-        "--out", type=Path, default=Path("verify.json"), help="what was found, as JSON (default verify.json)"
+        "--layouts",
+        required=True,
+        help="layouts separated by commas, such as tp2,pp2,tp2pp2dp2+sp+vp2+zero1; auto: one of every kind",
     )
+    parser.add_nproc("local ranks that auto fills (default: 4); other layouts start as many as they need")
+    parser.add_argument("--steps", type=count, default=4, help="optimizer steps to compare (default 4)")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="keep the config's sizes, which must fit on one rank in fp32; otherwise the model is shrunk",
+    )
+    parser.add_argument("--out", type=Path, default=Path("verify.json"), help="JSON report (default verify.json)")
     options = parser.parse(argv)
     from pretrain.verify.jobs import plan
 

@@ -1,7 +1,7 @@
-"""`pretrain compare RUN_A RUN_B`: whether two runs are the same run, from what they left behind.
+"""`pretrain compare RUN_A RUN_B`: whether two runs are the same run, judged by their files.
 
-Steps that both have are compared line by line, checkpoints that both have tensor by tensor. Training amplifies what
-rounding began, so what rounding explains grows with the steps; docs/exactness.md says how it was measured.
+Steps of both runs are compared line by line, checkpoints of both tensor by tensor. Training amplifies rounding, so the
+bounds grow with the steps; docs/exactness.md says how they were measured.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,24 +30,24 @@ BOUNDS = {
     "bf16": {"loss": 1e-3, "gradient norm": 1e-2, "weights": 1e-1},
     "fp8": {"loss": 4e-3, "gradient norm": 3e-2, "weights": 1.5e-1},
 }
-GROWTH_STEPS = 50  # after as many steps rounding explains twice as much, and so on,
-MOST = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # up to here, however long the run
+GROWTH_STEPS = 50  # steps after which a bound has doubled; it grows linearly
+MAX_BOUNDS = {"loss": 2e-2, "gradient norm": 2e-1, "weights": 3e-1}  # however long the run
 
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What a run directory holds."""
+    """The records in a run directory."""
 
     path: Path
     config: RunConfig
     metrics: dict[int, dict[str, Any]]
-    """lines of metrics.jsonl by step"""
+    """lines of metrics.jsonl, by step"""
     layouts: tuple[str, ...]
-    """on which it was started or continued"""
+    """layouts that it was started or resumed on"""
 
     @classmethod
     def read(cls, path: Path) -> "RecordedRun":
-        """Raises ConfigError where there is no run, or one without a step."""
+        """Raises ConfigError if `path` holds no run, or one without a step."""
         if not (path / "config.yaml").exists():
             raise ConfigError(f"{path} is not a run: it has no config.yaml")
         metrics = {line["step"]: line for line in read_metrics(path)}
@@ -60,71 +60,72 @@ class RecordedRun:
 
     @property
     def checkpoints(self) -> dict[str, Path]:
-        """By name, which holds the step."""
+        """Complete checkpoints by name, which contains the step."""
         return {path.name: path for path in directories.complete(self.path / "checkpoints")}
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepDifference:
     """How far apart the runs are in one quantity at one step."""
 
     step: int
     by: float
     parameter: str | None = None
-    """the tensor that is furthest apart"""
+    """parameter that differs most"""
 
 
 @dataclass(frozen=True)
-class Line:
+class QuantityComparison:
     """One quantity over the steps that both runs have."""
 
     quantity: str
-    measured: list[Measured]
+    differences: list[StepDifference]
     bound: Callable[[int], float]
-    """what rounding explains after so many steps; 0: equality is asked for"""
+    """largest difference that rounding explains at a step; 0: the values must be equal"""
 
     @property
-    def largest(self) -> Measured:
+    def largest(self) -> StepDifference:
         """Raises ValueError if nothing was measured."""
-        return max(self.measured, key=lambda one: np.inf if np.isnan(one.by) else one.by)
+        return max(self.differences, key=lambda one: np.inf if np.isnan(one.by) else one.by)
 
     @property
-    def first(self) -> Measured | None:
-        """Where the runs first differ by more than rounding explains."""
-        return next((one for one in self.measured if not one.by <= self.bound(one.step)), None)
+    def first(self) -> StepDifference | None:
+        """The first difference larger than rounding explains; None if there is none."""
+        return next((one for one in self.differences if not one.by <= self.bound(one.step)), None)
 
 
-def other_runs(a: RecordedRun, b: RecordedRun) -> list[tuple[str, Any, Any]]:
-    """Config keys that make them two different runs, with both values."""
+def config_differences(a: RecordedRun, b: RecordedRun) -> list[tuple[str, Any, Any]]:
+    """Config keys that make two different runs of them, with both values."""
     return differences(a.config.model_dump(mode="json"), b.config.model_dump(mode="json"))
 
 
-def compare(a: RecordedRun, b: RecordedRun) -> Iterator[Line]:
-    """Each quantity. Raises ConfigError for runs that have no step in common, RunError for a damaged checkpoint."""
+def compare(a: RecordedRun, b: RecordedRun) -> Iterator[QuantityComparison]:
+    """Compares each quantity. Raises ConfigError for runs that have no step in common, RunError for a damaged
+    checkpoint."""
     steps = sorted(a.metrics.keys() & b.metrics.keys())
     if not steps:
         raise ConfigError(f"{a.path} and {b.path} have no step in common")
-    here = range(1, 1 + min(max(a.metrics), max(b.metrics)))
-    lacks = [Measured(step, float(step not in a.metrics or step not in b.metrics)) for step in here]
-    yield Line("steps", lacks, lambda step: 0.0)
-    numbers = {a.config.precision, b.config.precision}
-    bounds = BOUNDS["fp8" if "fp8" in numbers else "fp32" if numbers == {"fp32"} else "bf16"]
+    all_steps = range(1, 1 + min(max(a.metrics), max(b.metrics)))
+    missing = [StepDifference(step, float(step not in a.metrics or step not in b.metrics)) for step in all_steps]
+    yield QuantityComparison("steps", missing, lambda step: 0.0)
+    precisions = {a.config.precision, b.config.precision}
+    bounds = BOUNDS["fp8" if "fp8" in precisions else "fp32" if precisions == {"fp32"} else "bf16"]
 
-    def over_steps(measure: Callable[[dict[str, Any], dict[str, Any]], float]) -> list[Measured]:
-        return [Measured(step, measure(a.metrics[step], b.metrics[step])) for step in steps]
+    def over_steps(measure: Callable[[dict[str, Any], dict[str, Any]], float]) -> list[StepDifference]:
+        return [StepDifference(step, measure(a.metrics[step], b.metrics[step])) for step in steps]
 
     for quantity, key in _KEYS.items():
-        yield Line(quantity, over_steps(partial(_unequal, key)), lambda step: 0.0)
-    growing = {name: partial(_growing, base, MOST[name]) for name, base in bounds.items()}
-    yield Line("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), growing["loss"])
+        yield QuantityComparison(quantity, over_steps(partial(_unequal, key)), lambda step: 0.0)
+    growing = {name: partial(_growing_bound, base, MAX_BOUNDS[name]) for name, base in bounds.items()}
+    yield QuantityComparison("loss", over_steps(lambda x, y: _apart(x["loss"], y["loss"])), growing["loss"])
     norms = over_steps(lambda x, y: _apart(x["grad_norm"], y["grad_norm"]) / (y["grad_norm"] or 1.0))
-    yield Line("gradient norm", norms, growing["gradient norm"])
+    yield QuantityComparison("gradient norm", norms, growing["gradient norm"])
     shared = sorted(a.checkpoints.keys() & b.checkpoints.keys())
-    yield Line("weights", [_weights(a, b, name) for name in shared], growing["weights"])
+    yield QuantityComparison("weights", [_weights(a, b, name) for name in shared], growing["weights"])
 
 
-def _weights(a: RecordedRun, b: RecordedRun, name: str) -> Measured:
-    """How far apart the weights are, as a part of the way that training has moved them."""
+def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
+    """Distance of the weights of two checkpoints, as a fraction of how far training has moved them."""
     first, second = a.checkpoints[name], b.checkpoints[name]
     for checkpoint in (first, second):
         problem = files.damage(checkpoint)
@@ -139,10 +140,10 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> Measured:
     for tensor in sorted(names | other_names):
         parameter = tensor.removeprefix("model/")
         if tensor not in names & other_names or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
-            return Measured(step, float("inf"), parameter)
+            return StepDifference(step, float("inf"), parameter)
         one, two = store.whole(first, manifest, tensor), store.whole(second, other, tensor)
         if parameter not in declarations:
-            raise RunError(f"{first} has weights of {parameter}, which the model of its config has not")
+            raise RunError(f"{first} has weights of {parameter}, which is not a parameter of the model in its config")
         initial = initial_values(declarations[parameter], a.config.run.seed, 0, one.size).numpy()
         distance = float(np.square(one - two, dtype=np.float64).sum())
         apart += distance
@@ -150,7 +151,7 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> Measured:
         furthest = max(furthest, (distance, parameter), key=lambda pair: pair[0])
     if not names:
         raise RunError(f"{first} has no weights")
-    return Measured(step, (apart / moved) ** 0.5 if moved else apart**0.5, furthest[1])
+    return StepDifference(step, (apart / moved) ** 0.5 if moved else apart**0.5, furthest[1])
 
 
 def _unequal(key: str, x: dict[str, Any], y: dict[str, Any]) -> float:
@@ -158,11 +159,11 @@ def _unequal(key: str, x: dict[str, Any], y: dict[str, Any]) -> float:
 
 
 def _apart(x: float | None, y: float | None) -> float:
-    """Values that were not finite are null in metrics.jsonl."""
+    """Absolute difference; values that were not finite are null in metrics.jsonl."""
     if x is None or y is None:
         return 0.0 if x == y else float("inf")
     return abs(x - y)
 
 
-def _growing(base: float, most: float, step: int) -> float:
-    return min(most, base * (1 + step / GROWTH_STEPS))
+def _growing_bound(base: float, largest: float, step: int) -> float:
+    return min(largest, base * (1 + step / GROWTH_STEPS))

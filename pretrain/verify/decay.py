@@ -1,8 +1,9 @@
 """Weight decay, judged apart from the gradient's part of an update, which may be thousands of times as large.
 
-It is found as what of an update lies along the weights: where a layout's update and the reference's differ by a part of
-the decay, that part is the slope of the difference over the decay, a regression through the origin. Thousands of
-weights tell it exactly though rounding hides it in each of them, and how exactly is known from what the slope leaves.
+Decay is the component of an update along the weights. Where a layout's update and the reference's differ by a fraction
+of the decay, that fraction is the slope of the difference over the decay, a regression through the origin. Over
+thousands of weights the slope is precise even though rounding hides it in each of them; the residual of the regression
+says how precise.
 """
 
 from dataclasses import dataclass
@@ -11,21 +12,21 @@ import numpy as np
 
 from pretrain.config.optimizer import Optimizer
 
-_DEVIATIONS = 6.0  # of the slope, that chance explains
-_FEWEST = 64  # weights that a slope is told from
+_DEVIATIONS = 6.0  # standard deviations of the slope that count as chance
+_MIN_WEIGHTS = 64  # fewer give no slope
 
 
 @dataclass(frozen=True)
 class DecaySums:
-    """Sums over weights that were compared; those of several parameters add up."""
+    """Sums over compared weights; sums of several parameters can be added."""
 
     count: int = 0
     squares: float = 0.0
-    """of the decay that is asked for"""
+    """sum of squares of the expected decay"""
     product: float = 0.0
-    """of it with the difference of the updates"""
+    """inner product of the expected decay and the difference of the updates"""
     difference: float = 0.0
-    """squares of that"""
+    """sum of squares of the difference of the updates"""
 
     def __add__(self, other: "DecaySums") -> "DecaySums":
         return DecaySums(
@@ -37,8 +38,8 @@ class DecaySums:
 
     @property
     def lost(self) -> float:
-        """The part of the decay by which the updates differ, as far as chance does not explain it."""
-        if self.count < _FEWEST or not self.squares:
+        """Fraction of the decay by which the updates differ, less what chance explains."""
+        if self.count < _MIN_WEIGHTS or not self.squares:
             return 0.0
         slope = self.product / self.squares
         left = max(0.0, self.difference - slope * self.product) / (self.count - 1)
@@ -46,16 +47,16 @@ class DecaySums:
 
 
 def decay_sums(difference: np.ndarray, weights: np.ndarray, rate: float) -> DecaySums:
-    """`difference` of a layout's update from the reference's, of `weights` as they were before: flat, of the same size.
-    `rate`: what part of them was to decay."""
+    """Sums for `difference`, a layout's update minus the reference's, and `weights` before the update, both flat and of
+    the same size. `rate`: fraction of the weights that the step decays."""
     off, decay = difference.astype(np.float64), weights.astype(np.float64) * rate
     return DecaySums(off.size, float(decay @ decay), float(decay @ off), float(off @ off))
 
 
 def decay_rate(settings: Optimizer, learning_rate: float, update: np.ndarray) -> float:
-    """The part of a parameter's weights that a step takes away, `update` being the reference's of the whole parameter.
-    LAMB's rate is larger by what makes the update as long as it is: of a direction of elements of about 1. Adam's decay
-    is part of its gradient, and shows in its direction."""
+    """Fraction of a parameter's weights that a step decays, given the reference's `update` of the full parameter. LAMB
+    scales its direction, whose elements are about 1, to the length of the update, and the decay with it. Adam's decay
+    is part of its gradient and shows in the update's direction."""
     match settings.name:
         case "adam":
             return 0.0

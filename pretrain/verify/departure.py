@@ -1,4 +1,4 @@
-"""What a layout departs by: in which quantity, at which step, in which parameter, on which ranks."""
+"""Departures of a layout from the reference: quantity, step, parameter and ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ QUANTITIES = (
 EXACT = QUANTITIES[:5]
 
 Sighting = tuple[float, str | None, int | None]
-"""(by how much, which parameter, on which rank) of a quantity in one of the places where it was seen"""
+"""(difference, parameter, rank) of a quantity, as observed on one rank"""
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class Departure:
     step: int
     quantity: str
     by: float
-    """loss: nats; scores: nats, root mean square; the exact ones: how many; decay: as a part of the decay that was
-    asked for; the rest relative to the size of the reference's"""
+    """nats for loss; root mean square nats for scores; a count for exact quantities; a fraction of the expected decay
+    for decay; relative to the size of the reference for the others"""
     bound: float
     parameter: str | None
-    """the one that departs furthest"""
+    """parameter that departs furthest"""
     parameters: int
-    """how many depart"""
+    """number of parameters that depart"""
     stages: tuple[int, ...]
-    """pipeline stages where it was seen"""
+    """pipeline stages on which it was observed"""
     ranks: tuple[int, ...]
 
     @classmethod
     def of(cls, step: int, quantity: str, bound: float, measured: Sequence[Sighting], layout: Layout) -> "Departure":
-        """What `measured` says, some of which is beyond `bound`."""
+        """The departure that `measured` shows, some of which is beyond `bound`."""
         by, parameter, _ = max(measured, key=lambda one: size(one[0]))
         beyond = [(name, rank) for amount, name, rank in measured if not amount <= bound]
         ranks = {rank for name, rank in beyond if name == parameter and rank is not None}
         if parameter is None and len(ranks) == layout.world:
-            ranks = set()  # what all say alike is nowhere
+            ranks = set()  # seen on every rank: no rank stands out
         stages = {layout.coordinates(rank)[3] for rank in ranks}
         parameters = len({name for name, _ in beyond if name is not None})
         return cls(step, quantity, float(by), bound, parameter, parameters, tuple(sorted(stages)), tuple(sorted(ranks)))
@@ -52,7 +52,7 @@ class Departure:
         what += f" (and of {self.parameters - 1} more)" if self.parameters > 1 else ""
         where = f" on stage {_numbers(self.stages)} (rank {_numbers(self.ranks)})" if self.ranks else ""
         if self.quantity in EXACT:
-            return f"step {self.step}: {what} not equal{where}"
+            return f"step {self.step}: {what} differ{where}"
         return f"step {self.step}: {what} departs by {self.by:.2e}{where}; rounding explains {self.bound:.2e}"
 
 
@@ -61,9 +61,9 @@ class Verdict:
     """The comparison of one layout with the reference."""
 
     largest: dict[str, float]
-    """of each quantity, over steps and parameters"""
+    """largest difference of each quantity, over steps and parameters"""
     departures: list[Departure]
-    """of the first step that departs, in the order of QUANTITIES"""
+    """departures of the first step that has any, in the order of QUANTITIES"""
 
     @property
     def same(self) -> bool:
@@ -71,7 +71,7 @@ class Verdict:
 
 
 def size(amount: float) -> float:
-    """For comparing: what is not a number is worst."""
+    """Sort key of a difference: NaN counts as the largest."""
     return np.inf if np.isnan(amount) else amount
 
 

@@ -1,4 +1,4 @@
-"""What `pretrain verify` runs: a config on one rank and on each layout."""
+"""Runs that `pretrain verify` makes: a config on one rank and on each layout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Job:
     layout: Layout
     config: RunConfig
     reference: RunConfig
-    """what it is compared with: one rank in fp32, micro-batches of another size, no recomputation, plain kernels"""
+    """config that it is compared with: one rank in fp32, another micro-batch size, no recomputation, plain kernels"""
 
     @property
     def title(self) -> str:
@@ -30,9 +30,9 @@ class Job:
 
 
 def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> list[Job]:
-    """One rank again, with micro-batches of another size, and then the layouts; all in fp32 and then, where the config
-    says so, in its own precision. The config is made small, with as many layers as a layout needs: one rank runs for
-    each number of them. Raises ConfigError for a layout that the config can't run on. `full`: it keeps its sizes."""
+    """Jobs in order: one rank with another micro-batch size, then the layouts; all in fp32 and then in the config's own
+    precision if that differs. The config is shrunk to as many layers as each layout needs, and one rank runs for each
+    number of layers; with `full` it keeps its sizes. Raises ConfigError for a layout that the config can't run on."""
     chosen = list(dict.fromkeys(layouts))
     small = config if full else shrink(config, chosen)
     sized = [(layout, small if full else with_layers(small, layout)) for layout in chosen]
@@ -40,7 +40,7 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
     for layers in sorted({sizes.model.layers for _, sizes in sized}):
         alike = [(layout, sizes) for layout, sizes in sized if sizes.model.layers == layers]
         sizes = alike[0][1]
-        # Another size of micro-batches than the layouts', so that they show it changes nothing.
+        # Another micro-batch size than the layouts', so that the comparison shows it changes nothing.
         reference = _reference(sizes, 1 if full else 2 * sizes.batch.micro_sequences)
         jobs += [
             Job(layout, _on_layout(sizes, layout, precision, sizes.batch.micro_sequences), reference)
@@ -54,7 +54,7 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
 
 
 def fits(config: RunConfig, layout: Layout, full: bool) -> bool:
-    """Whether `config` can run on `layout`, made small or, if `full`, as it is."""
+    """Whether `config` can run on `layout`, shrunk or, if `full`, as it is."""
     try:
         plan(config, [layout], full)
     except ConfigError:
@@ -71,8 +71,7 @@ def _reference(config: RunConfig, micro_sequences: int) -> RunConfig:
 
 def _on_layout(config: RunConfig, layout: Layout, precision: str, micro_sequences: int) -> RunConfig:
     """`config` on `layout`, with learning rates that fall from step to step: during warm-up updates may be too small
-    to see, and at a high rate training amplifies rounding. Raises ConfigError where the layout asks for what there is
-    not."""
+    to compare, and at a high rate training amplifies rounding. Raises ConfigError for a layout that it can't use."""
     tree = config.model_dump(mode="json")
     tree["precision"] = precision
     if precision != "fp16":

@@ -1,4 +1,4 @@
-"""What is seen of a run from all its ranks: what went in, what came out, every gradient and every weight."""
+"""Observations of a run from all its ranks: inputs, metrics, every gradient and every weight."""
 
 from dataclasses import dataclass, field
 
@@ -7,21 +7,21 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TensorShard:
-    """What one rank holds of a global tensor: the box of the shape of `value` that begins at `offset`."""
+    """One rank's part of a global tensor: the box of the shape of `value` at `offset`."""
 
     rank: int
     name: str
     offset: tuple[int, ...]
     value: np.ndarray
 
-    def of(self, whole: np.ndarray) -> np.ndarray:
-        """The same box of another tensor of the whole's shape: a view."""
-        return whole[tuple(slice(o, o + n) for o, n in zip(self.offset, self.value.shape, strict=True))]
+    def of(self, full: np.ndarray) -> np.ndarray:
+        """The same box of another global tensor of the same shape: a view."""
+        return full[tuple(slice(o, o + n) for o, n in zip(self.offset, self.value.shape, strict=True))]
 
 
 @dataclass(frozen=True)
 class RankInputs:
-    """The rows that one rank was given: digests of all that a row has, from row `first` of the batch on."""
+    """Digests of the rows that one rank received, from row `first` of the batch on."""
 
     rank: int
     first: int
@@ -30,7 +30,7 @@ class RankInputs:
 
 @dataclass(frozen=True)
 class RankMetrics:
-    """What one rank was told of a step."""
+    """Metrics of a step as one rank received them."""
 
     rank: int
     loss: float
@@ -41,7 +41,7 @@ class RankMetrics:
 
 @dataclass(frozen=True)
 class RankScores:
-    """What one rank was told of rows that were scored, from row `first` on, the model being as after the step."""
+    """Scores of rows as one rank received them, from row `first` on, with the model as it is after the step."""
 
     rank: int
     first: int
@@ -53,33 +53,33 @@ class RankScores:
 
 @dataclass(frozen=True)
 class Restored:
-    """What one rank has of a tensor (or number) of the state, after it was saved, and loaded by another engine."""
+    """One rank's part of a state tensor (or number) after it was saved and loaded by another engine."""
 
     rank: int
     name: str
     different: int
-    """elements that are not what they were"""
+    """number of elements that changed"""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """After `step` steps, seen from all ranks (on rank 0; elsewhere the lists are empty).
+    """A run after `step` steps, gathered from all ranks (on rank 0; elsewhere the lists are empty).
 
-    Step 0 is the beginning: only weights. A run that is stopped and goes on has one observation more, in between: only
-    what was restored."""
+    Step 0 holds the initial weights alone. A run that is stopped and resumed has one more observation in between, which
+    holds the restored state alone."""
 
     step: int
     weights: list[TensorShard] = field(default_factory=list)
-    """fp32, as the optimizer holds them"""
+    """fp32 weights of the optimizer"""
     replicas: list[TensorShard] = field(default_factory=list)
-    """as they are computed with, and their type"""
+    """weights that the model computes with, in their own dtype"""
     learning_rate: float = 0.0
-    """that the step was asked for"""
+    """learning rate of the step"""
     data_hash: str = ""
     inputs: list[RankInputs] = field(default_factory=list)
     metrics: list[RankMetrics] = field(default_factory=list)
     gradients: list[TensorShard] = field(default_factory=list)
-    """as the optimizer applied them: of the mean token loss, clipped"""
+    """clipped gradients of the mean token loss, as the optimizer applied them"""
     scores: list[RankScores] = field(default_factory=list)
-    """after one of the steps"""
+    """scores, after one of the steps only"""
     restored: list[Restored] = field(default_factory=list)

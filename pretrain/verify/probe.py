@@ -1,7 +1,7 @@
-"""A few training steps, watched, the run being stopped and scored on the way.
+"""A few observed training steps, with a stop and a scoring in between.
 
-What each step differs in from the one before is on purpose: the learning rate, so that a rate which is not the step's
-own shows; and the number of rows, so that what a rank remembers of another step's does.
+Consecutive steps differ on purpose: in the learning rate, which shows a rate of another step; and in the number of
+rows, which shows state kept from another step.
 """
 
 import hashlib
@@ -22,37 +22,38 @@ from pretrain.run_length.schedule import learning_rate
 from pretrain.verify import restart
 from pretrain.verify.observation import Observation, RankInputs, RankMetrics, RankScores, TensorShard
 
-_MASKED = 0.5  # largest part of a row's labels that bear no loss
-_SCORED = 1  # the step after which rows are scored: others follow in the same engine, which scoring must not change
+_MASKED = 0.5  # largest fraction of a row's labels that are masked out of the loss
+_SCORED = 1  # step after which rows are scored; the following steps show that scoring changed nothing
 
 
 class BatchSource(Protocol):
-    """Where batches come from: data_pipeline's SampleStream, or rows made up here."""
+    """Source of batches: data_pipeline's SampleStream, or synthetic rows."""
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch: ...
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is run and watched, for `steps` steps."""
+    """A run of `steps` steps to observe."""
 
     config: RunConfig
     source: BatchSource
     steps: int
     joined: Callable[[bool], AbstractContextManager[None]]
-    """inside, the ranks have a process group: that of the beginning if True, else of what follows the stop"""
+    """context in which the ranks have a process group: for the first part of the run if True, else for the part after
+    the stop"""
     build: Callable[[bool], Engine]
-    """in a process group: an engine with initial weights if True, else to be loaded"""
+    """builds an engine inside a process group, with initial weights if True, else to be loaded"""
     checkpoints: Path | None
-    """where it stops, and goes on from; None: the reference, which never stops, and scores each row by itself"""
+    """directory of the checkpoint that it resumes from; None: the reference, which never stops and scores row by row"""
 
     @property
     def stop(self) -> int:
-        """The last step before the stop: if there are three, two come before it, of different sizes."""
+        """Last step before the stop; of three steps, two of different batch sizes come before it."""
         return (self.steps + 1) // 2
 
     def sequences(self, step: int) -> int:
-        """Rows of the global batch: the largest batch comes first, then the smallest."""
+        """Rows of the global batch: first the largest batch, then the smallest."""
         sizes = batch_sizes(self.config.batch)
         return sizes[-1] if step == 1 else sizes[0]
 
@@ -63,13 +64,13 @@ class Trial:
 def observe(trial: Trial) -> Iterator[Observation]:
     """Trains from the initial weights. Collective.
 
-    A part of the labels, other in each row, bears no loss: a mask that is lost, or a mean of means, then shows."""
+    Some labels, different ones in each row, are masked out of the loss, which shows a lost mask or a mean of means."""
     directory = trial.checkpoints
     with trial.joined(True):
         stopped = yield from _begin(trial, trial.build(True))
     if stopped is not None and directory is not None:
         with trial.joined(False):
-            yield from _go_on(trial, trial.build(False), stopped, directory)
+            yield from _resume(trial, trial.build(False), stopped, directory)
 
 
 def _begin(trial: Trial, engine: Engine) -> Generator[Observation, None, restart.Stopped | None]:
@@ -82,15 +83,15 @@ def _begin(trial: Trial, engine: Engine) -> Generator[Observation, None, restart
     return restart.stop(engine, trial.config, last, cursor, trial.checkpoints)
 
 
-def _go_on(trial: Trial, engine: Engine, stopped: restart.Stopped, checkpoints: Path) -> Iterator[Observation]:
-    record, restored = restart.go_on(engine, stopped, checkpoints)
+def _resume(trial: Trial, engine: Engine, stopped: restart.Stopped, checkpoints: Path) -> Iterator[Observation]:
+    record, restored = restart.resume(engine, stopped, checkpoints)
     yield Observation(record.step, restored=_gather(restored))
     samples = Cursor.from_dict(record.cursor).samples
     yield from _train(trial, engine, range(record.step + 1, trial.steps + 1), samples)
 
 
 def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generator[Observation, None, Cursor]:
-    """Makes `steps`, `samples` rows having been trained on before. Where the data stands then."""
+    """Trains for `steps`, after `samples` rows. Returns the data cursor after them."""
     engine.keeps_gradients = True
     cursor = Cursor(samples, "")
     for step in steps:
@@ -115,8 +116,8 @@ def _train(trial: Trial, engine: Engine, steps: range, samples: int) -> Generato
 
 
 def masked_batch(trial: Trial, engine: Engine, step: int, start: int) -> tuple[Batch, int]:
-    """This data rank's rows of the batch whose first is sample `start`, some labels of which bear no loss, and which of
-    the batch's is the first of them."""
+    """This data rank's rows of the batch that begins at sample `start`, with some labels masked out, and the index of
+    the first of them in the batch."""
     batch = trial.source.batch(start, trial.sequences(step), engine.data_rank, engine.data_world)
     count = len(batch.tokens)
     first = engine.data_rank * count
@@ -126,21 +127,22 @@ def masked_batch(trial: Trial, engine: Engine, step: int, start: int) -> tuple[B
 
 
 def _step(engine: Engine, batch: Batch, rate: float, step: int) -> StepResult:
-    """One that changes the weights: fp16 may overflow and leave it out, at a loss scale that is lower the next time."""
+    """A step that updates the weights: in fp16 steps that overflow are skipped and the loss scale falls until one
+    fits."""
     while (result := engine.train_step(batch, rate, step)).lowered_scale:
         pass
     return result
 
 
 def _score(trial: Trial, engine: Engine, start: int) -> list[RankScores]:
-    """Scores a small batch. The reference scores each row by itself: so it shows if a score depends on where its row
-    stands, as it does where dropout was left on."""
+    """Scores a small batch. The reference scores row by row, which shows scores that depend on the position of their
+    row, as they do when dropout is left on."""
     batch = trial.source.batch(start, trial.sequences(2), engine.data_rank, engine.data_world)
     count = len(batch.tokens)
-    together = count if trial.checkpoints is not None else 1
-    found = [engine.score(batch[slice(row, row + together)]) for row in range(0, count, together)]
+    rows_at_once = count if trial.checkpoints is not None else 1
+    scored = [engine.score(batch[slice(row, row + rows_at_once)]) for row in range(0, count, rows_at_once)]
     log_probability, greedy = (
-        np.concatenate(parts) for parts in zip(*((s.log_probability, s.greedy) for s in found), strict=True)
+        np.concatenate(parts) for parts in zip(*((s.log_probability, s.greedy) for s in scored), strict=True)
     )
     return [RankScores(dist.get_rank(), engine.data_rank * count, log_probability, greedy)]
 
@@ -161,7 +163,7 @@ def _shards(parts: dict[str, GlobalPart], kind: str) -> list[TensorShard]:
 
 
 def _gather(mine: list[Any]) -> list[Any]:
-    """Everyone's, on rank 0."""
+    """Items of all ranks, on rank 0; none elsewhere."""
     everyone: list[list[Any]] | None = [[] for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
     dist.gather_object(mine, everyone)
     return [item for items in everyone or [] for item in items]

@@ -1,4 +1,4 @@
-"""The one-rank fp32 run, with which a layout is compared step by step: every quantity, wherever it was seen."""
+"""The one-rank fp32 run, and the comparison of a layout with it: step by step, every quantity on every rank."""
 
 from collections.abc import Iterable
 
@@ -13,14 +13,14 @@ from pretrain.verify.departure import QUANTITIES, Departure, Sighting, Verdict, 
 from pretrain.verify.observation import Observation, RankScores, TensorShard
 
 _FP32_RESOLUTION = 2.0**-23
-_FULL_STEPS = 3.0  # two of opposite signs, and room for weight decay and for how sizes vary
+_FULL_STEPS = 3.0  # two of opposite signs, and a margin for weight decay and for varying sizes
 
 Before = dict[tuple[int, str, tuple[int, ...]], np.ndarray]
 """a layout's weights before a step, by rank, name and offset"""
 
 
 class Reference:
-    """Holds all weights and gradients of its steps whole."""
+    """All full weights and gradients of the reference run's steps."""
 
     def __init__(self, config: RunConfig, observations: Iterable[Observation]) -> None:
         self._optimizer = config.optimizer
@@ -30,20 +30,20 @@ class Reference:
         self._clear: dict[tuple[int, str], np.ndarray] = {}
 
     def compare(
-        self, found: Iterable[Observation], layout: Layout, precision: str, bounds: dict[str, float]
+        self, observations: Iterable[Observation], layout: Layout, precision: str, bounds: dict[str, float]
     ) -> Verdict:
-        """`bounds` for the quantities that need not be equal."""
+        """The verdict on a run on `layout`; `bounds` are of the quantities that need not be equal."""
         verdict = Verdict(dict.fromkeys(QUANTITIES, 0.0), [])
         before: Before = {}
         self._clear = {}
-        for seen in found:
+        for seen in observations:
             departures = []
             everything = self._measure(seen, before, bounds, DTYPES[precision])
             for quantity, measured in sorted(everything.items(), key=lambda item: QUANTITIES.index(item[0])):
                 by = max((amount for amount, _, _ in measured), key=size, default=0.0)
                 verdict.largest[quantity] = max(verdict.largest[quantity], by, key=size)
                 bound = bounds.get(quantity, 0.0)
-                if not by <= bound:  # also when it is not a number
+                if not by <= bound:  # NaN too
                     departures.append(Departure.of(seen.step, quantity, bound, measured, layout))
             if seen.weights:
                 before = {(shard.rank, shard.name, shard.offset): shard.value for shard in seen.weights}
@@ -54,7 +54,7 @@ class Reference:
     def _measure(
         self, seen: Observation, before: Before, bounds: dict[str, float], dtype: torch.dtype
     ) -> dict[str, list[Sighting]]:
-        """Each quantity, in each place where it was seen."""
+        """Each quantity, as observed on each rank."""
         if not seen.weights:
             return {"checkpoint": [(float(r.different), r.name, r.rank) for r in seen.restored]}
         if seen.step == 0:
@@ -65,14 +65,15 @@ class Reference:
             different += _unheld(self.weights[0], seen.weights)
             return {"initial weights": different, "replicas": self._replicas(seen, dtype)}
         expected = self.steps[seen.step]
-        (told,) = expected.metrics
+        (reference,) = expected.metrics
         found: dict[str, list[Sighting]] = {
             "samples": _samples(seen, expected),
-            "token count": [(float(abs(m.token_count - told.token_count)), None, m.rank) for m in seen.metrics],
+            "token count": [(float(abs(m.token_count - reference.token_count)), None, m.rank) for m in seen.metrics],
             "replicas": self._replicas(seen, dtype),
-            "loss": [(abs(m.loss - told.loss), None, m.rank) for m in seen.metrics],
+            "loss": [(abs(m.loss - reference.loss), None, m.rank) for m in seen.metrics],
             "gradient norm": [
-                (abs(m.grad_norm - told.grad_norm) / (told.grad_norm or 1.0), None, m.rank) for m in seen.metrics
+                (abs(m.grad_norm - reference.grad_norm) / (reference.grad_norm or 1.0), None, m.rank)
+                for m in seen.metrics
             ],
             "gradient": [(self._gradient(seen.step, shard), shard.name, shard.rank) for shard in seen.gradients]
             + _unheld(self.gradients[seen.step], seen.gradients),
@@ -81,8 +82,8 @@ class Reference:
         return found | self._updates(seen, before, bounds)
 
     def _replicas(self, seen: Observation, dtype: torch.dtype) -> list[Sighting]:
-        """Elements of the weights that ranks compute with that are not those the optimizer holds, rounded: a rank
-        that was not told of an update, or replicas that went different ways."""
+        """Elements of the weights in use that are not the optimizer's weights, rounded: a rank that missed an update,
+        or replicas that diverged."""
         whole = {name: np.full(value.shape, np.nan, np.float32) for name, value in self.weights[0].items()}
         for shard in seen.weights:
             shard.of(whole[shard.name])[...] = shard.value
@@ -95,8 +96,8 @@ class Reference:
         return _relative(shard.value - wanted, wanted, _rms(whole))
 
     def _updates(self, seen: Observation, before: Before, bounds: dict[str, float]) -> dict[str, list[Sighting]]:
-        """Updates, and the decay in them, of each parameter, and of all that a rank has together: where rounding hides
-        the decay of one, that of many shows."""
+        """Updates and the decay in them, per parameter and over all parameters of a rank: decay that rounding hides in
+        one shows in many."""
         updates: list[Sighting] = []
         lost: list[Sighting] = []
         sums: dict[int, DecaySums] = {}
@@ -114,8 +115,8 @@ class Reference:
         return {"update": updates, "decay": lost + [(decay.lost, None, rank) for rank, decay in sums.items()]}
 
     def _clear_elements(self, step: int, name: str, bound: float) -> np.ndarray:
-        """Where no gradient so far is within rounding of zero: elsewhere Adam makes a step of up to full size out of
-        it, whose sign is chance. What counts is what it is given, and that of `adam` has the decay in it."""
+        """Mask of the elements whose gradients so far are all clear of zero. From a gradient within rounding of zero
+        Adam makes a step of up to full size, whose sign is chance. The gradient of `adam` includes the decay."""
         if (step, name) not in self._clear:
             earlier = self._clear_elements(step - 1, name, bound) if step > 1 else True
             gradient, old = self.gradients[step][name], self.weights[step - 1][name]
@@ -129,8 +130,9 @@ class Reference:
     def _update(
         self, shard: TensorShard, old: np.ndarray, new: np.ndarray, difference: np.ndarray, whole_clear: np.ndarray
     ) -> float:
-        """Of elements that are not clear only a step of up to full size is asked. What fp32 weights can't hold is left
-        out; and, of a vector that is clipped as a whole, what such elements do to the others by that."""
+        """Relative difference of an update. Elements that are not clear may take any step of up to full size. What fp32
+        weights can't represent is left out, as is the effect of unclear elements on the others of a vector that is
+        clipped as one."""
         clear, update = shard.of(whole_clear), shard.of(new - old)
         off = np.abs(difference) - 2 * _FP32_RESOLUTION * np.abs(shard.value)
         if self._optimizer.name == "adafactor" and new.ndim == 1:
@@ -156,7 +158,7 @@ def _samples(seen: Observation, expected: Observation) -> list[Sighting]:
 
 
 def _scores(found: list[RankScores], expected: list[RankScores]) -> list[Sighting]:
-    """Log probabilities, or the part of positions of which another token is told to be the most probable."""
+    """Differences of log probabilities, or the fraction of positions whose argmax token differs."""
     return [
         (max(_rms(s.log_probability - log_probability), float((s.greedy != greedy).mean())), None, s.rank)
         for s in found
@@ -168,7 +170,7 @@ def _scores(found: list[RankScores], expected: list[RankScores]) -> list[Sightin
 
 
 def _unheld(whole: dict[str, np.ndarray], shards: list[TensorShard]) -> list[Sighting]:
-    """Elements of each tensor that no rank holds: what nobody has can't differ, and must not pass for equal."""
+    """Elements of each tensor that no rank holds: they can't differ, and must not pass as equal."""
     missing = {name: np.ones(value.shape, bool) for name, value in whole.items()}
     for shard in shards:
         shard.of(missing[shard.name])[...] = False
@@ -176,8 +178,7 @@ def _unheld(whole: dict[str, np.ndarray], shards: list[TensorShard]) -> list[Sig
 
 
 def _relative(difference: np.ndarray, reference: np.ndarray, typical: float) -> float:
-    """Norm of the difference against the reference's, or, where a piece happens to be small, against a piece of
-    typical size."""
+    """Norm of the difference relative to the reference's, or to that of a typical piece where this one is small."""
     whole = max(float(np.linalg.norm(reference)), typical * np.sqrt(reference.size))
     off = float(np.linalg.norm(difference))
     return off / whole if whole else off

@@ -1,5 +1,4 @@
-"""The outcome of `pretrain verify`: a table on the terminal that grows row by row, a line about
-scoring, and verify.json."""
+"""Report of `pretrain verify`: a table on the terminal that grows row by row, a line about scoring, and verify.json."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pretrain.observe.lines import finite
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job
-from pretrain.verify.run import Row
+from pretrain.verify.run import JobResult
 from pretrain.verify.scoring import BOUND, ScoringCheck
 
 _COLUMNS = {"initial weights": "weights", "token count": "tokens", "gradient norm": "grad norm"}
@@ -20,14 +19,14 @@ _WIDTH = 11
 
 
 class Table:
-    """Prints each row when it is added, and writes all so far to `path`."""
+    """Prints each row as it is added, and writes all rows so far to `path`."""
 
     def __init__(self, path: Path, steps: int, jobs: Sequence[Job]) -> None:
         config = jobs[0].config
         model, batch = config.model, config.batch
         self._path, self._config, self._steps, self._planned = path, config, steps, len(jobs)
         self._title_width = max(len(job.title) for job in jobs)
-        self._rows: list[Row] = []
+        self._rows: list[JobResult] = []
         self._scoring: ScoringCheck | None = None
         names = "".join(_COLUMNS.get(name, name).rjust(_WIDTH) for name in QUANTITIES)
         print(
@@ -37,8 +36,8 @@ class Table:
             flush=True,
         )
 
-    def add(self, row: Row) -> None:
-        """One line, and another for each quantity that departs."""
+    def add(self, row: JobResult) -> None:
+        """Prints a line, and another for each quantity that departs."""
         self._rows.append(row)
         self._write()
         config = row.job.config
@@ -53,7 +52,7 @@ class Table:
             print(f"    {departure}", flush=True)
 
     def add_scoring(self, check: ScoringCheck) -> None:
-        """The last line."""
+        """Prints the last line."""
         self._scoring = check
         self._write()
         print(
@@ -85,7 +84,7 @@ def _cell(quantity: str, by: float) -> str:
     return f"{by:.1e}"
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: JobResult) -> dict[str, Any]:
     verdict = row.verdict
     return {
         "layout": str(row.job.layout),

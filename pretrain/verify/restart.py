@@ -1,4 +1,4 @@
-"""A run is stopped, and goes on with an engine that knows nothing but its checkpoint, by the files of a real one."""
+"""Stop and resumption of a run through the files of a real checkpoint, into a new engine."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +21,16 @@ from pretrain.verify.observation import Restored
 
 @dataclass(frozen=True)
 class Stopped:
-    """What this rank held when the run was stopped."""
+    """This rank's state when the run was stopped."""
 
     state: dict[str, list[Tensor]]
-    """copies of its pieces of each tensor"""
+    """copies of this rank's pieces of each tensor"""
     updates: int
     loss_scale: tuple[float, int] | None
 
 
 def stop(engine: Engine, config: RunConfig, step: int, cursor: Cursor, checkpoints: Path) -> Stopped:
-    """Saves what the run is after `step` steps. Collective."""
+    """Saves the run after `step` steps. Collective."""
     scale = engine.loss_scale.state if engine.loss_scale is not None else None
     tokens = tokens_of(config, cursor.samples)
     described = config.model_dump(mode="json")
@@ -42,9 +42,9 @@ def stop(engine: Engine, config: RunConfig, step: int, cursor: Cursor, checkpoin
     return Stopped(copies, engine.updates, scale)
 
 
-def go_on(engine: Engine, stopped: Stopped, checkpoints: Path) -> tuple[Record, list[Restored]]:
-    """Loads a new engine, on the layout of the one that stopped: what the checkpoint says, and what came of the state
-    on this rank. Collective."""
+def resume(engine: Engine, stopped: Stopped, checkpoints: Path) -> tuple[Record, list[Restored]]:
+    """Loads the checkpoint into a new engine on the same layout. Returns its record, and the state on this rank that
+    changed. Collective."""
     problems: list[str] = []
     checkpoint = store.newest_valid(checkpoints, problems.append)
     if checkpoint is None:
@@ -70,7 +70,7 @@ def _compare(engine: Engine, stopped: Stopped) -> list[Restored]:
 
 
 def _different(before: list[Tensor], now: list[Tensor]) -> int:
-    """Elements whose bits are not what they were; of pieces that are others now, all."""
+    """Number of elements whose bits changed; all of them where the pieces have other shapes."""
     if [piece.shape for piece in before] != [piece.shape for piece in now]:
         return sum(piece.numel() for piece in (*before, *now))
     return sum(int((_bits(a) != _bits(b)).sum()) for a, b in zip(before, now, strict=True))

@@ -35,17 +35,17 @@ from pretrain.verify.scoring import ScoringCheck, check_scoring, without_noise
 
 Result = TypeVar("Result")
 
-_LONG, _SHORT = timedelta(days=7), timedelta(minutes=1)  # for the ranks that a layout leaves idle; to say goodbye
+_LONG, _SHORT = timedelta(days=7), timedelta(minutes=1)  # wait of ranks that a layout leaves idle; of the last exchange
 
 
 @dataclass(frozen=True)
-class Row:
-    """What came of a job."""
+class JobResult:
+    """Result of a job."""
 
     job: Job
     bounds: dict[str, float]
     verdict: Verdict | None
-    """None: it ended with an error"""
+    """None if the job ended with an error"""
     error: str | None = None
 
     @property
@@ -55,23 +55,24 @@ class Row:
 
 class Verification:
     """Runs jobs one after the other, each on as many of the ranks that share `store` as its layout has. Every rank
-    makes one and calls the same methods, outside any process group."""
+    constructs one and calls the same methods, outside any process group."""
 
     def __init__(self, store: dist.Store, rank: int, world: int, steps: int) -> None:  # type: ignore[name-defined]
         self._store, self._rank, self._world, self._steps = store, rank, world, steps
         device.install()
         self._jobs = count(1)
         gc.collect()
-        gc.freeze()  # what is imported by now stays: looking through it after every job would take as long as a step
+        gc.freeze()  # imported objects stay: collecting them after every job would take as long as a step
 
     def run(
         self,
         jobs: Sequence[Job],
-        show: Callable[[Row], None],
+        show: Callable[[JobResult], None],
         show_scoring: Callable[[ScoringCheck], None] | None = None,
     ) -> bool:
-        """Calls `show` on rank 0 as each row comes. Whether all are the same run, on every rank. Raises the error of a
-        reference that does not run. With `show_scoring` it checks the reference's scores, too, and calls that last."""
+        """Calls `show` on rank 0 with each result. Returns on every rank whether all are the same run. With
+        `show_scoring` it checks the reference's scores as well, and calls that last. Raises RunError if the reference
+        fails."""
         reference: RunConfig | None = None
         expected: Reference | None = None
         measured: dict[str, Verdict] = {}
@@ -79,14 +80,14 @@ class Verification:
         with self._checkpoints() as checkpoints:
             for job in jobs:
                 if job.reference != reference:
-                    expected, reference, measured = None, job.reference, {}  # two references at once need not fit
+                    expected, reference, measured = None, job.reference, {}  # frees one reference before the next
                     expected = self._find_reference(reference)
                 precision = job.config.precision
                 bounds = bounds_of(precision, None if job.layout == ONE_RANK else measured.get(precision))
                 verdict, error = self._watch(job, partial(_compare, expected, job, bounds), checkpoints)
                 if job.layout == ONE_RANK and verdict is not None and verdict.same:
                     measured[precision] = verdict
-                row = Row(job, bounds, verdict, error)
+                row = JobResult(job, bounds, verdict, error)
                 same = same and row.same
                 if self._rank == 0:
                     show(row)
@@ -100,28 +101,28 @@ class Verification:
     def _find_reference(self, config: RunConfig) -> Reference | None:
         reference, error = self._watch(Job(ONE_RANK, config, config), partial(Reference, config), None)
         if error is not None:
-            raise RunError(f"one rank in fp32, which the others are compared with, failed: {error}")
+            raise RunError(f"the reference, one rank in fp32, failed: {error}")
         return reference
 
     def _check_scoring(self, config: RunConfig) -> ScoringCheck | None:
-        """On rank 0, None on the others."""
+        """The check on rank 0, None on the others."""
         quiet = without_noise(config)
         check, error = self._try(Job(ONE_RANK, quiet, quiet), check_scoring, None)
         if error is not None:
-            raise RunError(f"one rank in fp32, whose scores were to be checked, failed: {error}")
+            raise RunError(f"the check of scores on one rank in fp32 failed: {error}")
         return check
 
     def _watch(
         self, job: Job, judge: Callable[[Iterable[Observation]], Result], checkpoints: Path | None
     ) -> tuple[Result | None, str | None]:
-        """What rank 0 makes of a job's observations (None on the other ranks), or the error that ended it. Without
+        """Rank 0's judgement of a job's observations (None on the other ranks), or the error that ended it. Without
         `checkpoints` it runs as the reference does."""
         return self._try(job, partial(self._judge, judge), checkpoints)
 
     def _try(
         self, job: Job, run: Callable[[Trial], Result | None], checkpoints: Path | None
     ) -> tuple[Result | None, str | None]:
-        """What comes of `run` on this rank, called on the ranks of the job, or the error that ended it."""
+        """Result of `run` on this rank, called on the ranks of the job, or the error that ended it."""
         number = next(self._jobs)
         error_key, end_key = f"error-{number}", f"end-{number}"
         directory = checkpoints / str(number) if checkpoints is not None else None
@@ -131,7 +132,7 @@ class Verification:
             try:
                 trial = Trial(job.config, _source(job.config), self._steps, joined, build, directory)
                 result = run(trial)
-            except Exception as error:  # of any kind: the layout is what is being tried
+            except Exception as error:  # of any kind: the layout is under test
                 self._note(number, error)
         _free()
         if self._rank == 0:
@@ -146,24 +147,24 @@ class Verification:
         seen = observe(trial)
         try:
             return judge(seen) if self._rank == 0 else None
-        finally:  # the others go on to the end, also where what was seen made no sense
+        finally:  # runs to the end with the others even if the judgement failed
             for _ in seen:
                 pass
 
     @contextmanager
     def _joined(self, job: Job, number: int, initial: bool) -> Iterator[None]:
-        """Inside, the job's ranks have a process group, for the beginning of the run or for what follows its stop."""
+        """Gives the job's ranks a process group, for the first part of the run or for the part after its stop."""
         name, timeout_s = f"job-{number}-{initial}", job.config.health.timeout_s
         with rendezvous.temporary_process_group(self._store, name, self._rank, job.layout.world, timeout_s):
             try:
                 yield
-                _free()  # while there is a group: DeepSpeed asks for it
+                _free()  # while there is a group, which DeepSpeed needs
             except Exception as error:
-                self._note(number, error)  # before the others notice that this rank leaves: the first says why
+                self._note(number, error)  # before the others notice that this rank left: the first error is reported
                 raise
 
     def _build(self, config: RunConfig, layout: Layout, initial: bool) -> Engine:
-        """An engine with initial weights, or to be loaded."""
+        """Builds an engine, with initial weights or to be loaded."""
         check_fits(config, layout, *device.available_bytes())
         engine = make_engine(config, plan_layout(config, layout.world))
         if initial:
@@ -175,31 +176,33 @@ class Verification:
 
     @contextmanager
     def _checkpoints(self) -> Iterator[Path]:
-        """A directory that all ranks see. On several machines: where the command is called."""
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", self._world))
-        made: AbstractContextManager[str] = nullcontext("")
+        """A directory that all ranks share; on several nodes in the working directory."""
+        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", self._world))
+        directory: AbstractContextManager[str] = nullcontext("")
         if self._rank == 0:
-            made = tempfile.TemporaryDirectory(prefix="verify-", dir=None if here >= self._world else Path.cwd())
-        with made as path:
+            directory = tempfile.TemporaryDirectory(
+                prefix="verify-", dir=None if local_ranks >= self._world else Path.cwd()
+            )
+        with directory as path:
             if self._rank == 0:
                 self._store.set("checkpoints", path)
             yield Path(self._store.get("checkpoints").decode())
 
     def _agree(self, verdict: bool) -> bool:
-        """Rank 0's verdict, on every rank, once all have it: rank 0 may hold the store."""
+        """Rank 0's verdict, returned on every rank once all have it, as rank 0 may host the store."""
         if self._rank == 0:
             self._store.set("verdict", str(int(verdict)))
         agreed: bool = self._store.get("verdict") == b"1"
         if self._rank:
             self._store.set(f"left-{self._rank}", "")
         else:
-            with suppress(RuntimeError):  # the verdict stands, also where a rank is gone
+            with suppress(RuntimeError):  # the verdict is valid even if a rank is gone
                 self._store.wait([f"left-{rank}" for rank in range(1, self._world)], _SHORT)
         return agreed
 
 
 def _compare(expected: Reference | None, job: Job, bounds: dict[str, float], found: Iterable[Observation]) -> Verdict:
-    assert expected is not None, "called on rank 0, which has it"
+    assert expected is not None, "rank 0 has the reference"
     return expected.compare(found, job.layout, job.config.precision, bounds)
 
 
@@ -208,7 +211,7 @@ def _source(config: RunConfig) -> BatchSource:
 
 
 def _free() -> None:
-    """megatron-core's modules refer to each other: two models at once need not fit."""
+    """Frees a model: megatron-core's modules refer to each other, and two models at once may not fit."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
-"""Scores against two other ways to compute them, on one rank in fp32.
+"""Scores checked against two other ways to compute them, on one rank in fp32.
 
-Layouts are compared with the scores of one rank, so a fault that all share in scoring (a cap that only training
-applies, say) would pass. Here the scores of some rows are compared with the log-softmax in fp64 of the logits, and
+Layouts are compared with the scores of one rank, so a fault that all share in scoring (such as a cap that only
+training applies) would pass. Here the scores of some rows are compared with the log-softmax in fp64 of the logits, and
 their mean with the loss of a training step on the same rows. Weights are made about as large as those of a trained
 model: initial ones are so small that what limits scores and logits does not show.
 """
@@ -19,8 +19,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.verify.probe import Trial, masked_batch
 
-BOUND = 1e-4  # nats, that rounding explains: as of scores
-_SIZE = 2.0  # root mean square of what a matrix makes of an input of size 1
+BOUND = 1e-4  # nats that rounding explains, as for scores
+_SIZE = 2.0  # root mean square of a matrix's output for an input of size 1
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""A config made small enough to run where verify is called.
+"""Shrinking a config until it runs on the machine that verify is called on.
 
-What can go wrong on a layout is kept: the family, objective, attention patterns, norms, ties, dropout, recomputation,
-optimizer and precision. Sizes are only as large as the layouts need to divide them, and as what could hide in a smaller
-model needs to show: chunks of two layers, whose order can be wrong; more micro-batches than twice the stages; inputs
-and targets of other lengths; heads as wide as the config's, in proportion; positions beyond a power of two.
+Everything that can go wrong on a layout is kept: the family, objective, attention patterns, norms, ties, dropout,
+recomputation, optimizer and precision. Sizes are only as large as the layouts need to divide them, and as faults that a
+smaller model would hide need to show: chunks of two layers, whose order can be wrong; more micro-batches than twice the
+stages; inputs and targets of different lengths; heads in proportion to the config's; positions beyond a power of two.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ _CHUNK_LAYERS = 2
 _WIDEST = 8  # feed-forward layers, as multiples of the width: T5 11B's are 64 of it
 _HEAD_RATIOS = (0.5, 2.0)  # heads together, as multiples of the width: T5 11B's are 16 of it
 _SMOOTH: dict[str, Literal["gelu", "gated_gelu"]] = {"relu": "gelu", "gated_relu": "gated_gelu"}
-_TIMEOUT_S = 120  # that the others wait for a rank that a faulty layout keeps from going on
+_TIMEOUT_S = 120  # wait for a rank that a faulty layout blocks
 
 
 def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
-    """The smallest config of the same kind that every one of `layouts` can divide, but for its layers: see
-    `with_layers`. Its batch grows, for steps of several sizes."""
+    """The smallest config of the same kind that all of `layouts` can divide, except for its layers (`with_layers`). Its
+    batch grows, so that steps have several sizes."""
     tree = config.model_dump(mode="json")
     model = config.model
     tensor = lcm(*(layout.tensor for layout in layouts))
@@ -61,11 +61,11 @@ def shrink(config: RunConfig, layouts: Sequence[Layout]) -> RunConfig:
     tree["model"]["attention"]["pattern"] = [pattern.model_dump(mode="json") for pattern in scaled]
     tree["health"]["timeout_s"] = min(_TIMEOUT_S, config.health.timeout_s)
     tree["batch"] = _batch(layouts)
-    return validate(RunConfig, tree, "the config made small")
+    return validate(RunConfig, tree, "the shrunk config")
 
 
 def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
-    """`small` with as few layers as give each chunk of `layout` two, and each attention pattern its turn."""
+    """`small` with the fewest layers that give each chunk of `layout` two and use every attention pattern."""
     tree = small.model_dump(mode="json")
     chunks = layout.pipeline * layout.virtual
     if not small.model.is_encoder_decoder:
@@ -73,11 +73,11 @@ def with_layers(small: RunConfig, layout: Layout) -> RunConfig:
     else:
         layers = next(n for n in count(_CHUNK_LAYERS) if _smallest_chunk(small.model, n, chunks) >= _CHUNK_LAYERS)
         tree["model"] |= {"layers": layers, "encoder_layers": layers}
-    return validate(RunConfig, tree, f"the config made small for {layout}")
+    return validate(RunConfig, tree, f"the config shrunk for {layout}")
 
 
 def _smallest_chunk(model: Model, layers: int, chunks: int) -> int:
-    """Layers of it, where an encoder and a decoder of `layers` each share `chunks`."""
+    """Layers of the smallest chunk, where an encoder and a decoder of `layers` each share `chunks`."""
     if 2 * layers < _CHUNK_LAYERS * chunks:
         return 0
     return min(split_layers(model.model_copy(update={"layers": layers, "encoder_layers": layers}), chunks))
@@ -98,14 +98,15 @@ def _head_width(model: Model, block: int, share: int) -> int | None:
 
 
 def _target_length(config: RunConfig, length: int, slices: int) -> int:
-    """What the objective makes of inputs of `length`, and never as long: half the stream is no border then."""
+    """The objective's target length for inputs of `length`, never equal to it: then half of the stream is no
+    boundary."""
     needed = length // 2 if config.objective.name == "pairs" else config.objective.target_length(length)
     rounded = _multiple(needed, slices)
     return rounded + slices if rounded == length else rounded
 
 
 def _batch(layouts: Sequence[Layout]) -> dict[str, object]:
-    """Some rows, and at first so many more that each data rank has more micro-batches than twice the stages."""
+    """A ramp: a first batch that gives each data rank more micro-batches than twice the stages, then a small one."""
     groups = (x.data * MICRO_SEQUENCES * (x.pipeline if x.virtual > 1 else 1) for x in layouts)
     few = lcm(_ROWS, *groups)
     most = max((2 * x.pipeline + 1) * x.data * MICRO_SEQUENCES for x in layouts)

@@ -86,9 +86,9 @@ def test_another_run_is_told_by_its_config_its_losses_and_its_weights(
 @pytest.mark.parametrize(
     ("key", "value", "quantity", "how"),
     [
-        ("data_hash", "0" * 16, "samples", "not equal for the first time"),
-        ("loss", 3.0, "loss", "apart by"),
-        ("loss", None, "loss", "apart by inf"),
+        ("data_hash", "0" * 16, "samples", "differ for the first time"),
+        ("loss", 3.0, "loss", "differ by"),
+        ("loss", None, "loss", "differ by inf"),
     ],
 )
 def test_the_first_step_that_departs_is_named(
@@ -116,12 +116,12 @@ def test_steps_that_one_run_lacks_and_weights_that_were_not_compared_are_said(
     done = _compare(capsys, runs["one rank"], tmp_path / "run")
     assert done.status == 0, "it has not come as far, and that is all"
     assert "steps 1 to 20" in done.stdout
-    assert "the same run, as far as both go: 20 of 24 steps" in done.stdout
+    assert "the same run for the 20 of 24 steps that both have" in done.stdout
     assert "not compared: the runs have no checkpoint of the same step" in done.stdout
     metrics.write_text("".join(lines[:12] + lines[15:]))
     done = _compare(capsys, runs["one rank"], tmp_path / "run")
     assert done.status == 1
-    assert "step 13: steps not equal for the first time" in done.stdout
+    assert "step 13: steps differ for the first time" in done.stdout
 
 
 def test_a_damaged_checkpoint_and_what_is_no_run_are_one_sentence(

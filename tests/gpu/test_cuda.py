@@ -26,7 +26,7 @@ from pretrain.preflight import machine
 from pretrain.random.dropout import Dropout
 from pretrain.verify.departure import EXACT
 from pretrain.verify.jobs import ONE_RANK, plan
-from pretrain.verify.run import Row, Verification
+from pretrain.verify.run import JobResult, Verification
 from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
@@ -273,7 +273,7 @@ def test_cached_generation_equals_whole_forward_passes() -> None:
 def _verify() -> list[tuple[str, bool, dict[str, float]]]:
     dist.destroy_process_group()
     jobs = plan(tiny_config(precision="bf16"), [ONE_RANK])
-    rows: list[Row] = []
+    rows: list[JobResult] = []
     Verification(dist.HashStore(), rank=0, world=1, steps=3).run(jobs, rows.append)
     return [(row.error or "", row.same, row.verdict.largest if row.verdict else {}) for row in rows]
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.names import parse
 from pretrain.verify.jobs import ONE_RANK, Job, plan
-from pretrain.verify.run import Row, Verification
+from pretrain.verify.run import JobResult, Verification
 from tests.helpers.ranks import run_ranks
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -44,7 +44,7 @@ def table(
     layouts: Sequence[str],
     faults: Iterable[tuple[Fault, str]] = (),
     timeout_s: float = 600,
-) -> list[Row]:
+) -> list[JobResult]:
     """The rows of `layouts`, sound, and after them one for each of `faults` (with its layout) and precision. Checks
     that every rank came to the same verdict."""
     planted = [(fault, parse(text, zero=1)) for fault, text in faults]
@@ -57,12 +57,12 @@ def table(
     world = max(job.layout.world for job in jobs)
     meeting.mkdir(exist_ok=True)
     found = run_ranks(world, _verify, jobs, meeting / "store", timeout_s=timeout_s)
-    rows: list[Row] = found[0][1]
+    rows: list[JobResult] = found[0][1]
     assert {same for same, _ in found} == {all(row.same for row in rows)}
     return rows
 
 
-def of_fault(rows: list[Row], fault: Fault, layout: str, precision: str = "fp32") -> Row:
+def of_fault(rows: list[JobResult], fault: Fault, layout: str, precision: str = "fp32") -> JobResult:
     """The row of a fault on a layout."""
     wanted = parse(layout, zero=1)
     (found,) = (
@@ -74,7 +74,7 @@ def of_fault(rows: list[Row], fault: Fault, layout: str, precision: str = "fp32"
     return found
 
 
-def check_sound(rows: list[Row]) -> None:
+def check_sound(rows: list[JobResult]) -> None:
     """Rows without a fault are the same run."""
     sound = [row for row in rows if not isinstance(row.job, PlantedJob)]
     assert sound
@@ -82,7 +82,7 @@ def check_sound(rows: list[Row]) -> None:
     assert not departed, departed
 
 
-def check_found(row: Row, step: int, quantity: str) -> Any:
+def check_found(row: JobResult, step: int, quantity: str) -> Any:
     """The departure of `quantity`, which is found at `step`."""
     assert row.verdict is not None, row.error
     found = {departure.quantity: departure for departure in row.verdict.departures}
@@ -91,14 +91,14 @@ def check_found(row: Row, step: int, quantity: str) -> Any:
     return found[quantity]
 
 
-def _told(row: Row) -> list[str]:
+def _told(row: JobResult) -> list[str]:
     return [row.error] if row.error else list(map(str, row.verdict.departures if row.verdict else []))
 
 
-def _verify(jobs: list[Job], store: Path) -> tuple[bool, list[Row]]:
+def _verify(jobs: list[Job], store: Path) -> tuple[bool, list[JobResult]]:
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.barrier()  # a peer may still be connecting
     dist.destroy_process_group()
-    rows: list[Row] = []
+    rows: list[JobResult] = []
     same = _Planting(dist.FileStore(str(store), world), rank, world, STEPS).run(jobs, rows.append)
     return same, rows

@@ -14,7 +14,7 @@ from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.verify.departure import EXACT, QUANTITIES
-from pretrain.verify.run import Row
+from pretrain.verify.run import JobResult
 from tests.helpers import faults, hidden_faults
 from tests.helpers.breadth import slow
 from tests.helpers.families import family_config
@@ -95,7 +95,7 @@ TABLES: dict[str, list[Expected]] = {
 }  # fmt: skip
 SOUND = {"gpt": ["cp2dp2+zero0"], "packed": ["tp2+sp", "cp2"], "lamb": ["dp2"], "adafactor": ["dp2"]}
 
-_tables: dict[str, list[Row]] = {}
+_tables: dict[str, list[JobResult]] = {}
 
 
 QUICK = ("gpt", "adamw")  # with a fault of each quantity, and those that a model made too small would hide
@@ -105,7 +105,7 @@ def _marks(name: str) -> list[pytest.MarkDecorator]:
     return [] if name in QUICK else [pytest.mark.slow]
 
 
-def _table(name: str, meeting: Path) -> list[Row]:
+def _table(name: str, meeting: Path) -> list[JobResult]:
     """Made once, with all its faults, as one of them costs a tenth of what a table of its own would."""
     if name not in _tables:
         planted = [(fault, layout) for fault, layout, *_ in TABLES[name]]
