@@ -78,6 +78,7 @@ def test_the_step_drops_what_it_should() -> None:
     assert step["dropped"] == {"capitals": 1}
 
 
+@pytest.mark.slow
 def test_any_layout_is_the_same_run(plugin: Path) -> None:
     done = pretrain(plugin, "verify", "run.yaml", "--layouts", "tp2pp2", "--steps", 3)
     assert done.returncode == 0, done.stdout + done.stderr
