@@ -117,7 +117,7 @@ def _wait(store: Store, keys: list[str], deadline: Deadline, missing: Callable[[
         except RuntimeError as error:
             if type(error).__name__ != "DistStoreError":  # torch's for "not yet": there is no store any more
                 raise RendezvousError(f"{_GONE}: look for what it printed, and start all ranks again") from None
-        if deadline.over:
+        if deadline.expired:
             raise RendezvousError(
                 f"not all ranks have come: {missing()} said nothing within {deadline.limit_s:g} s "
                 "(health.rendezvous_timeout_s): look for what they printed, and start all ranks again"

@@ -39,7 +39,7 @@ def await_rank_0(host: str, port: int, rank: int, deadline: Deadline) -> None:
         except OSError as error:
             reason = error.strerror or "no answer"
         place = f"{host}:{port}"
-        if deadline.over:
+        if deadline.expired:
             raise RendezvousError(
                 f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {deadline.limit_s:g} s "
                 f"(health.rendezvous_timeout_s): {reason}. Look for what rank 0 printed, and start all ranks again"
