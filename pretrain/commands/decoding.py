@@ -1,4 +1,4 @@
-"""How texts are made, as commands are told: `generate`, and `eval` of answers in text."""
+"""Decoding options of the commands that generate text: `generate`, and `eval` for tasks with generated answers."""
 
 import argparse
 
@@ -11,16 +11,20 @@ HOW = (*DRAWS, "beam", "penalty")
 
 
 def add_decoding(parser: Parser, greedy: str) -> None:
-    """`greedy` says when --temperature 0 holds."""
-    parser.add_argument("--temperature", type=_at_least_zero, help=f"0: the most probable token each time{greedy}")
-    parser.add_argument("--top-k", type=count, help="draw among the N most probable tokens")
-    parser.add_argument("--top-p", type=_share, help="draw among the fewest tokens that have this probability")
-    parser.add_argument("--beam", type=count, help="search with N hypotheses (1: greedy)")
-    parser.add_argument("--penalty", type=_at_least_zero, help="of length, of a beam (default 0.6; 0: none)")
+    """Adds the decoding options. `greedy` ends the help of --temperature: when greedy decoding is the default."""
+    parser.add_argument("--temperature", type=_at_least_zero, help=f"sampling temperature; 0: greedy decoding{greedy}")
+    parser.add_argument("--top-k", type=count, help="sample from the N most probable tokens (default: all)")
+    parser.add_argument(
+        "--top-p", type=_share, help="sample from the fewest tokens with this total probability (default: all)"
+    )
+    parser.add_argument("--beam", type=count, help="beam search with N hypotheses (1: greedy decoding)")
+    parser.add_argument(
+        "--penalty", type=_at_least_zero, help="length penalty of beam search (default 0.6; 0 turns it off)"
+    )
 
 
 def decoding(options: argparse.Namespace, seed: int, samples: int = 1) -> Decoding:
-    """Raises ConfigError for options that do nothing beside others."""
+    """The decoding that the options select. Raises ConfigError for options that contradict each other."""
     draws = [name for name in DRAWS if getattr(options, name) is not None]
     if options.beam is not None:
         if draws:
@@ -29,7 +33,7 @@ def decoding(options: argparse.Namespace, seed: int, samples: int = 1) -> Decodi
             raise ConfigError(f"--beam {options.beam} has {options.beam} texts, fewer than --samples {samples}")
         return Beam(options.beam, 0.6 if options.penalty is None else options.penalty, samples)
     if options.penalty is not None:
-        raise ConfigError("--penalty is a beam's: leave it out, or give --beam N")
+        raise ConfigError("--penalty applies to beam search only: leave it out, or give --beam N")
     temperature = options.temperature
     if temperature is None:
         temperature = 1.0 if draws or samples > 1 else 0.0

@@ -17,8 +17,8 @@ _PAPER = "paper"
 
 
 def main(argv: list[str]) -> int:
-    """Scores a checkpoint, or all of a run, and writes the report; `fetch` gets benchmark files, and `report` makes one
-    of several that are written."""
+    """Scores a checkpoint, or all checkpoints of a run, and writes the report; `fetch` downloads benchmark files, and
+    `report` combines finished reports."""
     if argv[:1] == ["report"]:
         return eval_report.main(argv[1:])
     if argv[:1] == ["fetch"]:
@@ -63,8 +63,8 @@ def _parser() -> Parser:
 
     parser = Parser(
         "eval",
-        "Scores a checkpoint on tasks and writes a report: HTML to read, JSON for programs, and what the model said of "
-        "each document (documents.jsonl). Started again after an interruption, it goes on.",
+        "Scores a checkpoint on tasks and writes a report: HTML for people, JSON for programs, and the result of each "
+        "document (documents.jsonl). Run the same command again to resume an interrupted evaluation.",
         (
             "runs/book --tasks heldout --out reports/book",
             "runs/book --tasks last_word,arithmetic_2da --shots 0,1,8 --limit 100 --out reports/book",
@@ -78,31 +78,40 @@ def _parser() -> Parser:
         "--tasks",
         required=True,
         type=names,
-        help=f"comma-separated: files that declare a task (*.yaml), or {', '.join(known_names())}",
+        help=f"comma-separated task names or task files (*.yaml); built-in tasks: {', '.join(known_names())}",
     )
     parser.add_argument(
         "--shots",
         default=[0],
         type=lambda text: _PAPER if text == _PAPER else numbers(text),
-        help="numbers of solved examples before each question, such as 0,1,8 (default 0); paper: 0, 1 and as many as "
-        "GPT-3 was shown",
+        help="comma-separated numbers of few-shot examples in each prompt, such as 0,1,8 (default 0); paper: 0, 1 and "
+        "the number of GPT-3's paper",
     )
-    parser.add_argument("--out", type=Path, required=True, help="directory for the report")
-    parser.add_argument("--limit", type=count, help="documents of each task; absent: all")
-    parser.add_argument("--draws", type=count, default=1, help="choices of examples for each document (default 1)")
-    parser.add_argument("--data", type=Path, help="directory with benchmark files (JSONL); arithmetic needs none")
+    parser.add_argument("--out", type=Path, required=True, help="output directory for the report")
+    parser.add_argument("--limit", type=count, help="number of documents to score per task (default: all)")
+    parser.add_argument(
+        "--draws",
+        type=count,
+        default=1,
+        help="random draws of few-shot examples per document; scores are averaged over them (default 1)",
+    )
+    parser.add_argument(
+        "--data", type=Path, help="directory with benchmark files (JSON lines); arithmetic tasks need none"
+    )
     parser.add_argument(
         "--overlap",
         metavar="DATASET_DIR",
-        help="dataset whose training shards are searched for the documents, for scores of clean and of dirty ones; "
-        "without it: what the builds of the run's own datasets found",
+        help="dataset whose training shards are searched for the tasks' documents, to report scores on clean and on "
+        "contaminated ones (default: what the builds of the run's datasets found)",
     )
-    parser.add_argument("--all-checkpoints", action="store_true", help="score every checkpoint of the run: a curve")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the choice of examples and of generated documents (default 0)"
+        "--all-checkpoints", action="store_true", help="score every checkpoint of the run and plot the curves"
     )
-    add_decoding(parser, "; without any of these five, answers in text are made as GPT-3's were")
-    parser.add_nproc("local ranks, laid out as trained; without it: one rank")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the few-shot examples and of generated documents (default 0)"
+    )
+    add_decoding(parser, " (default without any of these five: the decoding of GPT-3's paper for each task)")
+    parser.add_nproc("number of local ranks, with the layout of training (default: one rank)")
     return parser
 
 

@@ -7,17 +7,17 @@ from pretrain.errors import ConfigError, RunError
 
 
 def main(argv: list[str]) -> int:
-    """Gets the files of tasks, and says of each what became of it; 1 if one could not be had."""
+    """Downloads the files of tasks and prints the outcome of each; returns 1 if a download failed."""
     from pretrain.evaluate.fetch import fetch, try_hub
     from pretrain.evaluate.tasks.registry import HELD_OUT, NAMES, check_names, task_named
 
     parser = Parser(
         "eval fetch",
-        "Gets benchmark files from the Hugging Face hub, as JSON lines, where the network allows it.",
+        "Downloads benchmark files from the Hugging Face hub, as JSON lines.",
         ("--data benchmarks", "hellaswag piqa --data benchmarks"),
     )
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="what to get the files of; absent: every task")
-    parser.add_argument("--data", type=Path, required=True, help="directory for them: what `pretrain eval` reads")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="task whose files to download (default: every task)")
+    parser.add_argument("--data", type=Path, required=True, help="output directory, to give to `pretrain eval --data`")
     options = parser.parse(argv)
     check_names(options.tasks)
     check_directory("--data", options.data)
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> int:
             print(f"{name}: {error}", flush=True)
             missing += 1
             continue
-        print(f"{name}: {file.file} " + ("is there" if count is None else f"has {count:,} lines"), flush=True)
+        print(f"{name}: {file.file} " + ("exists already" if count is None else f"has {count:,} lines"), flush=True)
     if missing:
-        print(f"{missing} of {len(files)} files could not be had: put them into {options.data} by other means")
+        print(f"{missing} of {len(files)} files could not be downloaded: copy them into {options.data} yourself")
     return 1 if missing else 0

@@ -7,20 +7,20 @@ from pretrain.errors import ConfigError
 
 
 def main(argv: list[str]) -> int:
-    """Makes one report of several. Raises ConfigError for a directory that has none."""
+    """Combines several reports into one. Raises ConfigError for a directory without a report."""
     parser = Parser(
         "eval report",
-        "Makes one page of several reports: tables side by side, curves over the checkpoints of a run and over sizes.",
+        "Combines several reports into one page: tables side by side, curves over checkpoints and over model sizes.",
         ("reports/small reports/large --out reports/both",),
     )
     parser.add_argument(
-        "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="a directory that `pretrain eval --out` wrote"
+        "reports", type=Path, nargs="+", metavar="REPORT_DIR", help="output directory of a `pretrain eval`"
     )
-    parser.add_argument("--out", type=Path, required=True, help="directory for report.html and report.json")
+    parser.add_argument("--out", type=Path, required=True, help="output directory for report.html and report.json")
     options = parser.parse(argv)
     check_directory("--out", options.out)
     if options.out.resolve() in [directory.resolve() for directory in options.reports]:
-        raise ConfigError(f"--out {options.out} is one of the reports, which would be lost: name another directory")
+        raise ConfigError(f"--out {options.out} is one of the reports and would be overwritten: name another directory")
     from pretrain.evaluate.report.combine import combine
 
     print(f"report: {combine(options.reports, options.out)}")

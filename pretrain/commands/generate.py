@@ -18,8 +18,7 @@ _HOW = (*HOW, "samples", "max_tokens", "stop")
 
 
 def main(argv: list[str]) -> int:
-    """Goes on with prompts, fills in what they leave out, or turns them into targets: whatever the model was trained
-    for."""
+    """Continues prompts, fills their gaps, or generates their targets: what the model was trained for."""
     unblock()
     options = _parser().parse(argv)
     prompts = _prompts(options)
@@ -49,27 +48,41 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "generate",
-        "Writes text with a model: continuations of prompts, filled gaps, or targets, as it was trained for.",
+        "Generates text from prompts: continuations, filled gaps, or targets, whichever the model was trained for.",
         ('runs/book --prompt "The" --temperature 0.8 --top-p 0.9', "runs/book --interactive"),
     )
     parser.add_checkpoint()
     parser.add_overrides("such as parallel.tensor=2")
     parser.add_trust_code()
-    parser.add_argument("--prompt", action="append", type=utf8, help="text to continue; may be given several times")
-    parser.add_argument("--file", type=Path, help="prompts: a line each, or JSON lines with prompt (*.jsonl)")
-    parser.add_argument("--interactive", action="store_true", help="prompts typed one by one, text as it comes")
+    parser.add_argument("--prompt", action="append", type=utf8, help="prompt; repeat the option for several prompts")
+    parser.add_argument(
+        "--file", type=Path, help="file of prompts: one per line, or JSON lines with the key prompt (*.jsonl)"
+    )
+    parser.add_argument(
+        "--interactive", action="store_true", help="read prompts from the keyboard and print each text token by token"
+    )
     add_decoding(parser, " (default)")
-    parser.add_argument("--samples", type=count, help="texts of each prompt (default 1)")
-    parser.add_argument("--max-tokens", type=count, help="of each text (default 128, or what there is room for)")
-    parser.add_argument("--stop", action="append", default=[], type=utf8, help="end before it; may be given again")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default 0)")
-    parser.add_argument("--out", type=Path, help="file to write to, as JSON lines; absent: printed")
-    parser.add_nproc("local ranks, laid out as trained; without it: one rank")
+    parser.add_argument("--samples", type=count, help="number of texts per prompt (default 1)")
+    parser.add_argument(
+        "--max-tokens",
+        type=count,
+        help="maximum number of tokens per text (default 128, or fewer if the model has fewer left)",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        type=utf8,
+        help="string that ends a text, not included in it; repeat the option for several",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of sampling (default 0)")
+    parser.add_argument("--out", type=Path, help="output file, JSON lines (default: print)")
+    parser.add_nproc("number of local ranks, with the layout of training (default: one rank)")
     return parser
 
 
 def _prompts(options: argparse.Namespace) -> list[str] | None:
-    """Those given; None: typed, or piped in. Raises ConfigError if there are none, or several sources."""
+    """The prompts given as options; None: typed or piped in. Raises ConfigError for none, or for several sources."""
     given = [f"--{name}" for name in ("prompt", "file", "interactive") if getattr(options, name)]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} each say where prompts come from: leave all but one out")
@@ -106,7 +119,7 @@ def _kind(path: Path) -> str:
 
 
 def _decoding(options: argparse.Namespace) -> Decoding:
-    """Raises ConfigError for options that do nothing beside others."""
+    """The decoding that the options select. Raises ConfigError for options that contradict each other."""
     if options.interactive and options.beam is not None:
         raise ConfigError("--interactive shows text as it comes, and a beam has it at the end: leave --beam out")
     if options.interactive and (options.samples or 1) > 1:
@@ -118,6 +131,6 @@ def _refuse_decoding(options: argparse.Namespace, family: str) -> None:
     given = [name for name in _HOW if getattr(options, name)]
     if given:
         raise ConfigError(
-            f"a {family} model goes on with no text: it fills each [MASK] of a prompt with the most probable piece; "
+            f"a {family} model does not continue text: it fills each [MASK] of a prompt with the most probable piece; "
             f"leave {flags(given)} out"
         )

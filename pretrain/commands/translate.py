@@ -13,18 +13,24 @@ def main(argv: list[str]) -> int:
     unblock()
     parser = Parser(
         "translate",
-        "Writes a target for each source of a file, by beam search; and BLEU where the file has targets.",
+        "Generates a target for each source of a file by beam search, and computes BLEU if the file has targets.",
         ("runs/transformer test.jsonl --beam 4",),
     )
     parser.add_checkpoint()
-    parser.add_argument("file", type=Path, help="JSON lines with source, and target if BLEU is wanted")
+    parser.add_argument("file", type=Path, help="JSON lines with the key source, and target to compute BLEU")
     parser.add_overrides("such as parallel.tensor=2")
     parser.add_trust_code()
-    parser.add_argument("--beam", type=count, default=4, help="hypotheses kept (default 4; 1: greedy)")
-    parser.add_argument("--penalty", type=float, default=0.6, help="of length (default 0.6; 0: none)")
-    parser.add_argument("--longest", type=count, help="tokens of a target; absent: the model's target length")
-    parser.add_argument("--out", type=Path, help="file to write the hypotheses to, a line each; absent: printed")
-    parser.add_nproc("local ranks, which share the sources; without it: one rank")
+    parser.add_argument(
+        "--beam", type=count, default=4, help="hypotheses of beam search (default 4; 1: greedy decoding)"
+    )
+    parser.add_argument(
+        "--penalty", type=float, default=0.6, help="length penalty of beam search (default 0.6; 0 turns it off)"
+    )
+    parser.add_argument(
+        "--longest", type=count, help="maximum number of tokens per target (default: the model's target length)"
+    )
+    parser.add_argument("--out", type=Path, help="output file, one hypothesis per line (default: print)")
+    parser.add_nproc("number of local ranks, which share the sources (default: one rank)")
     options = parser.parse(argv)
     from pretrain.commands.recorded import open_run
 

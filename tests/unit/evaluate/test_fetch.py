@@ -63,7 +63,7 @@ def test_a_file_that_is_there_is_left_alone(hub: Called, tmp_path: Path, capsys:
     (tmp_path / "piqa_train.jsonl.gz").write_text("mine")
     assert main(["fetch", "piqa", "--data", str(tmp_path)]) == 0
     assert hub == []
-    assert capsys.readouterr().out.count("is there") == 2
+    assert capsys.readouterr().out.count("exists already") == 2
     assert (tmp_path / "piqa_validation.jsonl").read_text() == "mine"
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_had_is_said_of_each_file_and_the_others_come(
         "validation) cannot be had: Couldn't reach the hub"
     )
     assert said[2] == "piqa: piqa_validation.jsonl has 1 lines"
-    assert said[4] == f"2 of 4 files could not be had: put them into {tmp_path} by other means"
+    assert said[4] == f"2 of 4 files could not be downloaded: copy them into {tmp_path} yourself"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["piqa_train.jsonl", "piqa_validation.jsonl"]
 
 

@@ -107,7 +107,7 @@ def test_the_verb_makes_the_page_and_says_where_it_is(
 
 
 def test_the_verb_does_not_write_over_a_report(reports: Path) -> None:
-    with pytest.raises(ConfigError, match="is one of the reports, which would be lost"):
+    with pytest.raises(ConfigError, match="is one of the reports and would be overwritten"):
         main(["report", str(reports / "large"), "--out", str(reports / "small-100" / ".." / "large")])
 
 
