@@ -72,7 +72,7 @@ class CoreAttention(MegatronModule):
         self.biased = model.positions.name == "relative"
         falls = model.positions.name == "alibi" and kind != "cross"
         self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
-        self.rotate, self.attended = config.kernels.rotated, config.kernels.attended
+        self.rotate, self.attended = config.kernels.apply_rope, config.kernels.attended
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if self.biased else model.dim_per_head**-0.5
         self.distance, self.cap = model.relative_max_distance, model.attention_logit_softcap
@@ -82,7 +82,7 @@ class CoreAttention(MegatronModule):
             heads = model.heads // pg_collection.tp.size()
             self.shaw = ShawAttention(model.positions, heads, model.dim_per_head, pg_collection)
         self.dropout = Dropout(
-            config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropped
+            config.attention_dropout, shared_by=("tensor", "context"), compute=config.kernels.dropout
         )
 
     def forward(

@@ -10,7 +10,7 @@ from torch import Tensor
 from pretrain.config.positions import LinearScaling, Llama3Scaling, NtkScaling, RotaryPositions, YarnScaling
 
 
-def rotated(
+def apply_rope(
     x_SBHD: Tensor, positions_BS: Tensor, frequencies: Tensor, interleaved: bool = False, gain: float = 1.0
 ) -> Tensor:
     """Pair i turned by position * frequencies[i], of D / 2, and multiplied by `gain`; computed in fp32. `interleaved`:

@@ -130,9 +130,9 @@ class DecodeEngine(ScoreEngine, Protocol):
     """What generation and translation need."""
 
     decodes: bool
-    """whether the layout can read on from what it has read: `begin`, `next_tokens` and `follow` work"""
+    """whether the layout can read on from what it has read: `prefill`, `next_tokens` and `score_continuations` work"""
 
-    def begin(self, inputs: Sequence[Sequence[int]]) -> Any:
+    def prefill(self, inputs: Sequence[Sequence[int]]) -> Any:
         """Hypotheses without a token yet, one for each of `inputs` (ids, of any lengths), which have been read: by an
         encoder-decoder's encoder; else by the decoder itself, as the beginning of a text that goes on (where there may
         be nothing to read) or, if it is trained on targets, as a prefix. For `next_tokens`. Collective within one
@@ -144,7 +144,7 @@ class DecodeEngine(ScoreEngine, Protocol):
         which alone are read. Returns [hypotheses, vocabulary] float32: log probabilities, in nats, of what follows, the
         same bits on every rank of the replica. Collective likewise."""
 
-    def follow(
+    def score_continuations(
         self, hypotheses: Any, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores what may follow `hypotheses`, which are over with this: the log probability [continuations, T] of each
@@ -153,7 +153,7 @@ class DecodeEngine(ScoreEngine, Protocol):
         that are shorter are filled up at their end with anything. Several may follow one hypothesis, which is read
         once for all of them. Collective likewise."""
 
-    def most_probable(self, batch: Rows) -> np.ndarray:
+    def argmax_tokens(self, batch: Rows) -> np.ndarray:
         """[rows, labels] int64: the most probable token where each label is asked for; the labels' values don't matter.
         Collective likewise."""
 

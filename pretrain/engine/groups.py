@@ -110,14 +110,14 @@ class Groups:
             dist.all_reduce(value, group=parallel_state.get_context_parallel_group())
         return value
 
-    def from_last_stage(self, value: Tensor) -> Tensor:
+    def broadcast_over_pipeline(self, value: Tensor) -> Tensor:
         """The last stage's value, on every stage. `value` is the buffer: same shape and dtype everywhere."""
         if self.pipeline_world > 1:
             source = parallel_state.get_pipeline_model_parallel_last_rank()
             dist.broadcast(value, src=source, group=parallel_state.get_pipeline_model_parallel_group())
         return value
 
-    def from_the_decider(self, value: Tensor) -> Tensor:
+    def broadcast_from_last_stage(self, value: Tensor) -> Tensor:
         """The value of the last stage's first tensor rank, on every rank of the replica: the same bits, also where
         ranks compute alike but not on the same hardware. As for `from_last_stage`; without context ranks."""
         if self.tensor_world * self.pipeline_world > 1:

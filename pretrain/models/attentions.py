@@ -1,10 +1,11 @@
-"""megatron-core's attention layers, as our layers use them: told what `AttentionInputs` says, recomputed by a closure,
-and, where they read an encoder, able to take its keys and values as they were computed before."""
+"""megatron-core's attention layers, adapted to this project's: they take `AttentionInputs` as their mask, are
+recomputed through a closure, and cross-attention accepts keys and values that were computed before."""
 
 from typing import Any
 
 from megatron.core import tensor_parallel
-from megatron.core.transformer.attention import CrossAttention, SelfAttention
+from megatron.core.transformer.attention import CrossAttention as MegatronCrossAttention
+from megatron.core.transformer.attention import SelfAttention as MegatronSelfAttention
 from torch import Tensor
 
 from pretrain.attention.cache import Pair
@@ -12,8 +13,8 @@ from pretrain.attention.core import AttentionInputs
 
 
 class _Recomputed:
-    """Selective recomputation, as megatron-core does it but that it keeps `AttentionInputs`, which are no tensor, and
-    the gradient of the bias, which must be an argument."""
+    """megatron-core's selective recomputation, which also keeps `AttentionInputs` (not a tensor) and the gradient of
+    the bias (which must be an argument)."""
 
     core_attention: Any
 
@@ -29,9 +30,9 @@ class _Recomputed:
         return attended
 
 
-class OwnPartAttention(_Recomputed, SelfAttention):
-    """Of a part of the stream to itself. Where queries and keys have norms, each tensor rank has a gradient of its own
-    heads, which engines sum as they do those of slices of a sequence."""
+class SelfAttention(_Recomputed, MegatronSelfAttention):
+    """Self-attention of one part of the stream. Where queries and keys have norms, each tensor rank has a gradient of
+    its own heads, which engines sum as they do those of slices of a sequence."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,11 +41,11 @@ class OwnPartAttention(_Recomputed, SelfAttention):
                 parameter.sequence_parallel = True
 
 
-class MemoryAttention(_Recomputed, CrossAttention):
-    """Of the decoder's part to the encoder's."""
+class CrossAttention(_Recomputed, MegatronCrossAttention):
+    """Attention of the decoder's part of the stream to the encoder's."""
 
     def keys_values(self, memory_SBH: Tensor) -> Pair:
-        """[S, B, heads, width] each, of the encoder's last layer: for `forward` in place of it."""
+        """Keys and values of the encoder's output, [S, B, heads, width] each, which `forward` takes in its place."""
         key, value = (
             self.linear_kv(memory_SBH)[0].unflatten(-1, (-1, 2 * self.hidden_size_per_attention_head)).chunk(2, -1)
         )
@@ -53,7 +54,7 @@ class MemoryAttention(_Recomputed, CrossAttention):
     def get_query_key_value_tensors(
         self, hidden_states: Tensor, key_value_states: Tensor | Pair, **_: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """megatron-core asks for them."""
+        """Queries, keys and values; megatron-core calls this."""
         read = key_value_states
         key, value = self.keys_values(read) if isinstance(read, Tensor) else read
         query = self.linear_q(hidden_states)[0].unflatten(-1, (-1, self.hidden_size_per_attention_head))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.core import CoreAttention
 from pretrain.config.model import Model
-from pretrain.models.attentions import MemoryAttention, OwnPartAttention
+from pretrain.models.attentions import CrossAttention, SelfAttention
 from pretrain.models.megatron_config import MegatronConfig
 from pretrain.models.parameter_gradients import add_bias
 from pretrain.random.dropout import Dropout
@@ -26,7 +26,7 @@ class HiddenDropout(Dropout):
 
     def __init__(self, config: MegatronConfig) -> None:
         shared_by = ("context", "tensor") if config.sequence_parallel else ("context",)
-        super().__init__(config.hidden_dropout, shared_by, rows_second=True, compute=config.kernels.dropped)
+        super().__init__(config.hidden_dropout, shared_by, rows_second=True, compute=config.kernels.dropout)
 
 
 class BiasDropoutAdd(nn.Module):
@@ -35,7 +35,7 @@ class BiasDropoutAdd(nn.Module):
     def __init__(self, config: MegatronConfig, model: Model) -> None:
         super().__init__()
         self.dropout = HiddenDropout(config)
-        self.added = config.kernels.added
+        self.bias_dropout_add = config.kernels.bias_dropout_add
 
     def forward(self, training: bool, fused: bool) -> Callable[..., Tensor]:
         return self.add
@@ -43,7 +43,7 @@ class BiasDropoutAdd(nn.Module):
     def add(self, x_with_bias: tuple[Tensor, Tensor | None], residual: Tensor, probability: float) -> Tensor:
         x, bias = x_with_bias
         drawn = self.dropout.drawn(x.shape, x.device) if self.dropout.active else None
-        return self.added(x, bias, residual, drawn)
+        return self.bias_dropout_add(x, bias, residual, drawn)
 
 
 class ResidualThenNorm(BiasDropoutAdd):
@@ -84,12 +84,12 @@ class FeedForward(MLP):
         linears = MLPSubmodules(linear_fc1=config.kernels.column_linear, linear_fc2=config.kernels.row_linear)
         super().__init__(config, linears, ffn_hidden_size=config.ffn_hidden_size)
         self.dropout = Dropout(
-            config.ffn_dropout, ("context",), ("tensor",), rows_second=True, compute=config.kernels.dropped
+            config.ffn_dropout, ("context",), ("tensor",), rows_second=True, compute=config.kernels.dropout
         )
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor | None]:
         x, bias = self.linear_fc1(hidden_states)
-        x = self.config.kernels.activated(x, bias, self.activation_func, self.config.gated_linear_unit)
+        x = self.config.kernels.bias_activation(x, bias, self.activation_func, self.config.gated_linear_unit)
         out: tuple[Tensor, Tensor | None] = self.linear_fc2(self.dropout(x))
         return out
 
@@ -105,7 +105,7 @@ def layer_parts(
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
     of_heads = kernels.norm[model.norm_type] if model.qk_norm else None
     self_attention = ModuleSpec(
-        module=OwnPartAttention,
+        module=SelfAttention,
         params={"attn_mask_type": AttnMaskType.causal},  # not read: the part says it
         submodules=SelfAttentionSubmodules(
             linear_qkv=kernels.column_linear,
@@ -126,7 +126,7 @@ def layer_parts(
     if part == "decoder" and model.has_encoder:
         parts.pre_cross_attn_layernorm = norm
         parts.cross_attention = ModuleSpec(
-            module=MemoryAttention,
+            module=CrossAttention,
             submodules=CrossAttentionSubmodules(
                 linear_q=kernels.column_linear,
                 linear_kv=kernels.column_linear,

@@ -20,12 +20,12 @@ VALUES, GRADIENTS = torch.float8_e4m3fn, torch.float8_e5m2
 _ROUNDED_BELOW = {VALUES: 2.0**8, GRADIENTS: 2.0**15}  # the greatest powers of two that are none too large
 _LEAST = 2.0**-100  # smaller values are taken for this large, so that the factor is finite
 _EXPONENT = 0x7F800000  # of the bits of an fp32 number
-Rounded = tuple[Tensor, Tensor]
+Quantized = tuple[Tensor, Tensor]
 """(8-bit values, what to multiply them by)"""
-Rounding = Callable[[Tensor, torch.dtype], Rounded]
+Quantize = Callable[[Tensor, torch.dtype], Quantized]
 
 
-def rounded(x: Tensor, dtype: torch.dtype) -> Rounded:
+def quantize(x: Tensor, dtype: torch.dtype) -> Quantized:
     """`x` in 8 bits, with its own factor [] in fp32. What is not finite makes the factor so."""
     low, high = torch.aminmax(x)
     largest = torch.maximum(-low, high).float()
@@ -38,7 +38,7 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Rounded:
 class InFp8:
     """See `linears.Arithmetic`."""
 
-    rounding: Rounding = rounded
+    rounding: Quantize = quantize
     """as `rounded`"""
 
     def concerns(self, x: Tensor) -> bool:
@@ -47,19 +47,19 @@ class InFp8:
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         return _product(self.rounding(x, VALUES), self.rounding(weight, VALUES), x.dtype)
 
-    def received(self, gradient: Tensor) -> tuple[Rounded, torch.dtype]:
+    def received(self, gradient: Tensor) -> tuple[Quantized, torch.dtype]:
         return self.rounding(gradient, GRADIENTS), gradient.dtype
 
-    def of_input(self, received: tuple[Rounded, torch.dtype], weight: Tensor) -> Tensor:
+    def of_input(self, received: tuple[Quantized, torch.dtype], weight: Tensor) -> Tensor:
         gradient, dtype = received
         return _product(gradient, _turned(self.rounding(weight, VALUES)), dtype)
 
-    def add_of_weight(self, into: Tensor, received: tuple[Rounded, torch.dtype], x: Tensor) -> None:
+    def add_of_weight(self, into: Tensor, received: tuple[Quantized, torch.dtype], x: Tensor) -> None:
         gradient, _ = received
         into += _product(_turned(gradient), _turned(self.rounding(x, VALUES)), into.dtype)
 
 
-def _product(a: Rounded, b: Rounded, dtype: torch.dtype) -> Tensor:
+def _product(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor:
     """a [m, k], b [n, k] -> a b^T [m, n]"""
     (left, of_left), (right, of_right) = a, b
     whole = F.ScalingType.TensorWise
@@ -68,7 +68,7 @@ def _product(a: Rounded, b: Rounded, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _turned(x: Rounded) -> Rounded:
+def _turned(x: Quantized) -> Quantized:
     """[m, n] -> [n, m], with zeros after it until m is a multiple of the block."""
     values, factor = x
     return F.pad(values.T, (0, -len(values) % FP8_BLOCK)).contiguous(), factor

@@ -19,14 +19,14 @@ from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from pretrain.attention.rotary import rotated
+from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
 from pretrain.models import fp8
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
 from pretrain.models.parameter_gradients import add_bias, is_half, layer_norm, lookup, sums_in_half, with_fp32_sums
-from pretrain.models.products import AddedUp, InFp32, attended, unrounded
-from pretrain.random.dropout import Drawn, dropped
+from pretrain.models.products import AccumulateGradFp32, InFp32, attended, unrounded
+from pretrain.random.dropout import Drawn, dropout
 
 
 class LayerNorm(nn.LayerNorm):
@@ -106,16 +106,16 @@ class Kernels:
     """by `model.norm_type`: (config, width, eps)"""
     activation: Mapping[str, Callable[[Tensor], Tensor]]
     """by `model.activation`; of a gated one, of the gate"""
-    activated: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]
+    bias_activation: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]
     """(x [..., F], bias [F], activation, gated) -> what it makes of x + bias, [..., F], or of a gated one [..., F / 2],
     whose gates and values lie side by side"""
-    dropped: Callable[[Tensor, Drawn], Tensor]
+    dropout: Callable[[Tensor, Drawn], Tensor]
     """as random.dropout.dropped"""
-    added: Callable[[Tensor, Tensor | None, Tensor, Drawn | None], Tensor]
+    bias_dropout_add: Callable[[Tensor, Tensor | None, Tensor, Drawn | None], Tensor]
     """(x [S, B, H], bias [H], residual [S, B, H], what drops of x + bias) -> their sum"""
-    rotated: Callable[..., Tensor]
+    apply_rope: Callable[..., Tensor]
     """as attention.rotary.rotated"""
-    rounded: fp8.Rounding
+    quantize: fp8.Quantize
     """as fp8.rounded"""
     attention: Callable[..., Tensor]
     """as torch's scaled_dot_product_attention"""
@@ -129,7 +129,7 @@ class Kernels:
         return self.device.type == "cuda"
 
 
-def _activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
+def _bias_activation(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
     if bias is not None:
         x = add_bias(x, bias)
     if not gated:
@@ -144,11 +144,11 @@ def _with_bias(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
     return (x, bias) if bias is None or not sums_in_half(x) else (add_bias(x, bias), None)
 
 
-def _added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
+def _bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
     if bias is not None:
         x = add_bias(x, bias)
     if drawn is not None:
-        x = dropped(x, drawn)
+        x = dropout(x, drawn)
     return residual + x
 
 
@@ -176,11 +176,11 @@ def plain(device: torch.device) -> Kernels:
             "gated_silu": F.silu,
             "gated_relu": F.relu,
         },
-        activated=_activated,
-        dropped=dropped,
-        added=_added,
-        rotated=rotated,
-        rounded=fp8.rounded,
+        bias_activation=_bias_activation,
+        dropout=dropout,
+        bias_dropout_add=_bias_dropout_add,
+        apply_rope=apply_rope,
+        quantize=fp8.quantize,
         attention=F.scaled_dot_product_attention,
         attended=attended,
         cross_entropy=vocab_parallel_cross_entropy,
@@ -195,14 +195,14 @@ def compiled(device: torch.device) -> Kernels:
     # Of each function: beyond it, torch goes on with plain kernels and a line in the log.
     torch._dynamo.config.recompile_limit = 64
     fused = partial(torch.compile, dynamic=True)
-    added_up, activated_up = fused(_added), fused(_activated)
+    fused_bias_dropout_add, fused_bias_activation = fused(_bias_dropout_add), fused(_bias_activation)
 
-    def added(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
+    def bias_dropout_add(x: Tensor, bias: Tensor | None, residual: Tensor, drawn: Drawn | None) -> Tensor:
         x, bias = _with_bias(x, bias)
-        return residual + x if bias is None and drawn is None else added_up(x, bias, residual, drawn)
+        return residual + x if bias is None and drawn is None else fused_bias_dropout_add(x, bias, residual, drawn)
 
-    def activated(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
-        out: Tensor = activated_up(*_with_bias(x, bias), activation, gated)
+    def bias_activation(x: Tensor, bias: Tensor | None, activation: Callable[[Tensor], Tensor], gated: bool) -> Tensor:
+        out: Tensor = fused_bias_activation(*_with_bias(x, bias), activation, gated)
         return out
 
     class Norm(RMSNorm):
@@ -212,18 +212,18 @@ def compiled(device: torch.device) -> Kernels:
         compute = staticmethod(fused(ZeroCenteredRMSNorm.compute))
 
     own = plain(device)
-    column, row, linear = linears(AddedUp())
+    column, row, linear = linears(AccumulateGradFp32())
     return replace(
         own,
         column_linear=column,
         row_linear=row,
         linear=linear,
         norm={**own.norm, "rms": Norm, "rms_zero_centered": ZeroCenteredNorm},
-        activated=activated,
-        dropped=fused(dropped),
-        added=added,
-        rotated=fused(rotated),
-        rounded=fused(fp8.rounded),
+        bias_activation=bias_activation,
+        dropout=fused(dropout),
+        bias_dropout_add=bias_dropout_add,
+        apply_rope=fused(apply_rope),
+        quantize=fused(fp8.quantize),
     )
 
 
@@ -232,7 +232,7 @@ def in_fp8(kernels: Kernels) -> Kernels:
     if kernels.on_gpu and torch.cuda.get_device_capability(kernels.device) < _FP8_CAPABILITY:
         name = torch.cuda.get_device_name(kernels.device)
         raise ConfigError(f"precision=fp8 is not in this hardware ({name}): use bf16, or fp16 where that is not there")
-    column, row, _ = linears(fp8.InFp8(kernels.rounded))
+    column, row, _ = linears(fp8.InFp8(kernels.quantize))
     return replace(kernels, column_linear=column, row_linear=row)
 
 

@@ -54,20 +54,20 @@ def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowPa
     """megatron-core's column- and row-parallel linear, and torch's for a matrix that every tensor rank holds: all
     compute `by` an arithmetic."""
 
-    class Column(Linear, ColumnParallelLinear):
+    class ColumnLinear(Linear, ColumnParallelLinear):
         arithmetic = by
 
-    class Row(Linear, RowParallelLinear):
+    class RowLinear(Linear, RowParallelLinear):
         arithmetic = by
 
-    class Replicated(nn.Linear):
+    class ReplicatedLinear(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             if not by.concerns(input):
                 return super().forward(input)
             out: Tensor = Product.apply(input, self.weight, by, None, None)  # type: ignore[no-untyped-call]
             return add_bias(out, self.bias)
 
-    return Column, Row, Replicated
+    return ColumnLinear, RowLinear, ReplicatedLinear
 
 
 class Product(torch.autograd.Function):

@@ -19,7 +19,7 @@ from torch import Tensor
 from pretrain.model_spec.logits import positions_at_once
 from pretrain.models.linears import Linear
 from pretrain.models.parameter_gradients import accumulate
-from pretrain.models.products import InFp32, add_gradient, back, times, unrounded
+from pretrain.models.products import InFp32, add_gradient, matmul, matmul_grad, unrounded
 
 Judge = Callable[[Tensor, slice], tuple[Tensor, ...]]
 """(logits [l, B, V / tensor ranks], which of the L positions they are of) -> scalars, which count all positions when
@@ -48,7 +48,7 @@ class OutputLinear(Linear, ColumnParallelLinear):
             hidden = copy_to_tensor_model_parallel_region(hidden, group=self.tp_group)
         chunks = [slice(first, min(first + most, positions)) for first in range(0, positions, most)]
         if not torch.is_grad_enabled():
-            return _together([judge(times(hidden[chunk], weight, self.bias), chunk) for chunk in chunks]), None
+            return _together([judge(matmul(hidden[chunk], weight, self.bias), chunk) for chunk in chunks]), None
         return _Judged.apply(hidden, weight, self.bias, judge, chunks), None  # type: ignore[no-untyped-call]
 
 
@@ -67,13 +67,13 @@ class _Judged(torch.autograd.Function):
         answers = []
         for chunk in chunks:
             part_LBH = hidden_LBH[chunk]
-            logits_LBV = times(part_LBH, weight_VH, bias_V).requires_grad_()
+            logits_LBV = matmul(part_LBH, weight_VH, bias_V).requires_grad_()
             with torch.enable_grad():
                 said = judge(logits_LBV, chunk)
             (grad_LBV,) = torch.autograd.grad(said[0], logits_LBV)
             answers.append(tuple(one.detach() for one in said))
             grad_NV = grad_LBV.flatten(0, 1)
-            hidden_grad_LBH[chunk] = back(grad_LBV, weight_VH)
+            hidden_grad_LBH[chunk] = matmul_grad(grad_LBV, weight_VH)
             if weight_VH.dtype == torch.float32 or unrounded(weight_VH):
                 add_gradient(weight_grad_VH, grad_NV, part_LBH.flatten(0, 1))
             else:

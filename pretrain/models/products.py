@@ -15,14 +15,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def times(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in], weight [out, in], bias [out] -> [..., out]"""
     if not by_fp32(x):
         return F.linear(x, weight, bias)
     return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
 
 
-def back(gradient: Tensor, weight: Tensor) -> Tensor:
+def matmul_grad(gradient: Tensor, weight: Tensor) -> Tensor:
     """gradient [..., out], weight [out, in] -> that of x [..., in]"""
     if not by_fp32(gradient):
         return gradient @ weight
@@ -86,19 +86,19 @@ class InFp32:
         return unrounded(x)
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        return times(x, weight)
+        return matmul(x, weight)
 
     def received(self, gradient: Tensor) -> Tensor:
         return gradient
 
     def of_input(self, received: Tensor, weight: Tensor) -> Tensor:
-        return back(received, weight)
+        return matmul_grad(received, weight)
 
     def add_of_weight(self, into: Tensor, received: Tensor, x: Tensor) -> None:
         add_gradient(into, received, x)
 
 
-class AddedUp(InFp32):
+class AccumulateGradFp32(InFp32):
     """Likewise of all numbers: for what it does with the gradient of the weight."""
 
     def concerns(self, x: Tensor) -> bool:

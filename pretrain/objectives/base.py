@@ -31,8 +31,8 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Labels scored, not trained on."""
+class ScoredLabels:
+    """Scores of labels, without a gradient."""
 
     log_probability: Tensor
     """[B, L] nats, of each label"""
@@ -63,7 +63,7 @@ class LossObjective(Protocol):
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """The terms, by the names that `weights` has."""
 
-    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
         """The labels' scores."""
 
 

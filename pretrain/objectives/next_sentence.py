@@ -13,7 +13,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.objectives.base import Judged, Term
+from pretrain.objectives.base import ScoredLabels, Term
 from pretrain.objectives.tokens import Tokens
 
 _UNASKED = -1
@@ -39,12 +39,12 @@ class NextSentence(Tokens):
         said, answers_B2 = outputs
         return {**super().terms(said, batch), self.question: self._answers(answers_B2, batch)}
 
-    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`."""
         said, answers_B2 = outputs
         judged = super().score(said, batch)
         others = {**judged.others, self.question: self._answers(answers_B2, batch)}
-        return Judged(judged.log_probability, judged.greedy, others)
+        return ScoredLabels(judged.log_probability, judged.greedy, others)
 
     def _answers(self, answers_B2: Tensor, batch: MicroBatch) -> Term:
         """At the first position, which one context rank has: the others are asked nothing."""

@@ -16,7 +16,7 @@ from data_pipeline.batch import Rows
 from pretrain.config.run_config import RunConfig
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
-from pretrain.objectives.base import Judged, Term
+from pretrain.objectives.base import ScoredLabels, Term
 from pretrain.objectives.label_logits import label_logits
 
 
@@ -57,15 +57,15 @@ class Tokens:
         labels_LB, mask_LB = batch.labels_BL.T.contiguous(), batch.loss_mask_BL.T
 
         def judge(logits_LBV: Tensor, where: slice) -> tuple[Tensor, ...]:
-            greedy_LB = self._most_probable(logits_LBV) == labels_LB[where]
+            greedy_LB = self._argmax_tokens(logits_LBV) == labels_LB[where]
             entropy_LB, squares = self._entropy(logits_LBV, labels_LB[where], mask_LB[where])
             return entropy_LB, greedy_LB, *squares
 
         return model(batch, cache, judge)
 
-    def most_probable(self, outputs: Any) -> Tensor:
+    def argmax_tokens(self, outputs: Any) -> Tensor:
         """[B, L] the most probable token ids, on every tensor rank. Overwrites the logits."""
-        return self._most_probable(outputs[0] if isinstance(outputs, tuple) else outputs).T
+        return self._argmax_tokens(outputs[0] if isinstance(outputs, tuple) else outputs).T
 
     def log_probabilities(self, logits_LBV: Tensor) -> Tensor:
         """[L, B, vocabulary] float32, nats, on every tensor rank."""
@@ -80,11 +80,11 @@ class Tokens:
             losses = losses + 0.0 * answers.float().sum()
         return self._terms([losses, *squares], batch)
 
-    def score(self, outputs: Any, batch: MicroBatch) -> Judged:
+    def score(self, outputs: Any, batch: MicroBatch) -> ScoredLabels:
         """See `base.LossObjective`."""
         (entropy_LB, greedy_LB, *squares), _ = _parted(outputs)
         _, *others = self._terms([entropy_LB.sum(), *squares], batch).items()
-        return Judged(-entropy_LB.T, greedy_LB.T, dict(others))
+        return ScoredLabels(-entropy_LB.T, greedy_LB.T, dict(others))
 
     def _terms(self, sums: Sequence[Tensor], batch: MicroBatch) -> dict[str, Term]:
         count = batch.loss_mask_BL.sum().int()
@@ -112,7 +112,7 @@ class Tokens:
         entropy_LB = self._cross_entropy(self._real(logits_LBV), labels_LB)
         return entropy_LB, (((entropy_LB + label_LB).square() * mask_LB).sum(),)
 
-    def _most_probable(self, logits_LBV: Tensor) -> Tensor:
+    def _argmax_tokens(self, logits_LBV: Tensor) -> Tensor:
         """The most probable token id [L, B] over all tensor ranks; the lowest id among equals."""
         best_LB, id_LB = self._real(logits_LBV).max(dim=-1)
         id_LB = id_LB + dist.get_rank(self._group) * logits_LBV.shape[-1]

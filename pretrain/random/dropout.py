@@ -62,7 +62,7 @@ class Drawn(NamedTuple):
         return mask.transpose(0, 1) if self.rows_second else mask
 
 
-def dropped(x: Tensor, drawn: Drawn) -> Tensor:
+def dropout(x: Tensor, drawn: Drawn) -> Tensor:
     """`x`, where what remains is made larger by the share that drops."""
     return x.masked_fill(drawn.mask(x.shape), 0.0) * (_LEVELS / (_LEVELS - drawn.levels))
 
@@ -80,7 +80,7 @@ class Dropout(nn.Module):
         shared_by: Sequence[str],
         columns_by: Sequence[str] = (),
         rows_second: bool = False,
-        compute: Callable[[Tensor, Drawn], Tensor] = dropped,
+        compute: Callable[[Tensor, Drawn], Tensor] = dropout,
     ) -> None:
         super().__init__()
         self.dropped_levels, self.shared_by, self.columns_by = int(probability * _LEVELS), shared_by, columns_by

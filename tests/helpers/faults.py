@@ -15,7 +15,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.engine.megatron.micro_batches import Cutter
-from pretrain.engine.optimizer.totals import Holders
+from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.engine.zero.megatron import MegatronSharding
 from pretrain.models.network import Network
 
@@ -183,4 +183,4 @@ def fails_on_rank_1(patch: pytest.MonkeyPatch) -> None:
 
 
 def wholes_not_summed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Holders, "sum_over_holders", lambda *_: None)
+    patch.setattr(ReplicaGroups, "sum_over_holders", lambda *_: None)

@@ -58,7 +58,7 @@ def _said() -> list[np.ndarray]:
 
 def _decoded(engine: MegatronEngine) -> list[np.ndarray]:
     """Log probabilities of what follows each step, each token being read once."""
-    held = engine.begin([row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)])
+    held = engine.prefill([row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)])
     return [engine.next_tokens(held, step[:, 0], step[:, -1]) for step in _said()]
 
 
@@ -104,8 +104,8 @@ def _continuations() -> np.ndarray:
 
 def _followed(engine: MegatronEngine, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What the engine says of labels after continuations that share their inputs."""
-    held = engine.begin([row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)])
-    return engine.follow(held, FOLLOWS, _continuations(), labels)
+    held = engine.prefill([row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)])
+    return engine.score_continuations(held, FOLLOWS, _continuations(), labels)
 
 
 def _follows_anew(engine: MegatronEngine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -224,7 +224,7 @@ def _filled(parallels: list[dict[str, Any]]) -> list[np.ndarray]:
     rows = Rows(tokens, np.zeros_like(tokens), shown.astype(np.float32), attention_mask=shown)
     for parallel in parallels:
         engine = _engine("bert", parallel)
-        found.append(engine.most_probable(rows) if parallel else engine.logits(rows)[0].argmax(-1).numpy())
+        found.append(engine.argmax_tokens(rows) if parallel else engine.logits(rows)[0].argmax(-1).numpy())
         meet_again()
     return found
 

@@ -49,8 +49,8 @@ def _to_bits(x: Tensor, bits: int) -> Tensor:
     return torch.ldexp(torch.round(mantissa * 2**bits) / 2**bits, exponent)
 
 
-def _restored(rounded: fp8.Rounded) -> Tensor:
-    values, factor = rounded
+def _restored(quantize: fp8.Quantized) -> Tensor:
+    values, factor = quantize
     return values.double() * factor.double()
 
 
@@ -58,7 +58,7 @@ def _restored(rounded: fp8.Rounded) -> Tensor:
 @pytest.mark.parametrize("size", [1e-30, 1.0, 448.0, 3e30])
 def test_each_value_keeps_its_first_bits(dtype: torch.dtype, size: float) -> None:
     x = _random(64, 64) * size
-    found, factor = fp8.rounded(x, dtype)
+    found, factor = fp8.quantize(x, dtype)
     assert float(torch.log2(factor)).is_integer()
     large = x.double().abs() >= REACH[dtype] * x.double().abs().max()
     assert large.float().mean() > 0.4
@@ -71,22 +71,22 @@ def test_each_value_keeps_its_first_bits(dtype: torch.dtype, size: float) -> Non
 @pytest.mark.parametrize("dtype", BITS, ids=str)
 def test_parts_of_a_tensor_are_rounded_as_the_whole(dtype: torch.dtype) -> None:
     x = _random(64, 64, spread=1.0)
-    whole = _restored(fp8.rounded(x, dtype))
+    whole = _restored(fp8.quantize(x, dtype))
     for parts, of_whole in ((x.chunk(4), whole.chunk(4)), (x.chunk(4, 1), whole.chunk(4, 1))):
         for part, expected in zip(parts, of_whole, strict=True):
-            found = _restored(fp8.rounded(part, dtype))
+            found = _restored(fp8.quantize(part, dtype))
             large = part.double().abs() >= REACH[dtype] * x.double().abs().max()
             assert torch.equal(found[large], expected[large])
 
 
 @pytest.mark.parametrize("dtype", BITS, ids=str)
 def test_zeros_stay_zeros_and_what_is_not_finite_stays_so(dtype: torch.dtype) -> None:
-    assert _restored(fp8.rounded(torch.zeros(3, 4).bfloat16(), dtype)).eq(0).all()
-    assert _restored(fp8.rounded(torch.full((3, 4), 1e-39).bfloat16(), dtype)).abs().max() < 1e-30
+    assert _restored(fp8.quantize(torch.zeros(3, 4).bfloat16(), dtype)).eq(0).all()
+    assert _restored(fp8.quantize(torch.full((3, 4), 1e-39).bfloat16(), dtype)).abs().max() < 1e-30
     for bad in (float("inf"), -float("inf"), float("nan")):
         x = torch.ones(3, 4).bfloat16()
         x[1, 2] = bad
-        assert not _restored(fp8.rounded(x, dtype))[1, 2].isfinite()
+        assert not _restored(fp8.quantize(x, dtype))[1, 2].isfinite()
 
 
 def _bf16_apart(found: Tensor, expected: Tensor) -> float:
@@ -106,8 +106,8 @@ def test_products_are_those_of_rounded_numbers(rows: tuple[int, int]) -> None:
     out.backward(gradient)
     assert x.grad is not None
     assert weight.grad is not None
-    values, of_weight = (_restored(fp8.rounded(t.detach(), fp8.VALUES)) for t in (x, weight))
-    back = _restored(fp8.rounded(gradient, fp8.GRADIENTS))
+    values, of_weight = (_restored(fp8.quantize(t.detach(), fp8.VALUES)) for t in (x, weight))
+    back = _restored(fp8.quantize(gradient, fp8.GRADIENTS))
     assert _bf16_apart(out.detach(), values @ of_weight.T) <= 1
     assert _bf16_apart(x.grad, back @ of_weight) <= 1
     assert _bf16_apart(weight.grad, back.flatten(0, 1).T @ values.flatten(0, 1)) <= 1
@@ -179,9 +179,9 @@ def test_the_same_command_gives_the_same_bits() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", BITS, ids=str)
 def test_compiled_rounding_gives_the_same_numbers(dtype: torch.dtype) -> None:
-    fused = compiled(torch.device("cpu")).rounded
+    fused = compiled(torch.device("cpu")).quantize
     for x in (_random(48, 64), torch.zeros(5, 7).bfloat16(), torch.full((3, 3), float("inf")).bfloat16()):
-        (values, factor), (expected, its_factor) = fused(x, dtype), fp8.rounded(x, dtype)
+        (values, factor), (expected, its_factor) = fused(x, dtype), fp8.quantize(x, dtype)
         torch.testing.assert_close(values.float(), expected.float(), rtol=0, atol=0, equal_nan=True)
         assert torch.equal(factor, its_factor)
 

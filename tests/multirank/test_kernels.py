@@ -10,7 +10,7 @@ from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.errors import ConfigError
 from pretrain.models.kernels import check_compiler, compiled
-from pretrain.random.dropout import Dropout, dropped
+from pretrain.random.dropout import Dropout, dropout
 from tests.helpers.families import family_config
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config
@@ -54,12 +54,12 @@ def compare_dropout(shape: tuple[int, ...], on: torch.device) -> None:
         torch.default_generator.manual_seed(2**64 - 2 + rank % 2)
         x = torch.ones(shape, device=on)
         drawn = one.drawn(x.shape, on)
-        expected = dropped(x, drawn)
+        expected = dropout(x, drawn)
         assert 0.05 < (expected == 0).float().mean() < 0.15
         for _ in range(3):
             never_written = [torch.full((size,), -1, device=on) for size in range(1, 2 * x.numel(), x.numel() // 7)]
             del never_written  # so that what a kernel forgets to write is not, by chance, what was right before
-            assert torch.equal(fused.dropped(x, drawn), expected)
+            assert torch.equal(fused.dropout(x, drawn), expected)
 
 
 def compare_kernels() -> None:

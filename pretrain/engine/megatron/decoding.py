@@ -48,7 +48,7 @@ class Decoder:
         self._runner, self._cutter, self._objective, self._device = runner, cutter, objective, device
         self._prefix = not config.objective.predicts_next
 
-    def begin(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
+    def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""
         if self._layout.virtual > 1 or self._layout.context > 1:
             raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
@@ -75,10 +75,10 @@ class Decoder:
 
         results = self._run(batch, hypotheses.cache, says)
         empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
-        found: np.ndarray = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
+        found: np.ndarray = self._groups.broadcast_from_last_stage(results[0] if results else empty).cpu().numpy()
         return found
 
-    def follow(
+    def score_continuations(
         self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `base.DecodeEngine`."""
@@ -90,7 +90,7 @@ class Decoder:
 
         results = self._run(batch, hypotheses.cache, says, self._objective.forward_score)
         empty = torch.empty(2, *tokens.shape, device=self._device)
-        log_probability, greedy = self._groups.from_the_decider(results[0] if results else empty).cpu().numpy()
+        log_probability, greedy = self._groups.broadcast_from_last_stage(results[0] if results else empty).cpu().numpy()
         return log_probability, greedy.astype(bool)
 
     def _read_on(self, held: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray) -> MicroBatch:
@@ -112,16 +112,18 @@ class Decoder:
             attention_mask_BS=None if shown is None else self._tensor(shown),
         )  # fmt: skip
 
-    def most_probable(self, batch: Rows) -> np.ndarray:
+    def argmax_tokens(self, batch: Rows) -> np.ndarray:
         """See `base.DecodeEngine`."""
         assert self._layout.virtual == self._layout.context == 1
         micro = self._cutter.cut(batch, len(batch.tokens))
         with self._runner.without_sequence_parallel():
             results = self._runner.evaluate(
-                micro, self._objective.forward, _reported(lambda _, outputs: self._objective.most_probable(outputs))
+                micro, self._objective.forward, _reported(lambda _, outputs: self._objective.argmax_tokens(outputs))
             )
         empty = torch.empty(batch.labels.shape, dtype=torch.long, device=self._device)
-        found: np.ndarray = self._groups.from_the_decider(results[0].contiguous() if results else empty).cpu().numpy()
+        found: np.ndarray = (
+            self._groups.broadcast_from_last_stage(results[0].contiguous() if results else empty).cpu().numpy()
+        )
         return found
 
     def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any, forward: Any = None) -> list[Any]:

@@ -31,7 +31,7 @@ from pretrain.models.megatron_config import megatron_config
 from pretrain.models.network import Network
 from pretrain.models.placement import Parameter, mark_shared, mark_split, parameters, place_dropout
 from pretrain.models.registry import build_chunk
-from pretrain.objectives.base import Judged, Term, scales, sum_pairs, total
+from pretrain.objectives.base import ScoredLabels, Term, scales, sum_pairs, total
 from pretrain.objectives.registry import make_loss
 from pretrain.objectives.tokens import Tokens
 from pretrain.random import dropout
@@ -98,7 +98,7 @@ class MegatronEngine:
         results = self._runner.train(micro_batches, self.objective.forward_train, loss, self.sharding.forwarded)
         names = list(self.objective.weights) if len(self.objective.weights) > 1 else []
         sums = sum_pairs(results, 1 + len(names), self.device)
-        sums = self.groups.from_last_stage(self.groups.sum_over_replicas(sums))
+        sums = self.groups.broadcast_over_pipeline(self.groups.sum_over_replicas(sums))
         self.sharding.reduce(token_count)
         scale = self._backward_scale()
         loss_scale = self.loss_scale.value if self.loss_scale is not None else None
@@ -148,12 +148,12 @@ class MegatronEngine:
         for index, judged in enumerate(results):
             scores = torch.stack([judged.log_probability.float(), judged.greedy.float()])
             both[:, index * micro : (index + 1) * micro] = scores
-        both = self.groups.gather_over_context(self.groups.from_last_stage(both))
+        both = self.groups.gather_over_context(self.groups.broadcast_over_pipeline(both))
         log_probability, greedy = both[:, :rows].cpu().numpy()
         if not names:
             return Scores(log_probability, greedy.astype(bool))
         sums = sum_pairs([[judged.others[name] for name in names] for judged in results], len(names), self.device)
-        pairs = self.groups.sum_over_context(self.groups.from_last_stage(sums)).tolist()
+        pairs = self.groups.sum_over_context(self.groups.broadcast_over_pipeline(sums)).tolist()
         terms = {name: (value, int(count)) for name, (value, count) in zip(names, pairs, strict=True)}
         return Scores(log_probability, greedy.astype(bool), terms)
 
@@ -169,23 +169,23 @@ class MegatronEngine:
         results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, whole)
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
-    def begin(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
+    def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:
         """See `base.DecodeEngine`."""
-        return self._decoder.begin(inputs)
+        return self._decoder.prefill(inputs)
 
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """See `base.DecodeEngine`."""
         return self._decoder.next_tokens(hypotheses, parents, tokens)
 
-    def follow(
+    def score_continuations(
         self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `base.DecodeEngine`."""
-        return self._decoder.follow(hypotheses, parents, tokens, labels)
+        return self._decoder.score_continuations(hypotheses, parents, tokens, labels)
 
-    def most_probable(self, batch: Rows) -> np.ndarray:
+    def argmax_tokens(self, batch: Rows) -> np.ndarray:
         """See `base.DecodeEngine`."""
-        return self._decoder.most_probable(batch)
+        return self._decoder.argmax_tokens(batch)
 
     def state(self) -> dict[str, GlobalPart]:
         """See `base.TrainEngine`. Names are `model/...` (fp32 weights) and those of the optimizer's moments."""
@@ -245,7 +245,7 @@ class MegatronEngine:
         loss = Term(total(terms, factors), main.count)
         return loss.sum, loss.count, [term.detached() for term in (loss, *([main, *others] if others else []))]
 
-    def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Judged]:
+    def _score_loss(self, batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, ScoredLabels]:
         judged = self.objective.score(outputs, batch)
         return judged.log_probability.sum(), torch.tensor(0, dtype=torch.int), judged
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.boxes import pieces
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Range, Sharding
+from pretrain.engine.zero.base import ParameterRange, Sharding
 from pretrain.model_spec.parameter_spec import Declared
 from pretrain.models.placement import Parameter
 from pretrain.process import watchdog
@@ -38,7 +38,7 @@ class State:
                 )
         return parts
 
-    def named(self, kind: str, ranges: Iterable[Range]) -> dict[str, GlobalPart]:
+    def named(self, kind: str, ranges: Iterable[ParameterRange]) -> dict[str, GlobalPart]:
         """`ranges` of parameters as `kind/...`."""
         return self._parts((r.parameter, r.start, {kind: r.value}) for r in ranges)
 

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from pretrain.config.optimizer import AdafactorOptimizer
 from pretrain.engine.boxes import pieces
-from pretrain.engine.optimizer.base import Due, Rule
-from pretrain.engine.optimizer.totals import Holders, Totals, squares_by_row_and_column
+from pretrain.engine.optimizer.base import Rule, UpdateRange
+from pretrain.engine.optimizer.totals import ReplicaGroups, Totals, squares_by_row_and_column
 from pretrain.models.placement import Parameter
 
 _SQUARE_EPS = 1e-30  # the paper's epsilon1, section 9, as the others
@@ -41,7 +41,7 @@ class Adafactor(Rule):
 
     settings: AdafactorOptimizer
 
-    def __init__(self, settings: AdafactorOptimizer, holders: Holders) -> None:
+    def __init__(self, settings: AdafactorOptimizer, holders: ReplicaGroups) -> None:
         super().__init__(settings, holders)
         self._factors = {
             parameter.name: {
@@ -59,32 +59,32 @@ class Adafactor(Rule):
         means = (MEAN,) if self.settings.beta1 else ()
         return means if parameter.declared.matrix else (*means, SQUARE)
 
-    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
         self._accumulate(ranges)
         scales = {parameter.name: self._scales(parameter) for parameter in self._factored()}
-        squares = self._squares(ranges, lambda due: self._normalised(due, scales))
-        for due in ranges:
-            size = prod(due.parameter.declared.real_shape)
-            weights, updates = (sqrt(x / size) for x in squares[due.parameter.name])
+        squares = self._squares(ranges, lambda span: self._normalised(span, scales))
+        for span in ranges:
+            size = prod(span.parameter.declared.real_shape)
+            weights, updates = (sqrt(x / size) for x in squares[span.parameter.name])
             rate = learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.scale_parameter else 1.0)
-            step = self._normalised(due, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
+            step = self._normalised(span, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
             if self.settings.beta1:
-                step = due.moments[MEAN].lerp_(step, 1 - self.settings.beta1)
-            if due.parameter.declared.decays:
-                due.main.mul_(1 - learning_rate * self.settings.weight_decay)
-            due.main.sub_(step)
+                step = span.moments[MEAN].lerp_(step, 1 - self.settings.beta1)
+            if span.parameter.declared.decays:
+                span.main.mul_(1 - learning_rate * self.settings.weight_decay)
+            span.main.sub_(step)
 
-    def _accumulate(self, ranges: Sequence[Due]) -> None:
+    def _accumulate(self, ranges: Sequence[UpdateRange]) -> None:
         """Second moments: of vectors by value, of matrices by row and column."""
         share = self.updates**-_DECAY_POWER
         totals = self.holders.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.declared.matrix else 0)
-        for due in ranges:
-            if not due.parameter.declared.matrix:
-                due.moments[SQUARE].lerp_(due.gradient.square().add_(_SQUARE_EPS), share)
+        for span in ranges:
+            if not span.parameter.declared.matrix:
+                span.moments[SQUARE].lerp_(span.gradient.square().add_(_SQUARE_EPS), share)
                 continue
-            rows, columns = self._by_row_and_column(totals, due.parameter)
-            counted = self.holders.counted(due.parameter, due.start, due.gradient)
-            for of_rows, of_columns, matrix in _matrices(due, counted):
+            rows, columns = self._by_row_and_column(totals, span.parameter)
+            counted = self.holders.counted(span.parameter, span.start, span.gradient)
+            for of_rows, of_columns, matrix in _matrices(span, counted):
                 by_row, by_column = squares_by_row_and_column(matrix)
                 rows[of_rows] += by_row
                 columns[of_columns] += by_column
@@ -102,14 +102,14 @@ class Adafactor(Rule):
         real = rows[..., : parameter.declared.real_shape[-2]]
         return rows.div(real.mean(-1, keepdim=True)).rsqrt_(), columns.rsqrt()
 
-    def _normalised(self, due: Due, scales: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
+    def _normalised(self, span: UpdateRange, scales: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
         """The update before clipping, flat."""
-        if not due.parameter.declared.matrix:
-            return due.gradient * due.moments[SQUARE].rsqrt()
-        rows, columns = scales[due.parameter.name]
-        update = torch.empty_like(due.gradient)
+        if not span.parameter.declared.matrix:
+            return span.gradient * span.moments[SQUARE].rsqrt()
+        rows, columns = scales[span.parameter.name]
+        update = torch.empty_like(span.gradient)
         for (of_rows, of_columns, matrix), (*_, out) in zip(
-            _matrices(due, due.gradient), _matrices(due, update), strict=True
+            _matrices(span, span.gradient), _matrices(span, update), strict=True
         ):
             torch.mul(matrix, rows[of_rows][:, None], out=out)
             out.mul_(columns[of_columns])
@@ -130,9 +130,9 @@ def _factor_shapes(parameter: Parameter) -> tuple[Shape, Shape]:
     return (*before, rows), (*before, columns)
 
 
-def _matrices(due: Due, flat: Tensor) -> Iterator[tuple[Index, Index, Tensor]]:
+def _matrices(span: UpdateRange, flat: Tensor) -> Iterator[tuple[Index, Index, Tensor]]:
     """The range `flat` of a parameter as matrices, and where the moments of their rows and of their columns lie."""
-    for box in pieces(flat, due.start, due.parameter.local_shape, due.parameter.offset):
+    for box in pieces(flat, span.start, span.parameter.local_shape, span.parameter.offset):
         (*before, row, column), (*counts, height, width) = box.offset, box.value.shape
         for index in product(*map(range, counts)):
             at = tuple(o + i for o, i in zip(before, index, strict=True))

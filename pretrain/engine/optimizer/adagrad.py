@@ -10,7 +10,7 @@ The sum s is kept without what it begins with, so that a state of zeros is one t
 from collections.abc import Sequence
 
 from pretrain.config.optimizer import AdagradOptimizer
-from pretrain.engine.optimizer.base import Due, Rule
+from pretrain.engine.optimizer.base import Rule, UpdateRange
 from pretrain.models.placement import Parameter
 
 SUM = "sum_sq"
@@ -24,10 +24,10 @@ class Adagrad(Rule):
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return (SUM,)
 
-    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
-        for due in ranges:
-            sums = due.moments[SUM].addcmul_(due.gradient, due.gradient)
+    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
+        for span in ranges:
+            sums = span.moments[SUM].addcmul_(span.gradient, span.gradient)
             root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(self.settings.eps)
-            if due.parameter.declared.decays:
-                due.main.mul_(1 - learning_rate * self.settings.weight_decay)
-            due.main.addcdiv_(due.gradient, root, value=-learning_rate)
+            if span.parameter.declared.decays:
+                span.main.mul_(1 - learning_rate * self.settings.weight_decay)
+            span.main.addcdiv_(span.gradient, root, value=-learning_rate)

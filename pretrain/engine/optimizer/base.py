@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pretrain.config.optimizer import Optimizer
-from pretrain.engine.optimizer.totals import Holders, sum_of_squares
+from pretrain.engine.optimizer.totals import ReplicaGroups, sum_of_squares
 from pretrain.models.placement import Parameter
 
 
@@ -31,7 +31,7 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Due:
+class UpdateRange:
     """A range that is to be updated now: fp32 live views, flat."""
 
     parameter: Parameter
@@ -44,7 +44,7 @@ class Due:
 class Rule(ABC):
     """One way to update parameters. Which ones decay, and which are matrices to it, is declared with them."""
 
-    def __init__(self, settings: Optimizer, holders: Holders) -> None:
+    def __init__(self, settings: Optimizer, holders: ReplicaGroups) -> None:
         self.settings, self.holders = settings, holders
         self.updates = 0
         """made so far"""
@@ -65,7 +65,7 @@ class Rule(ABC):
         """Updates all ranges that this rank owns, given their gradients. Collective."""
         self.updates += 1
         ranges = [
-            Due(
+            UpdateRange(
                 self.holders.parameters[o.parameter],
                 o.start,
                 o.main.view(-1),
@@ -76,15 +76,17 @@ class Rule(ABC):
         ]
         self.apply(ranges, learning_rate)
 
-    def _squares(self, ranges: Sequence[Due], update: Callable[[Due], Tensor]) -> dict[str, list[float]]:
+    def _squares(
+        self, ranges: Sequence[UpdateRange], update: Callable[[UpdateRange], Tensor]
+    ) -> dict[str, list[float]]:
         """Of each parameter by name: the sums of squares of all its weights, and of all its updates.
 
         `update` is computed here and once more when it is applied: to keep it would take the memory of a moment."""
         totals = self.holders.totals(lambda parameter: 2)
-        for due in ranges:
-            for index, values in enumerate((due.main, update(due))):
-                totals.of(due.parameter)[index] += sum_of_squares(
-                    self.holders.counted(due.parameter, due.start, values)
+        for span in ranges:
+            for index, values in enumerate((span.main, update(span))):
+                totals.of(span.parameter)[index] += sum_of_squares(
+                    self.holders.counted(span.parameter, span.start, values)
                 )
         totals.sum()
         return totals.by_name()
@@ -94,4 +96,4 @@ class Rule(ABC):
         """Of what is kept of each of its weights."""
 
     @abstractmethod
-    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None: ...
+    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None: ...

@@ -14,7 +14,7 @@ from math import sqrt
 from torch import Tensor
 
 from pretrain.config.optimizer import LambOptimizer
-from pretrain.engine.optimizer.base import Due, Rule
+from pretrain.engine.optimizer.base import Rule, UpdateRange
 from pretrain.models.placement import Parameter
 
 
@@ -26,23 +26,23 @@ class Lamb(Rule):
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return ("exp_avg", "exp_avg_sq")
 
-    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
+    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
         beta1, beta2 = self.settings.beta1, self.settings.beta2
-        for due in ranges:
-            due.moments["exp_avg"].mul_(beta1).add_(due.gradient, alpha=1 - beta1)
-            due.moments["exp_avg_sq"].mul_(beta2).addcmul_(due.gradient, due.gradient, value=1 - beta2)
+        for span in ranges:
+            span.moments["exp_avg"].mul_(beta1).add_(span.gradient, alpha=1 - beta1)
+            span.moments["exp_avg_sq"].mul_(beta2).addcmul_(span.gradient, span.gradient, value=1 - beta2)
         squares = self._squares(ranges, self._direction)
-        for due in ranges:
-            ratio = _ratio(*squares[due.parameter.name]) if due.parameter.declared.matrix else 1.0
-            due.main.sub_(self._direction(due), alpha=learning_rate * ratio)
+        for span in ranges:
+            ratio = _ratio(*squares[span.parameter.name]) if span.parameter.declared.matrix else 1.0
+            span.main.sub_(self._direction(span), alpha=learning_rate * ratio)
 
-    def _direction(self, due: Due) -> Tensor:
+    def _direction(self, span: UpdateRange) -> Tensor:
         settings, step = self.settings, self.updates
-        mean = due.moments["exp_avg"] / (1 - settings.beta1**step)
-        root = (due.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
+        mean = span.moments["exp_avg"] / (1 - settings.beta1**step)
+        root = (span.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
         direction = mean.div_(root.add_(settings.eps))
-        decays = due.parameter.declared.decays
-        return direction.add_(due.main, alpha=settings.weight_decay) if decays else direction
+        decays = span.parameter.declared.decays
+        return direction.add_(span.main, alpha=settings.weight_decay) if decays else direction
 
 
 def _ratio(weights: float, direction: float) -> float:

@@ -12,7 +12,7 @@ from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.adagrad import Adagrad
 from pretrain.engine.optimizer.base import Rule
 from pretrain.engine.optimizer.lamb import Lamb
-from pretrain.engine.optimizer.totals import Holders
+from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.models.placement import Parameter
 
 RULES: Registry[type[Rule]] = Registry(
@@ -28,11 +28,11 @@ def find_rule(
     if isinstance(config.optimizer, AdamOptimizer | AdamWOptimizer):
         return None
     kind = RULES.require(config.optimizer.name)
-    holders = Holders(parameters, groups, device, replicated, config.parallel.offload_optimizer)
+    holders = ReplicaGroups(parameters, groups, device, replicated, config.parallel.offload_optimizer)
     return kind(config.optimizer, holders)
 
 
-class Idle(torch.optim.Optimizer):
+class NullOptimizer(torch.optim.Optimizer):
     """For an engine to wrap where a `Rule` has made the update already: its step does nothing."""
 
     def __init__(self, groups: list[dict[str, object]], learning_rate: float) -> None:

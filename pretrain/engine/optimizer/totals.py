@@ -14,7 +14,7 @@ from pretrain.models.placement import Parameter
 _BLOCK = 1 << 20  # values squared at a time in fp64: bounds that to 8 MiB
 
 
-class Holders:
+class ReplicaGroups:
     """This rank's parameters, and who holds the rest of each. Rows that only pad the vocabulary count for nothing: how
     many there are is chosen for the layouts' sake."""
 
@@ -58,7 +58,7 @@ class Holders:
 class Totals:
     """Some fp64 sums for each parameter: each rank adds what it is to, then `sum`."""
 
-    def __init__(self, holders: Holders, sizes: Callable[[Parameter], int]) -> None:
+    def __init__(self, holders: ReplicaGroups, sizes: Callable[[Parameter], int]) -> None:
         self._holders = holders
         self._sizes = [sizes(parameter) for parameter in holders.parameters.values()]
         self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=holders.device)

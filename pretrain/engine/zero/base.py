@@ -22,7 +22,7 @@ _BLOCK = 1024
 
 
 @dataclass(frozen=True)
-class Range:
+class ParameterRange:
     """Values [start, start + value.numel()) of a parameter's local part, flattened: a live view, in one dimension."""
 
     parameter: nn.Parameter
@@ -66,10 +66,10 @@ class Sharding(Protocol):
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
         """What the optimizer keeps of whole parameters (`optimizer.base.Rule.factors`)."""
 
-    def gradients(self) -> Iterator[Range]:
+    def gradients(self) -> Iterator[ParameterRange]:
         """The gradient of the last update, if it was to be kept, of the owned ranges."""
 
-    def in_use(self) -> Iterator[Range]:
+    def in_use(self) -> Iterator[ParameterRange]:
         """The weights as this rank holds them for computing."""
 
     def loaded(self, updates: int) -> None:

@@ -21,8 +21,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
-from pretrain.engine.optimizer.rules import Idle, find_rule
-from pretrain.engine.zero.base import Range, norm, scale
+from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
+from pretrain.engine.zero.base import ParameterRange, norm, scale
 from pretrain.errors import RunError
 from pretrain.models.placement import Parameter
 
@@ -56,7 +56,7 @@ class DeepSpeedSharding(ABC):
         self._offloads = config.parallel.offload_optimizer
         self._rule = find_rule(config, parameters, groups, device, self.replicated)
         self._keeps = False
-        self._kept: list[Range] = []
+        self._kept: list[ParameterRange] = []
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
         """The optimizer that DeepSpeed is to wrap. What several stages hold, each among other parameters, gets groups
@@ -68,7 +68,7 @@ class DeepSpeedSharding(ABC):
             groups += adam.parameter_groups(settings, alike)
         if isinstance(settings, AdamOptimizer | AdamWOptimizer):
             return adam.adam(settings, groups)
-        return Idle(groups, settings.learning_rate)
+        return NullOptimizer(groups, settings.learning_rate)
 
     def _make_moments(self, mains: Iterable[Tensor]) -> None:
         """Adam's, of flat groups of weights. (A rule makes its own.)"""
@@ -119,14 +119,14 @@ class DeepSpeedSharding(ABC):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         if self._keeps:  # DeepSpeed frees them once they are applied
-            self._kept = [Range(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
+            self._kept = [ParameterRange(f.parameter.value, f.start, self._gradient(f).clone()) for f in self.flats]
         if self._rule is not None:
             self._rule.update(self.owned(), map(self._gradient, self.flats), learning_rate)
         self.optimizer.step()
         if self.optimizer.overflow:
             raise RunError("DeepSpeed took a finite gradient for one that is not, and left the update out")
 
-    def gradients(self) -> Iterator[Range]:
+    def gradients(self) -> Iterator[ParameterRange]:
         yield from self._kept
 
     def owned(self) -> Iterator[Owned]:

@@ -27,7 +27,7 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import find_rule
-from pretrain.engine.zero.base import Range, bucket_parameters, norm, overlaps, scale
+from pretrain.engine.zero.base import ParameterRange, bucket_parameters, norm, overlaps, scale
 from pretrain.layout.layout import Layout
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
@@ -131,13 +131,13 @@ class MegatronSharding:
         if self._rule is not None:
             yield from self._rule.factors()
 
-    def gradients(self) -> Iterator[Range]:
+    def gradients(self) -> Iterator[ParameterRange]:
         for parameter, main, start in self._mains():
-            yield Range(parameter, start, _gradient(main).view(-1))
+            yield ParameterRange(parameter, start, _gradient(main).view(-1))
 
-    def in_use(self) -> Iterator[Range]:
+    def in_use(self) -> Iterator[ParameterRange]:
         for parameter in self._parameters:
-            yield Range(parameter.value, 0, parameter.value.detach().view(-1))
+            yield ParameterRange(parameter.value, 0, parameter.value.detach().view(-1))
 
     def loaded(self, updates: int) -> None:
         if self._rule is not None:

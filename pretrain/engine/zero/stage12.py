@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
+from pretrain.engine.zero.base import ParameterRange, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
 from pretrain.models.placement import Parameter
 
@@ -65,9 +65,9 @@ class Stage12(DeepSpeedSharding):
         # Its hooks keep parameters and optimizer alive together, where Python's garbage collection does not see it.
         weakref.finalize(self, self.optimizer.destroy).atexit = False
 
-    def in_use(self) -> Iterator[Range]:
+    def in_use(self) -> Iterator[ParameterRange]:
         for parameter in self.parameters:
-            yield Range(parameter.value, 0, parameter.value.detach().view(-1))
+            yield ParameterRange(parameter.value, 0, parameter.value.detach().view(-1))
 
     def discard(self) -> None:
         optimizer = self.optimizer

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import Range, bucket_parameters, overlaps
+from pretrain.engine.zero.base import ParameterRange, bucket_parameters, overlaps
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
@@ -109,10 +109,10 @@ class Stage3(DeepSpeedSharding):
         self._remaining |= {module: getattr(module, "ds_grads_remaining") for module in counted}  # noqa: B009
         super().forwarded(chunk, output)
 
-    def in_use(self) -> Iterator[Range]:
+    def in_use(self) -> Iterator[ParameterRange]:
         for flat in self.flats:
             weights = self.optimizer.fp16_partitioned_groups_flat[flat.group]
-            yield Range(flat.parameter.value, flat.start, weights.narrow(0, flat.position, flat.count))
+            yield ParameterRange(flat.parameter.value, flat.start, weights.narrow(0, flat.position, flat.count))
 
     def discard(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

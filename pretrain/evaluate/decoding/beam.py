@@ -35,7 +35,7 @@ class _Search:
 def search(engine: DecodeEngine, requests: Sequence[Request], how: Beam, stops: Stops) -> list[list[Generated]]:
     """Up to `how.texts` texts of each request, the best first. A beam of one is greedy. Collective within one replica
     of the model."""
-    held = engine.begin([request.reads for request in requests])
+    held = engine.prefill([request.reads for request in requests])
     searches = [_Search(request, [_Hypothesis(0.0, [], row)]) for row, request in enumerate(requests)]
     while going := [(one.request, hypothesis) for one in searches for hypothesis in one.open]:
         parents = np.array([hypothesis.parent for _, hypothesis in going])

@@ -33,6 +33,6 @@ def fill(engine: Engine, prompts: Prompts, inputs: Sequence[list[int]]) -> list[
         rows = [np.array(inputs[item]) for item in mine[first : first + _ROWS]]
         tokens, shown = padded(rows, width, pad)
         batch = Rows(tokens, tokens, shown.astype(np.float32), attention_mask=shown)
-        found[first : first + _ROWS] = np.where(tokens == mask, engine.most_probable(batch), tokens)
+        found[first : first + _ROWS] = np.where(tokens == mask, engine.argmax_tokens(batch), tokens)
     filled = gather(engine, found, len(inputs)).astype(np.int64).tolist()
     return [row[: len(ids)] for row, ids in zip(filled, inputs, strict=True)]

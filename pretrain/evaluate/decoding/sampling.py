@@ -39,7 +39,7 @@ def sample(
     engine: DecodeEngine, requests: Sequence[Request], how: Sampling, stops: Stops, watch: Watch | None = None
 ) -> list[list[Generated]]:
     """`how.texts` texts of each request. Collective within one replica of the model."""
-    held = engine.begin([request.reads for request in requests])
+    held = engine.prefill([request.reads for request in requests])
     texts = [
         [_Text(request, f"{how.seed}/{request.stream}/{number}", parent) for number in range(how.texts)]
         for parent, request in enumerate(requests)

@@ -108,7 +108,7 @@ def rectangle(batch: Sequence[Group]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 def follow(engine: DecodeEngine, batch: Sequence[Group]) -> Said:
     """What each group shares is read once, then its ends."""
-    return engine.follow(engine.begin([group.begins for group in batch]), *rectangle(batch))
+    return engine.score_continuations(engine.prefill([group.begins for group in batch]), *rectangle(batch))
 
 
 def at_once(engine: ScoreEngine, batch: Sequence[Group]) -> Said:

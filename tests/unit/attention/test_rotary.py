@@ -12,7 +12,7 @@ from transformers.models.roformer.modeling_roformer import (
     RoFormerSinusoidalPositionalEmbedding,
 )
 
-from pretrain.attention.rotary import frequencies, gain, rotated
+from pretrain.attention.rotary import apply_rope, frequencies, gain
 from pretrain.config.positions import RotaryPositions
 
 ROWS, HEADS, WIDTH = 2, 3, 16
@@ -69,7 +69,7 @@ def test_queries_and_keys_turn_as_llama_s_do(ours: dict[str, Any], rope: dict[st
     theirs = apply_rotary_pos_emb(query.permute(1, 2, 0, 3), key.permute(1, 2, 0, 3), cosine, sine)
     for x, expected in zip((query, key), theirs, strict=True):
         larger = gain(RotaryPositions.model_validate(ours), True)
-        found = rotated(x, positions, _frequencies(**ours), gain=larger).permute(1, 2, 0, 3)
+        found = apply_rope(x, positions, _frequencies(**ours), gain=larger).permute(1, 2, 0, 3)
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
@@ -81,9 +81,9 @@ def test_interleaved_pairs_turn_as_roformer_s_do() -> None:
     by_row = x.permute(1, 2, 0, 3)
     turn = RoFormerSelfAttention.apply_rotary_position_embeddings
     expected, _ = turn(table((*by_row.shape[:1], 512))[None, None], by_row, by_row)
-    found = rotated(x, positions, _frequencies(), interleaved=True).permute(1, 2, 0, 3)
+    found = apply_rope(x, positions, _frequencies(), interleaved=True).permute(1, 2, 0, 3)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)  # angles up to 512 in fp32
-    assert (found - rotated(x, positions, _frequencies(), interleaved=False).permute(1, 2, 0, 3)).abs().max() > 1
+    assert (found - apply_rope(x, positions, _frequencies(), interleaved=False).permute(1, 2, 0, 3)).abs().max() > 1
 
 
 def test_a_score_depends_on_the_distance_alone() -> None:
@@ -91,7 +91,7 @@ def test_a_score_depends_on_the_distance_alone() -> None:
 
     def score(query_at: int, key_at: int) -> float:
         both = ((query, query_at), (key, key_at))
-        turned = (rotated(x, torch.tensor([[at]]), _frequencies(), interleaved=False) for x, at in both)
+        turned = (apply_rope(x, torch.tensor([[at]]), _frequencies(), interleaved=False) for x, at in both)
         return float((next(turned) * next(turned)).sum())
 
     assert score(5, 3) == pytest.approx(score(105, 103), abs=1e-4)

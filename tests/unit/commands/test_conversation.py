@@ -26,7 +26,7 @@ class Recites:
         self.ids = ByteTokenizer().encode(TEXT)
         self.read, self.keyboard, self.interrupted_after = 0, keyboard, interrupted_after
 
-    def begin(self, inputs: Sequence[Sequence[int]]) -> None:
+    def prefill(self, inputs: Sequence[Sequence[int]]) -> None:
         pass
 
     def next_tokens(self, held: None, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from pretrain.config.model import Model
 from pretrain.config.optimizer import AdafactorOptimizer
 from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.base import Owned
-from pretrain.engine.optimizer.totals import Holders
+from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.model_spec import parameters
 from pretrain.model_spec.modules import declared
 from pretrain.model_spec.parameter_spec import Declared, Normal
@@ -69,7 +69,7 @@ def _factors(shape: tuple[int, ...], cuts: list[int]) -> dict[str, np.ndarray]:
     declaration = Declared("x", shape, (None,) * len(shape), Normal((1.0,)), matrix=True)
     parameter = Parameter(declaration, value, shape, (0,) * len(shape), copy=False, stages="own", primary=True)
     groups: Any = SimpleNamespace(tensor_group=dist.group.WORLD, stage_group=dist.group.WORLD)
-    holders = Holders([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
+    holders = ReplicaGroups([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
     rule = Adafactor(AdafactorOptimizer(learning_rate=1.0), holders)
     weights = torch.ones(declaration.size)
     spans = list(zip([0, *cuts], [*cuts, declaration.size], strict=True))

@@ -59,7 +59,7 @@ class FakeEngine:
         log_probability = logits.log_softmax(-1).gather(-1, torch.from_numpy(labels)[..., None])[..., 0]
         return Scores(log_probability.numpy(), (logits.argmax(-1).numpy() == labels))
 
-    def begin(self, inputs: Sequence[Sequence[int]]) -> list[list[int]]:
+    def prefill(self, inputs: Sequence[Sequence[int]]) -> list[list[int]]:
         return [list(ids) for ids in inputs]
 
     @torch.no_grad()
@@ -71,7 +71,7 @@ class FakeEngine:
         return torch.stack(says).numpy()
 
     @torch.no_grad()
-    def follow(
+    def score_continuations(
         self, held: list[list[int]], parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Likewise."""

@@ -41,14 +41,16 @@ def _drawn(x: Tensor, rows_second: bool) -> Drawn:
 def test_what_remains_of_dropout_is_made_larger(fused: Kernels) -> None:
     x = torch.ones(3, 16, 32)
     drawn = _drawn(x, False)
-    found = fused.dropped(x, drawn)
+    found = fused.dropout(x, drawn)
     assert found.unique().tolist() == [0.0, pytest.approx(LEVELS / (LEVELS - drawn.levels))]
-    assert torch.equal(found, plain(CPU).dropped(x, drawn))
+    assert torch.equal(found, plain(CPU).dropout(x, drawn))
     x, bias, residual = _random(16, 3, 32), _random(32), torch.zeros(16, 3, 32)
     drawn = _drawn(x, True)
     for one, how in ((None, None), (bias, None), (None, drawn), (bias, drawn)):
-        torch.testing.assert_close(fused.added(x, one, residual, how), plain(CPU).added(x, one, residual, how))
-    kept = fused.added(x, bias, residual, drawn)
+        torch.testing.assert_close(
+            fused.bias_dropout_add(x, one, residual, how), plain(CPU).bias_dropout_add(x, one, residual, how)
+        )
+    kept = fused.bias_dropout_add(x, bias, residual, drawn)
     torch.testing.assert_close(kept[kept != 0] * (LEVELS - drawn.levels) / LEVELS, (x + bias)[kept != 0])
 
 
@@ -70,13 +72,13 @@ def test_the_rest_is_what_plain_kernels_make(fused: Kernels) -> None:
     own, x = plain(CPU), _random(6, 2, 32)
     for name, activation in own.activation.items():
         gated = name.startswith("gated_")
-        results = [one.activated(x, _random(32), activation, gated) for one in (fused, own)]
+        results = [one.bias_activation(x, _random(32), activation, gated) for one in (fused, own)]
         torch.testing.assert_close(*results)
     positions, turns = torch.arange(6).expand(2, -1), _random(4).abs()
     for interleaved in (False, True):
-        results = [one.rotated(_random(6, 2, 3, 8), positions, turns, interleaved, 1.5) for one in (fused, own)]
+        results = [one.apply_rope(_random(6, 2, 3, 8), positions, turns, interleaved, 1.5) for one in (fused, own)]
         torch.testing.assert_close(*results)
     for dtype in (fp8.VALUES, fp8.GRADIENTS):
-        (values, factor), (expected, its_factor) = (one.rounded(x.bfloat16(), dtype) for one in (fused, own))
+        (values, factor), (expected, its_factor) = (one.quantize(x.bfloat16(), dtype) for one in (fused, own))
         assert torch.equal(values.float(), expected.float())
         assert torch.equal(factor, its_factor)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from example_plugin.optimizer import SgdSettings
-from pretrain.engine.optimizer.base import Due, Rule
+from pretrain.engine.optimizer.base import Rule, UpdateRange
 from pretrain.models.placement import Parameter
 
 
@@ -13,9 +13,9 @@ class Sgd(Rule):
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         return ("momentum",)
 
-    def apply(self, ranges: Sequence[Due], learning_rate: float) -> None:
-        for due in ranges:
-            momentum = due.moments["momentum"].mul_(self.settings.momentum).add_(due.gradient)
-            if due.parameter.declared.decays:
-                due.main.mul_(1 - learning_rate * self.settings.weight_decay)
-            due.main.add_(momentum, alpha=-learning_rate)
+    def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
+        for span in ranges:
+            momentum = span.moments["momentum"].mul_(self.settings.momentum).add_(span.gradient)
+            if span.parameter.declared.decays:
+                span.main.mul_(1 - learning_rate * self.settings.weight_decay)
+            span.main.add_(momentum, alpha=-learning_rate)

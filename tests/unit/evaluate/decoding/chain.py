@@ -26,7 +26,7 @@ class Chain:
         self.batches: list[int] = []
         """texts of each call"""
 
-    def begin(self, inputs: Sequence[Sequence[int]]) -> Any:
+    def prefill(self, inputs: Sequence[Sequence[int]]) -> Any:
         return {"inputs": np.array([ids[0] for ids in inputs]), "last": np.full(len(inputs), START)}
 
     def next_tokens(self, held: Any, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
