@@ -1,4 +1,18 @@
-"""The one error that data_pipeline raises at its users."""
+"""The error that data_pipeline raises at its users, and the exit statuses of every command."""
+
+from enum import IntEnum
+
+
+class ExitStatus(IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    FAILED = 1
+    """it failed, or found a mismatch"""
+    BAD_USAGE = 2
+    """wrong command line or config"""
+    STOPPED = 75
+    """stopped by a signal after saving: run the same command again to resume"""
 
 
 class DataError(Exception):

@@ -19,12 +19,12 @@ import sys
 import time
 from pathlib import Path
 
+from data_pipeline.errors import ExitStatus
 from examples import enwik8
 
 CONFIG = "configs/debug/gpt.yaml"
 RUN = Path("runs/demo")
 REPORT = RUN / "reports" / "few-shot"
-STOPPED = 75
 
 
 def main(text: str | None) -> int:
@@ -99,9 +99,9 @@ def _run_and_stop(arguments: list[str]) -> None:
             if asked:
                 print(f"\n>>> kill -TERM {process.pid}    (half way)", flush=True)
                 process.send_signal(signal.SIGTERM)
-    if process.returncode != STOPPED:
-        sys.exit(f"demo: expected status {STOPPED} (stopped after saving), got {process.returncode}")
-    print(f"stopped after saving, exit status {STOPPED}")
+    if process.returncode != ExitStatus.STOPPED:
+        sys.exit(f"demo: expected status {ExitStatus.STOPPED} (stopped after saving), got {process.returncode}")
+    print(f"stopped after saving, exit status {ExitStatus.STOPPED}")
 
 
 def _steps(resolved: Path) -> int:

@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.common.atomic import write_whole
+from data_pipeline.errors import ExitStatus
 from launch.run_files import tail
 
 Ending = Literal["done", "stopped", "config", "failed"]
 _CANCELLED = "cancelled"
-_OF_STATUS: dict[int, Ending] = {0: "done", 2: "config", 75: "stopped"}
+_OF_STATUS: dict[int, Ending] = {
+    ExitStatus.DONE: "done",
+    ExitStatus.BAD_USAGE: "config",
+    ExitStatus.STOPPED: "stopped",
+}
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
+from data_pipeline.errors import ExitStatus
 from launch import attempts, presence, run_files
 from launch.attempts import Attempt
 from launch.policy import Decision, decide
 from pretrain.process import heartbeat
-from pretrain.process.local import STOPPED
 from pretrain.process.signals import SIGNALS, end_with_parent, unblock
 
 SILENCE_S = 8100.0
@@ -122,7 +122,7 @@ class Supervisor:
     def _stopped(self) -> int:
         if not attempts.is_forbidden(self.directory):
             self.say(self.place.go_on_later())
-        return STOPPED
+        return ExitStatus.STOPPED
 
     def _decide(self, history: list[Attempt]) -> Decision:
         decision = decide(history, self.restarts)
@@ -160,7 +160,11 @@ class Supervisor:
             time.sleep(_POLL_S)
         self.place.clear()
         found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Reached(0, None)
-        reason = run_files.failure(self.run_dir, began) if self.run_dir is not None and status != STOPPED else None
+        reason = (
+            run_files.failure(self.run_dir, began)
+            if self.run_dir is not None and status != ExitStatus.STOPPED
+            else None
+        )
         if lost is not None and reason is None:
             reason = f"{run_files.HUNG}: {lost}"
         return Attempt(

@@ -42,7 +42,7 @@ import traceback
 import warnings
 from importlib import import_module
 
-from data_pipeline.errors import DataError
+from data_pipeline.errors import DataError, ExitStatus
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import streams
 from pretrain.process.agreement import ERROR, STATUS, RendezvousError
@@ -169,7 +169,7 @@ def _leave(status: int) -> None:
         import torch.distributed as dist
 
         if dist.is_initialized():
-            if status in (0, 75):
+            if status in (ExitStatus.DONE, ExitStatus.STOPPED):
                 dist.barrier()
             dist.destroy_process_group()
     os._exit(streams.last_status(status))  # here, as a rank with a status of its own would keep the others waiting

@@ -1,18 +1,20 @@
-"""The two errors a user can cause. `pretrain` prints them as one sentence and exits; nothing else is caught."""
+"""The two errors that a user can cause. `pretrain` prints them as one sentence and exits; nothing else is caught."""
 
 from pathlib import Path
 
+from data_pipeline.errors import ExitStatus
+
 
 class ConfigError(Exception):
-    """Bad usage or configuration: says what is wrong and what to do. Exit status 2."""
+    """Bad usage or configuration: says what is wrong and what to do."""
 
-    exit_status = 2
+    exit_status = ExitStatus.BAD_USAGE
 
 
 class RunError(Exception):
-    """A run that cannot go on (corrupt checkpoint, no disk space, a loss that is not a number). Exit status 1."""
+    """A failure that ends a run: a corrupt checkpoint, a full disk, a loss that is not finite."""
 
-    exit_status = 1
+    exit_status = ExitStatus.FAILED
 
 
 def unwritable(path: Path, error: OSError) -> RunError:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from data_pipeline.errors import ExitStatus
+
 SIGNALS = (
     signal.SIGINT,  # Ctrl-C
     signal.SIGTERM,  # schedulers
@@ -20,15 +22,13 @@ SIGNALS = (
     *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []),  # a closed terminal; nohup
 )
 """ask a process to stop"""
-STOPPED = 75
-"""exit status: stopped by a signal, start again to go on"""
 _TRACKED = "ignore:resource_tracker"
 
 
 @contextmanager
 def ends_at_a_signal(sentence: str) -> Iterator[None]:
-    """Inside, a signal ends this process with `sentence` on stderr and status `STOPPED`; workers of `work.py` end with
-    it. For the main thread, around work that a killed process would not harm."""
+    """Inside, a signal ends this process with `sentence` on stderr and `ExitStatus.STOPPED`; workers of `work.py` end
+    with it. For the main thread, around work that a killed process would not harm."""
     _quiet_tracker()
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -63,7 +63,7 @@ def _watch(reading: int, sentence: str) -> None:
             with suppress(OSError):  # a terminal that is closed
                 below = "\n" if sys.stderr.isatty() else ""  # the line that shows the progress
                 print(f"{below}{sentence}", file=sys.stderr, flush=True)
-            os._exit(STOPPED)
+            os._exit(ExitStatus.STOPPED)
 
 
 def _quiet_tracker() -> None:

@@ -127,7 +127,7 @@ class Saver:
         self.drain()
         return time.perf_counter() - started_s
 
-    def save_surely(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
+    def save_and_wait(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
         """Saves, waits until the checkpoint is valid, and tries again for a minute if it is not. Returns the seconds
         that this took. Raises RunError, the same on every rank, if no try succeeds."""
         started_s = time.perf_counter()

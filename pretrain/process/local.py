@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 
+from data_pipeline.errors import ExitStatus
 from pretrain.errors import ConfigError
 from pretrain.process.signals import SIGNALS, StopRequest, end_with_parent, unblock
 
-STOPPED = 75
 _RANKS_A_CORE, _FEWEST_ALLOWED = 8, 32  # each takes half a gigabyte and a minute of a core to start
 _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
 
@@ -48,7 +48,7 @@ def start(ranks: int, arguments: list[str], stop: StopRequest | None) -> int:
 
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which the ranks inherit, until they let them through
     if stop is not None and stop.requested:
-        return STOPPED
+        return ExitStatus.STOPPED
     for number in SIGNALS:
         signal.signal(number, forward)
     for rank in range(ranks):
@@ -80,7 +80,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     while True:
         running = None in [process.poll() for process in processes]  # each is asked, or a later one's stays unseen
         for rank, process in enumerate(processes):
-            if failed is None and process.returncode not in (None, 0, STOPPED):
+            if failed is None and process.returncode not in (None, ExitStatus.DONE, ExitStatus.STOPPED):
                 failed = process.returncode
                 if failed < 0:  # it could not say anything itself
                     name = signal.Signals(-failed).name

@@ -41,9 +41,9 @@ from pretrain.run_length.segments import run_length
 _MUCH_PADDING = 0.05  # text of all lengths leaves far less
 
 
-@dataclass(frozen=True)
-class Training:
-    """What the loop is given."""
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """The model, data and settings of a run on this rank."""
 
     config: RunConfig
     layout: Layout
@@ -62,7 +62,7 @@ class Training:
     """sentences about the data that the user should know"""
 
 
-def meet(config: RunConfig) -> list[Dataset]:
+def join_ranks(config: RunConfig) -> list[Dataset]:
     """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
     all of them where they were not started alike."""
     datasets = open_datasets(config)
@@ -71,7 +71,7 @@ def meet(config: RunConfig) -> list[Dataset]:
     return datasets
 
 
-def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[RankLocation]) -> Training:
+def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[RankLocation]) -> TrainingRun:
     """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
     layout = plan_layout(config, dist.get_world_size())
     check_memory(config, layout)
@@ -103,7 +103,18 @@ def build_training(config: RunConfig, datasets: Sequence[Dataset], places: Seque
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(every, dist.get_rank(), places, stages, engine.largest, own_seconds)
-    return Training(config, layout, engine, stream, heldout, recipe, tokenizer, tasks, stragglers, notes)
+    return TrainingRun(
+        config=config,
+        layout=layout,
+        engine=engine,
+        stream=stream,
+        heldout=heldout,
+        recipe=recipe,
+        tokenizer=tokenizer,
+        tasks=tasks,
+        stragglers=stragglers,
+        notes=notes,
+    )
 
 
 def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""A run that goes on with other settings from its middle (`run.change`), once, whatever happens next.
+"""Changes of settings during a run (`run.change`): each is made once, whatever happens next.
 
-A change is recorded in the run's config.yaml before the first step with it, and in every checkpoint from then on. Where
-a run stands, and with it which settings its next step has, follows from its step alone (`run_length/segments.py`): a
-start after a crash, from a checkpoint before the change or after it, makes the same steps.
+A change is recorded in the run's config.yaml before the first step with it, and in every checkpoint from then on. The
+settings of a step follow from its number alone (`run_length/segments.py`): a start after a crash, from a checkpoint
+before the change or after it, makes the same steps.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ Changes = tuple[Change, ...]
 
 
 @dataclass(frozen=True)
-class Settled:
-    """How a run goes on."""
+class ResolvedChanges:
+    """The settings that a run continues with."""
 
     config: RunConfig
-    """with the settings that it began with, and `run.changes`"""
-    dropped: Changes = ()
-    """changes of steps still to come, which a new one made before them takes the place of"""
+    """the settings that the run began with, and `run.changes`"""
+    replaced: Changes = ()
+    """pending changes, of later steps, that the new one replaces"""
 
 
-def recorded(run_dir: Path) -> Changes:
-    """The changes that the run's config.yaml records; none if there is no such file. Raises ConfigError for one that
-    can't be read: a change could be lost with it."""
+def recorded_changes(run_dir: Path) -> Changes:
+    """The changes that the run's config.yaml records; none if there is no such file. Raises ConfigError for a file that
+    cannot be read: a change could be lost with it."""
     path = run_dir / "config.yaml"
     if not path.exists():
         return ()
@@ -49,52 +49,52 @@ def recorded(run_dir: Path) -> Changes:
         raise ConfigError(f"{path}: run.changes cannot be read ({error.errors()[0]['msg']}): restore it") from None
 
 
-def settle(wanted: RunConfig, record: Record | None, found: Changes) -> Settled:
-    """What the run whose newest checkpoint has `record` goes on with, where the user wants `wanted` and config.yaml
-    records the changes `found`. Settings that were changed may be said as they were at the start, or as they are now.
+def resolve_changes(requested: RunConfig, record: Record | None, recorded: Changes) -> ResolvedChanges:
+    """The settings that a run continues with: `requested` by the user, where the newest checkpoint has `record` and
+    config.yaml records the changes `recorded`. A changed setting may be given as it was at the start, or as it is now.
 
-    Raises ConfigError for a change that is none, or cannot be made there.
+    Raises ConfigError for a change that changes nothing, or cannot be made at this step.
     """
-    request = wanted.run.change
+    request = requested.run.change
     if record is None:
         if request is not None:
             raise ConfigError(
-                f"run.change is for a run in its middle, and {wanted.run.dir} has no checkpoint: leave it out"
+                f"run.change is for a run that has begun, and {requested.run.dir} has no checkpoint: omit it"
             )
-        return Settled(wanted)
-    with of_a_run():  # to put settings of it together is to read it again
-        return _settle(wanted, record, found)
+        return ResolvedChanges(requested)
+    with of_a_run():  # the run's own settings are validated again
+        return _resolve(requested, record, recorded)
 
 
-def _settle(wanted: RunConfig, record: Record, found: Changes) -> Settled:
-    request, start = wanted.run.change, config_of(record)
-    history = _history(start.run.changes, found, record.step)
-    if wanted.run.changes != history[: len(wanted.run.changes)]:
-        raise ConfigError(f"run.changes is what {wanted.run.dir} records of its changes: leave it out of the config")
-    dropped: Changes = ()
+def _resolve(requested: RunConfig, record: Record, recorded: Changes) -> ResolvedChanges:
+    request, start = requested.run.change, config_of(record)
+    history = _history(start.run.changes, recorded, record.step)
+    if requested.run.changes != history[: len(requested.run.changes)]:
+        raise ConfigError(f"run.changes is recorded by {requested.run.dir} itself: omit it from the config")
+    replaced: Changes = ()
     if request is not None and not _is_made(request, start, history):
-        dropped = tuple(change for change in history if change.step > record.step)
+        replaced = tuple(change for change in history if change.step > record.step)
         before = tuple(change for change in history if change.step <= record.step)
         history = (*before, _new(request, start, before, record))
-    return Settled(_from_start(wanted, start, history), dropped)
+    return ResolvedChanges(_from_start(requested, start, history), replaced)
 
 
-def _history(saved: Changes, found: Changes, step: int) -> Changes:
-    """Those that the checkpoint knows of, and what config.yaml says came later."""
-    later = found[len(saved) :]
-    goes_on = found[: len(saved)] == saved and all(change.step >= step for change in later)
-    return found if goes_on else saved
+def _history(saved: Changes, recorded: Changes, step: int) -> Changes:
+    """The changes that the checkpoint has `saved`, and the later ones that config.yaml records."""
+    later = recorded[len(saved) :]
+    continues = recorded[: len(saved)] == saved and all(change.step >= step for change in later)
+    return recorded if continues else saved
 
 
 def _is_made(request: Request, start: RunConfig, history: Changes) -> bool:
-    """Raises ConfigError if a change of that name is, but another one."""
+    """Whether the requested change was made before. Raises ConfigError for another change of the same name."""
     for number, made in enumerate(history):
         if made.why == request.why:
             before = history[:number]
             if _canonical(request, start, before, made.step) != made:
                 raise ConfigError(
-                    f"run.change.why='{made.why}' is the name of a change made at step {made.step}, to {made.settings}:"
-                    " give another change another name"
+                    f"run.change.why='{made.why}' is the name of a change made at step {made.step}, to "
+                    f"{made.settings}: give the new change another name"
                 )
             return True
     return False
@@ -104,8 +104,8 @@ def _new(request: Request, start: RunConfig, before: Changes, record: Record) ->
     change = _canonical(request, start, before, record.step)
     if start.batch.short is not None and any(key.startswith("batch.") for key in change.settings):
         raise ConfigError(
-            "run.change cannot change the batch of a run with batch.short, whose order of samples hangs on it: begin a "
-            "new run with its weights (run.start_from)"
+            "run.change cannot change the batch of a run with batch.short, whose order of samples depends on it: start "
+            "a new run with its weights (run.start_from)"
         )
     if in_force(start, (*before, change)) == in_force(start, before):
         raise ConfigError(f"run.change '{change.why}' changes nothing: the run has {change.settings} already")
@@ -113,13 +113,14 @@ def _new(request: Request, start: RunConfig, before: Changes, record: Record) ->
     if end[1] <= record.tokens:
         raise ConfigError(
             f"run.change '{change.why}' ends the run at step {end[0]:,} and {end[1]:,} tokens, and it is at step "
-            f"{record.step:,} and {record.tokens:,} tokens already: choose a later end, or leave it stopped"
+            f"{record.step:,} and {record.tokens:,} tokens already: choose a later end, or leave the run stopped"
         )
     return change
 
 
 def _canonical(request: Request, start: RunConfig, before: Changes, step: int) -> Change:
-    """With values as a config has them; a schedule that is not named is the one in force, with what is given."""
+    """The change with values as a config has them. A schedule without a name keeps the one in force, with the given
+    settings changed."""
     settings = dict(request.settings)
     now = in_force(start, before).model_dump(mode="json")
     if "schedule" in settings:
@@ -131,9 +132,9 @@ def _canonical(request: Request, start: RunConfig, before: Changes, step: int) -
     return Change(why=request.why, step=step, settings={key: get(after, key) for key in settings})
 
 
-def _from_start(wanted: RunConfig, start: RunConfig, history: Changes) -> RunConfig:
-    """`wanted`, where it says what was changed as it is now, as it was at the start."""
-    tree, then = wanted.model_dump(mode="json"), start.model_dump(mode="json")
+def _from_start(requested: RunConfig, start: RunConfig, history: Changes) -> RunConfig:
+    """`requested`, with each changed setting that it gives as it is now set back to its value at the start."""
+    tree, then = requested.model_dump(mode="json"), start.model_dump(mode="json")
     now = in_force(start, history).model_dump(mode="json")
     changed = {key for change in history for key in change.settings}
     for key in CHANGEABLE:

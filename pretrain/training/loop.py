@@ -1,72 +1,109 @@
-"""The only training loop. It knows an engine, a stream of batches and a log; nothing of ranks or layouts."""
+"""The only training loop. It knows a run, its state and its log; nothing of ranks or layouts."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.batch import Batch
+from data_pipeline.errors import ExitStatus
 from pretrain.checkpoint import directory
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.unsaved import Unsaved
 from pretrain.data.ledger import planned, summary
-from pretrain.data.stream import skipping
-from pretrain.engine.base import Engine
-from pretrain.engine.collective import file_group, run_on_all_ranks
-from pretrain.errors import RunError
+from pretrain.engine.base import StepResult
+from pretrain.engine.collective import run_on_all_ranks
 from pretrain.evaluate.heldout import heldout_loss
 from pretrain.observe import memory
-from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak
 from pretrain.observe.points import data_inputs
 from pretrain.process import watchdog
 from pretrain.process.peers import lost_peers
-from pretrain.process.signals import StopRequest
 from pretrain.process.urgency import Urgency
-from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.schedule import learning_rate
-from pretrain.run_length.segments import segment_after, segments
-from pretrain.training.bad_steps import BadSteps, check_heldout, check_trained
-from pretrain.training.build import Training
-from pretrain.training.resume import batches_from, check_to_come, record_of, resume
-
-DONE, STOPPED = 0, 75
+from pretrain.run_length.segments import Segment
+from pretrain.training.bad_steps import check_heldout, check_trained, check_updated
+from pretrain.training.resume import RunState, record_of, resume, roll_back
+from pretrain.training.session import Session
 
 
-def train(run: Training, log: RunLog, stop: StopRequest) -> int:
-    """Trains to the end or until asked to stop, from the newest valid checkpoint of `run.dir` if there is one.
-    Returns the exit status. Collective."""
-    engine, checkpoints = run.engine, Path(run.config.run.dir) / "checkpoints"
-    group = file_group(run.config.health.timeout_s)
-    start, config = resume(run, log, checkpoints, group)
-    step, tokens, stream = start.step, start.tokens, skipping(run.stream, config)
-    parts = segments(config)
-    check_to_come(run, config, parts, tokens)
-    _, end_tokens = parts[-1].end
-    batches, bad_steps = batches_from(run, config, parts, start, stream), BadSteps(run, log, config, stream, start)
-    if tokens >= end_tokens:
-        log.finished_before(config, step, tokens)
-        return DONE
-    run_on_all_ranks(
-        "beginning the run", lambda: log.begin(config, step, tokens), group
-    )  # from here on its files change
-    log.data(data_inputs(config.data.resolved_sources, run.stream.datasets))
-    sources = planned(config, stream)
+@dataclass(frozen=True)
+class TrainedStep:
+    """An optimizer step of the whole run."""
+
+    result: StepResult
+    learning_rate: float
+    seconds: float
+
+
+def train(session: Session) -> int:
+    """Trains to the end of the run or until a signal requests a stop, from the newest valid checkpoint of `run.dir` if
+    there is one. Returns the exit status. Collective."""
+    log, state = session.log, resume(session)
+    if state.is_finished:
+        log.finished_before(state.config, state.step, state.tokens)
+        return ExitStatus.DONE
+    _begin(session, state)
+    stopping, save_seconds = False, 0.0
+    with _lost_peers_explained(session, lambda: state.step), _saver(session, state) as saver, watchdog.stop_on_error():
+        saver.reserve(session.run.engine.state())
+        while not state.is_finished and not stopping:
+            watchdog.kick(f"step {state.step + 1}", state.step + 1)
+            session.run.stragglers.begin()
+            started_s, segment = time.perf_counter(), state.segment
+            state, batch = state.next_batch()
+            step = _train_step(session, state, segment, batch, started_s)
+            urgency, peak = _agree(session, saver, state.step)
+            log.step(state.step, state.tokens, batch, step.result, step.learning_rate, step.seconds, save_seconds, peak)
+            stopping = urgency is Urgency.STOP
+            must_save = state.is_finished or urgency >= Urgency.STOP
+            save_now = must_save or urgency is Urgency.SAVE or _is_due(state.step, state.config.checkpoint.every_steps)
+            rollback_config = state.bad_steps.judge(state.step, batch, step.result, save_now)
+            if rollback_config is not None:
+                state = roll_back(session, state, saver, rollback_config)
+                stopping, save_seconds = False, 0.0  # a stop is requested again by the next step, which then saves
+                continue
+            check_updated(state.step, step.result, state.config)
+            state = state.updated(step.result)
+            if state.is_finished:
+                check_trained(state.step, session.run.engine.updates, state.largest_norm, state.config)
+            if state.is_finished or _is_due(state.step, state.config.evaluate.every_steps):
+                _evaluate(session, state)
+            save_seconds = _save(session, state, saver, must_save) if save_now else 0.0
+            if state.segment is not segment and not stopping:
+                log.changed(state.step)
+    if not state.is_finished:
+        log.stopped(state.step, state.tokens)
+        return ExitStatus.STOPPED
+    log.finished(state.step, state.tokens)
+    return ExitStatus.DONE
+
+
+def _begin(session: Session, state: RunState) -> None:
+    """Has the log say what is about to be trained. The run's files change from here on. Collective."""
+    run, log = session.run, session.log
+    run_on_all_ranks("starting the run", lambda: log.begin(state.config, state.step, state.tokens), session.group)
+    log.data(data_inputs(state.config.data.resolved_sources, run.stream.datasets))
+    sources = planned(state.config, state.stream)
     log.event("planned", sources=[asdict(source) for source in sources])
     if len(sources) > 1 or any(source.epochs > 1 for source in sources):
         log.say(summary(sources))
     for note in run.notes:
         log.warn(note)
-    if step:
-        log.event("resumed", step=step, tokens=tokens, written_on=start.layout, continued_on=str(run.layout))
-    log.changed(step)
-    bad_steps.returned(step)
-    stopping, save_seconds, largest_norm = False, 0.0, None
-    saver = Saver(
-        checkpoints,
+    if state.step:
+        layouts = {"written_on": state.written_on, "continued_on": str(run.layout)}
+        log.event("resumed", step=state.step, tokens=state.tokens, **layouts)
+    log.changed(state.step)
+    state.bad_steps.record_rollbacks(state.step)
+
+
+def _saver(session: Session, state: RunState) -> Saver:
+    log, config = session.log, state.config
+    return Saver(
+        session.checkpoints,
         config.checkpoint.keep,
         config.checkpoint.in_flight,
         config.health.timeout_s,
@@ -74,107 +111,77 @@ def train(run: Training, log: RunLog, stop: StopRequest) -> int:
         saved=lambda saved: log.event("saved", **vars(saved)),
         failed=lambda failure: log.alarm(failure.sentence, "save_failed", **vars(failure)),
         warn=log.warn,
-        unsaved=Unsaved(step, config.checkpoint.limit_steps),
+        unsaved=Unsaved(state.step, config.checkpoint.limit_steps),
     )
-    with _told_of_lost_peers(lambda: step, checkpoints), saver, watchdog.stop_on_error():
-        saver.reserve(engine.state())
-        while tokens < end_tokens and not stopping:
-            watchdog.kick(f"step {step + 1}", step + 1)
-            run.stragglers.begin()
-            started = time.perf_counter()
-            batch, part = next(batches), segment_after(parts, tokens)
-            step += 1
-            tokens = tokens_of(config, batch.cursor.samples)
-            rate = learning_rate(part.config, (step, tokens), part.end)
-            result = engine.train_step(batch, rate, step)
-            seconds = time.perf_counter() - started
-            asked = Urgency.STOP if stop.requested else Urgency.NONE
-            urgency, peak = _agree(engine, max(asked, saver.urgency(step), log.urgency()))
-            watchdog.collective_done()
-            for sentence in run.stragglers.end(step):
-                log.warn(sentence)
-            log.step(step, tokens, batch, result, rate, seconds, save_seconds, peak)
-            finished, stopping = tokens >= end_tokens, urgency is Urgency.STOP
-            surely = finished or urgency >= Urgency.STOP
-            saves = surely or urgency is Urgency.SAVE or _due(step, config.checkpoint.every_steps)
-            without = bad_steps.judge(step, batch, result, saves)
-            if without is not None:
-                saver.drain()  # as the newest may still be on its way
-                run_on_all_ranks(
-                    "going back", partial(log.went_back, without, step - 1), group
-                )  # before all that follows
-                start, config = resume(run, log, checkpoints, group)  # as after a crash
-                step, tokens, stream, save_seconds = start.step, start.tokens, skipping(run.stream, config), 0.0
-                batches = batches_from(run, config, parts, start, stream)
-                bad_steps = BadSteps(run, log, config, stream, start)
-                run_on_all_ranks("going back", partial(log.went_back, config, step), group)
-                bad_steps.returned(step)
-                stopping = False  # the next step asks again, and the run saves after it
-                continue
-            if result.skipped and not result.lowered_scale and config.health.stop_on_nan:
-                raise RunError(
-                    f"step {step}: the loss or gradient is not finite (loss sum {result.loss_sum}, gradient norm "
-                    f"{result.grad_norm}); no update was made. The last checkpoint is from before: lower the learning "
-                    "rate, or set health.stop_on_nan=false to skip such steps"
-                )
-            if not result.skipped:
-                largest_norm = max(largest_norm or 0.0, result.grad_norm)
-            if finished:
-                check_trained(step, engine.updates, largest_norm, config)
-            if finished or _due(step, config.evaluate.every_steps):
-                heldout = heldout_loss(engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
-                log.heldout(step, tokens, heldout)
-                if finished or config.health.stop_on_nan:
-                    check_heldout(step, heldout.loss)
-                if run.tasks is not None:
-                    log.tasks(step, tokens, run.tasks())
-            save_seconds = 0.0
-            if surely:
-                watchdog.kick("recording the run")
-                run_on_all_ranks("recording the run", log.check, group)
-            if saves:
-                watchdog.kick("saving")
-                save = saver.save_surely if surely else saver.save
-                record = record_of(run, config, step, tokens, batch.cursor, bad_steps.recent)
-                save_seconds = save(engine.state(), record, run.tokenizer)
-            if surely:
-                run_on_all_ranks("recording the run", log.settle, group)
-            if segment_after(parts, tokens) is not part and not stopping:
-                log.changed(step)
-    if tokens < end_tokens:
-        log.stopped(step, tokens)
-        return STOPPED
-    log.finished(step, tokens)
-    return DONE
+
+
+def _train_step(session: Session, state: RunState, segment: Segment, batch: Batch, started_s: float) -> TrainedStep:
+    """Makes the step to `state`, with the settings of `segment`. Collective."""
+    rate = learning_rate(segment.config, (state.step, state.tokens), segment.end)
+    result = session.run.engine.train_step(batch, rate, state.step)
+    return TrainedStep(result, rate, time.perf_counter() - started_s)
+
+
+def _agree(session: Session, saver: Saver, step: int) -> tuple[Urgency, Peak]:
+    """The most urgent request of any rank, and the peak memory of the rank with most, in one exchange; then warns of
+    stragglers. Collective."""
+    requested = Urgency.STOP if session.stop.requested else Urgency.NONE
+    requested = max(requested, saver.urgency(step), session.log.urgency())
+    urgency, *peak = session.run.engine.largest(np.array([float(requested), *memory.peak().encode()]))
+    watchdog.collective_done()
+    for sentence in session.run.stragglers.end(step):
+        session.log.warn(sentence)
+    return Urgency(int(urgency)), Peak.decode(np.array(peak))
+
+
+def _evaluate(session: Session, state: RunState) -> None:
+    """Scores held-out data and the tasks of `evaluate.tasks`. Raises RunError for a loss that is not finite, at the end
+    of the run or with `health.stop_on_nan`. Collective."""
+    run, log, config = session.run, session.log, state.config
+    heldout = heldout_loss(run.engine, run.stream.datasets, run.recipe, config.evaluate.sequences)
+    log.heldout(state.step, state.tokens, heldout)
+    if state.is_finished or config.health.stop_on_nan:
+        check_heldout(state.step, heldout.loss)
+    if run.tasks is not None:
+        log.tasks(state.step, state.tokens, run.tasks())
+
+
+def _save(session: Session, state: RunState, saver: Saver, must_save: bool) -> float:
+    """Saves `state`; with `must_save` also waits until the checkpoint and the log are on the disk. Returns the seconds
+    that training was paused for the checkpoint. Collective."""
+    if must_save:
+        watchdog.kick("recording the run")
+        run_on_all_ranks("recording the run", session.log.check, session.group)
+    watchdog.kick("saving")
+    save = saver.save_and_wait if must_save else saver.save
+    seconds = save(session.run.engine.state(), record_of(session.run, state), session.run.tokenizer)
+    if must_save:
+        run_on_all_ranks("recording the run", session.log.settle, session.group)
+    return seconds
 
 
 @contextmanager
-def _told_of_lost_peers(step: Callable[[], int], checkpoints: Path) -> Iterator[None]:
-    """Inside, an error which means that other ranks are gone becomes one that says at which step, and from where to go
-    on."""
+def _lost_peers_explained(session: Session, step: Callable[[], int]) -> Iterator[None]:
+    """Replaces an error which means that other ranks are gone by one that says at which step, and what to do."""
     try:
         yield
     except Exception as error:
-        lost = lost_peers(error, f" at step {step():,}", _then(checkpoints))
+        lost = lost_peers(error, f" at step {step():,}", _next_start(session.checkpoints))
         if lost is None:
             raise
         raise lost from error
 
 
-def _then(checkpoints: Path) -> str:
-    """What the next start does."""
+def _next_start(checkpoints: Path) -> str:
+    """What to do after the run has failed."""
     try:
-        kept = [path.name.removeprefix("step-") for path in directory.complete(checkpoints)]
+        complete = directory.complete(checkpoints)
     except OSError:
-        return "the same command goes on once the disk can be read"
-    return f"the same command goes on from step {int(kept[-1]):,}" if kept else "the same command begins again"
+        return "run the same command again once the disk can be read"
+    if not complete:
+        return "run the same command again to start over"
+    return f"run the same command again to resume from step {int(complete[-1].name.removeprefix('step-')):,}"
 
 
-def _agree(engine: Engine, asked: Urgency) -> tuple[Urgency, Peak]:
-    """The most urgent that a rank asks for, and the most memory that one holds: one exchange for both. Collective."""
-    urgency, *peak = engine.largest(np.array([float(asked), *memory.peak().encode()]))
-    return Urgency(int(urgency)), Peak.decode(np.array(peak))
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+def _is_due(step: int, every_steps: int) -> bool:
+    return every_steps > 0 and step % every_steps == 0

@@ -1,99 +1,197 @@
-"""Where a run goes on from: its newest valid checkpoint, or the beginning; and what follows from there."""
+"""The state that a run resumes from: its newest valid checkpoint, or its beginning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from torch.distributed import ProcessGroup
-
 from data_pipeline.batch import Batch, Cursor
-from data_pipeline.loader import ChainedStreams, SampleStream, load
+from data_pipeline.loader import load
 from pretrain.checkpoint import store
 from pretrain.checkpoint.directory import locate
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.identity import versions
+from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
-from pretrain.data.stream import check_repeats
-from pretrain.engine.collective import run_on_rank_0
+from pretrain.data.stream import Stream, check_repeats, skipping
+from pretrain.engine.base import StepResult
+from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.layout.layout import plan_layout
-from pretrain.observe.log import RunLog
 from pretrain.observe.spikes import Recent
 from pretrain.process import watchdog
 from pretrain.run_length.ramp import batch_sequences, tokens_of
-from pretrain.run_length.segments import Segment, segment_after
-from pretrain.training import changes, skips
-from pretrain.training.build import Training, starting_weights
+from pretrain.run_length.segments import Segment, segment_after, segments
+from pretrain.training.bad_steps import BadSteps
+from pretrain.training.build import TrainingRun, starting_weights
+from pretrain.training.changes import recorded_changes, resolve_changes
+from pretrain.training.session import Session
+from pretrain.training.skips import recorded_config, resolve_skips
 
 
-def resume(run: Training, log: RunLog, checkpoints: Path, group: ProcessGroup) -> tuple[Record, RunConfig]:
-    """The newest valid checkpoint, loaded into the engine; or that of another run, of which this one is a branch; or
-    the beginning: weights drawn from the seed, or those of another run. And the config to go on with, which has what
-    was changed in the run's middle, and which samples it leaves out. Collective."""
-    watchdog.kick("looking for a checkpoint to go on from")
-    checkpoint = store.newest_valid(checkpoints, log.warn, group)
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """A run after `step` optimizer steps, ready for the next one. The engine holds the tensors that go with it."""
+
+    config: RunConfig
+    """the settings that the run began with, its changes and its skipped samples"""
+    segments: Sequence[Segment]
+    """the settings in force, by step"""
+    stream: Stream
+    """the samples of the run, without the skipped ones"""
+    batches: Iterator[Batch]
+    """the global batches that follow, shared by all states of the same stream"""
+    bad_steps: BadSteps
+    step: int
+    tokens: int
+    cursor: Cursor
+    written_on: str
+    """the layout that wrote the checkpoint"""
+    largest_norm: float | None = None
+    """largest gradient norm of an update since this start of the run; None: there was no update"""
+
+    @property
+    def segment(self) -> Segment:
+        """The settings of the next step."""
+        return segment_after(self.segments, self.tokens)
+
+    @property
+    def is_finished(self) -> bool:
+        _, end_tokens = self.segments[-1].end
+        return self.tokens >= end_tokens
+
+    def next_batch(self) -> tuple["RunState", Batch]:
+        """The state after the next step, and the global batch of that step."""
+        batch = next(self.batches)
+        tokens = tokens_of(self.config, batch.cursor.samples)
+        return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor), batch
+
+    def updated(self, result: StepResult) -> "RunState":
+        """This state, where the step to it had `result`."""
+        if result.skipped:
+            return self
+        return replace(self, largest_norm=max(self.largest_norm or 0.0, result.grad_norm))
+
+
+def resume(session: Session) -> RunState:
+    """Loads the newest valid checkpoint into the engine; or that of the run which this one branches from; or draws the
+    initial weights, or takes those of another run. Returns the state to continue from. Collective."""
+    run, log, group = session.run, session.log, session.group
+    watchdog.kick("looking for a checkpoint to resume from")
+    checkpoint = store.newest_valid(session.checkpoints, log.warn, group)
     if checkpoint is None and run.config.run.branch_from is not None:
         checkpoint = store.first_valid(locate(Path(run.config.run.branch_from)), log.warn, group)
         log.event("branched", checkpoint=str(checkpoint))
-    found = run_on_rank_0("looking for what the run records", lambda: skips.recorded(checkpoints.parent), group)
+    run_dir = session.checkpoints.parent
+    recorded = run_on_rank_0("reading the run's config", lambda: recorded_config(run_dir), group)
     if checkpoint is None:
-        config = skips.settle(changes.settle(run.config, None, ()).config, None, found, log.warn)
-        watchdog.kick("drawing the initial weights")
-        run.engine.initialise()
-        weights = starting_weights(run.config, run.heldout)
-        if weights is not None:
-            store.load(weights, {k: part for k, part in run.engine.state().items() if k.startswith("model/")}, group)
-            run.engine.state_loaded(0)
-            log.event("started_from", checkpoint=str(weights))
-        return record_of(run, config, 0, 0, run.stream.cursor(0)), config
+        config = resolve_skips(resolve_changes(run.config, None, ()).config, None, recorded, log.warn)
+        _initialise(session)
+        cursor = run.stream.cursor(0)
+        return _state(session, config, step=0, tokens=0, cursor=cursor, written_on=str(run.layout))
     record = Record.read(checkpoint / RECORD)
-    recorded = run_on_rank_0("looking for changes of the run", lambda: changes.recorded(checkpoints.parent), group)
-    settled = changes.settle(run.config, record, recorded)
-    for dropped in settled.dropped:
-        log.warn(f"the change '{dropped.why}' of step {dropped.step}, which lies ahead, is dropped for the new one")
-    config = skips.settle(settled.config, record, found, log.warn)
+    changes = run_on_rank_0("reading the run's changes", lambda: recorded_changes(run_dir), group)
+    resolved = resolve_changes(run.config, record, changes)
+    for replaced in resolved.replaced:
+        log.warn(f"the pending change '{replaced.why}' of step {replaced.step} is replaced by the new one")
+    config = resolve_skips(resolved.config, record, recorded, log.warn)
     check_same_run(record, config)
     watchdog.kick("loading the checkpoint")
     store.load(checkpoint, run.engine.state(), group)
     run.engine.state_loaded(record.updates, record.loss_scale)
-    return record, config
-
-
-def batches_from(
-    run: Training, config: RunConfig, parts: list[Segment], start: Record, stream: SampleStream | ChainedStreams
-) -> Iterator[Batch]:
-    """Those of `stream` that follow `start`, as long as they are asked for."""
-    return run.stragglers.reading(
-        load(
-            stream,
-            Cursor.from_dict(start.cursor),
-            partial(_next_sequences, config, parts),
-            run.engine.data_rank,
-            run.engine.data_world,
-            config.data.workers,
-            config.data.prefetch,
-        )
+    return _state(
+        session,
+        config,
+        step=record.step,
+        tokens=record.tokens,
+        cursor=Cursor.from_dict(record.cursor),
+        written_on=record.layout,
+        recent=record.recent,
     )
 
 
-def check_to_come(run: Training, config: RunConfig, parts: list[Segment], tokens: int) -> None:
-    """That settings which were changed suit the layout and the data, before the run's files say that they were."""
+def roll_back(session: Session, state: RunState, saver: Saver, config: RunConfig) -> RunState:
+    """Returns the state before a bad step, as a start after a crash would, with the samples that `config` skips.
+    Collective."""
+    saver.drain()  # the newest checkpoint may still be in flight
+    # The config is on the disk before anything depends on it.
+    run_on_all_ranks("rolling back", lambda: session.log.went_back(config, state.step - 1), session.group)
+    restored = resume(session)
+    run_on_all_ranks("rolling back", lambda: session.log.went_back(restored.config, restored.step), session.group)
+    restored.bad_steps.record_rollbacks(restored.step)
+    return replace(restored, largest_norm=state.largest_norm)
+
+
+def record_of(run: TrainingRun, state: RunState) -> Record:
+    """The record of a checkpoint of `state`."""
+    engine = run.engine
+    return Record(
+        step=state.step,
+        updates=engine.updates,
+        tokens=state.tokens,
+        cursor=state.cursor.to_dict(),
+        config=state.config.model_dump(mode="json"),
+        layout=str(run.layout),
+        versions=versions(),
+        loss_scale=engine.loss_scale.state if engine.loss_scale is not None else None,
+        recent=state.bad_steps.recent,
+    )
+
+
+def _initialise(session: Session) -> None:
+    """Draws the weights from the seed, or loads those of `run.start_from`. Collective."""
+    run = session.run
+    watchdog.kick("drawing the initial weights")
+    run.engine.initialise()
+    weights = starting_weights(run.config, run.heldout)
+    if weights is not None:
+        model = {name: part for name, part in run.engine.state().items() if name.startswith("model/")}
+        store.load(weights, model, session.group)
+        run.engine.state_loaded(0)
+        session.log.event("started_from", checkpoint=str(weights))
+
+
+def _state(
+    session: Session,
+    config: RunConfig,
+    *,
+    step: int,
+    tokens: int,
+    cursor: Cursor,
+    written_on: str,
+    recent: Recent | None = None,
+) -> RunState:
+    """Raises ConfigError for changed settings that do not suit the layout or the data, before any file of the run says
+    that they were changed."""
+    run = session.run
+    engine, stream, run_segments = run.engine, skipping(run.stream, config), segments(config)
     if config.run.changes:
         check_repeats(config, run.stream)
-        for part in parts[parts.index(segment_after(parts, tokens)) :]:
-            plan_layout(part.config, run.layout.world)
+        for segment in run_segments[run_segments.index(segment_after(run_segments, tokens)) :]:
+            plan_layout(segment.config, run.layout.world)
+    batches = load(
+        stream,
+        cursor,
+        partial(_next_batch_size, config, run_segments),
+        engine.data_rank,
+        engine.data_world,
+        config.data.workers,
+        config.data.prefetch,
+    )
+    return RunState(
+        config=config,
+        segments=run_segments,
+        stream=stream,
+        batches=run.stragglers.reading(batches),
+        bad_steps=BadSteps(session, config, stream, recent),
+        step=step,
+        tokens=tokens,
+        cursor=cursor,
+        written_on=written_on,
+    )
 
 
-def record_of(
-    run: Training, config: RunConfig, step: int, tokens: int, cursor: Cursor, recent: Recent | None = None
-) -> Record:
-    """What a checkpoint after `step` steps says of the run."""
-    engine = run.engine
-    scale = engine.loss_scale.state if engine.loss_scale is not None else None
-    tree = config.model_dump(mode="json")
-    return Record(step, engine.updates, tokens, cursor.to_dict(), tree, str(run.layout), versions(), scale, recent)
-
-
-def _next_sequences(config: RunConfig, parts: list[Segment], samples: int) -> int:
+def _next_batch_size(config: RunConfig, run_segments: Sequence[Segment], samples: int) -> int:
+    """Sequences in the global batch that follows `samples` samples."""
     tokens = tokens_of(config, samples)
-    return batch_sequences(segment_after(parts, tokens).config.batch, tokens)
+    return batch_sequences(segment_after(run_segments, tokens).config.batch, tokens)

@@ -57,7 +57,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "stage12 stage3", "select"),
     "pretrain.engine.megatron": ("micro_batches state runner", "decoding", "engine"),
     "pretrain.objectives": ("base label_logits", "tokens", "next_sentence", "registry"),
-    "pretrain.training": ("build changes skips", "bad_steps", "resume", "loop"),
+    "pretrain.training": ("build changes skips", "session", "bad_steps", "resume", "loop"),
     "data_pipeline.recipes": (
         "base bins windows",
         "objective",

@@ -66,7 +66,7 @@ def _train_while_the_last_rank_cannot_write(
                     urgency = Urgency(int(engine.largest(np.array([float(saver.urgency(step))]))[0]))
                     if urgency or step % 2 == 0:
                         begun.append(step)
-                        save = saver.save_surely if urgency is Urgency.LAST_TRY or step == 12 else saver.save
+                        save = saver.save_and_wait if urgency is Urgency.LAST_TRY or step == 12 else saver.save
                         save(engine.state(), record(step), b"tokenizer")
         except RunError as error:
             return _Tried(begun, [failure.step for failure in failed], str(error))

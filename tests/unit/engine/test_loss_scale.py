@@ -8,7 +8,6 @@ import pytest
 
 from data_pipeline.batch import Cursor
 from pretrain.checkpoint.files import RECORD
-from pretrain.checkpoint.state import Record
 from pretrain.config.loss_scale import LossScaling
 from pretrain.engine.loss_scale import DynamicLossScale
 from pretrain.engine.megatron.engine import MegatronEngine
@@ -59,16 +58,23 @@ def test_a_resumed_run_goes_on_counting_steps_without_overflow(
         first.loss_scale.stepped()
     config = tiny_config(precision="fp16")
     run: Any = SimpleNamespace(engine=first, layout="layout", config=config)
-    written = resume.record_of(run, config, 6, tokens_of(config, 6), Cursor(6, "f"))
+    state: Any = SimpleNamespace(
+        config=config,
+        step=6,
+        tokens=tokens_of(config, 6),
+        cursor=Cursor(6, "f"),
+        bad_steps=SimpleNamespace(recent=None),
+    )
+    written = resume.record_of(run, state)
     (tmp_path / RECORD).write_bytes(written.encode())
     for name in ("newest_valid", "load"):
         monkeypatch.setattr(resume.store, name, lambda *_: tmp_path)
     monkeypatch.setattr(resume, "run_on_rank_0", lambda what, work, group: () if "changes" in what else {})
     run.engine = second
-    log: Any = SimpleNamespace(warn=None)
-    group: Any = None
-    record, _ = resume.resume(run, log, tmp_path, group)
-    assert isinstance(record, Record)
+    monkeypatch.setattr(resume, "_state", lambda session, config, **state: state)
+    session: Any = SimpleNamespace(run=run, log=SimpleNamespace(warn=None), group=None, checkpoints=tmp_path)
+    restored: Any = resume.resume(session)
+    assert restored["step"] == 6
     assert second.loss_scale.state == (1024.0, good_steps)
     for _ in range(4 - good_steps):
         assert second.loss_scale.value == 1024.0

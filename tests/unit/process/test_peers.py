@@ -28,9 +28,9 @@ CLOSED = RuntimeError(
 )
 def test_a_rank_that_is_gone_is_one_sentence(error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
-    said = str(lost_peers(error, " at step 17", "the same command goes on from step 8"))
+    said = str(lost_peers(error, " at step 17", "run the same command again to resume from step 8"))
     assert said.startswith(f"rank 3 lost its peers at step 17: {reason}")
-    assert said.endswith("; the same command goes on from step 8")
+    assert said.endswith("; run the same command again to resume from step 8")
     assert "\n" not in said
 
 

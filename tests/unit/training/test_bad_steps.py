@@ -11,7 +11,7 @@ from tests.helpers.small_configs import config
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_heldout_loss_that_is_no_number_ends_the_run(loss: float) -> None:
-    with pytest.raises(RunError, match=r"the held-out loss is .*, so that nothing is saved"):
+    with pytest.raises(RunError, match=r"the held-out loss is .*, so nothing is saved"):
         check_heldout(7, loss)
     check_heldout(7, 12.5)
 

@@ -16,7 +16,7 @@ from pretrain.run_length.changes import recorded as described
 from pretrain.run_length.ramp import batch_sequences
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import run_length, segment_after, segments
-from pretrain.training.changes import Settled, recorded, settle
+from pretrain.training.changes import ResolvedChanges, recorded_changes, resolve_changes
 from tests.helpers.small_configs import config
 
 BATCH = 240 * 32
@@ -42,7 +42,7 @@ def record(run: RunConfig, step: int) -> Record:
 
 
 def changed(base: RunConfig, step: int, request: str, found: tuple[Change, ...] = ()) -> RunConfig:
-    return settle(wants(base, f"run.change={request}"), record(base, step), found).config
+    return resolve_changes(wants(base, f"run.change={request}"), record(base, step), found).config
 
 
 def test_both_ways_to_write_a_change_are_one() -> None:
@@ -109,22 +109,26 @@ def test_the_same_command_again_changes_nothing_more() -> None:
     base = begun()
     run = changed(base, 50, "{why: a spike, optimizer.learning_rate: 0.5}")
     again = wants(base, "run.change={why: a spike, optimizer.learning_rate: 0.5}")
-    assert settle(again, record(base, 50), run.run.changes) == Settled(run)
-    assert settle(again, record(run, 60), run.run.changes) == Settled(run)
-    assert settle(again, record(run, 60), ()) == Settled(run), "config.yaml is lost"
-    assert settle(again, record(base, 50), ()) == Settled(run), "killed before it was recorded"
-    assert settle(again, record(base, 30), run.run.changes) == Settled(run), "back at an older checkpoint"
+    assert resolve_changes(again, record(base, 50), run.run.changes) == ResolvedChanges(run)
+    assert resolve_changes(again, record(run, 60), run.run.changes) == ResolvedChanges(run)
+    assert resolve_changes(again, record(run, 60), ()) == ResolvedChanges(run), "config.yaml is lost"
+    assert resolve_changes(again, record(base, 50), ()) == ResolvedChanges(run), "killed before it was recorded"
+    assert resolve_changes(again, record(base, 30), run.run.changes) == ResolvedChanges(run), (
+        "back at an older checkpoint"
+    )
 
 
 @pytest.mark.parametrize("said", [[], ["optimizer.learning_rate=0.5"]])
 def test_a_plain_start_goes_on_with_what_was_changed(said: list[str]) -> None:
     base = begun()
     run = changed(base, 50, "{why: a spike, optimizer.learning_rate: 0.5}")
-    settled = settle(wants(base, *said), record(run, 60), run.run.changes)
-    assert settled == Settled(run)
+    settled = resolve_changes(wants(base, *said), record(run, 60), run.run.changes)
+    assert settled == ResolvedChanges(run)
     check_same_run(record(run, 60), settled.config)
-    from_config_yaml = settle(validate(RunConfig, run.model_dump(mode="json"), ""), record(run, 60), run.run.changes)
-    assert from_config_yaml == Settled(run)
+    from_config_yaml = resolve_changes(
+        validate(RunConfig, run.model_dump(mode="json"), ""), record(run, 60), run.run.changes
+    )
+    assert from_config_yaml == ResolvedChanges(run)
 
 
 def test_a_second_change_follows_the_first() -> None:
@@ -137,7 +141,7 @@ def test_a_second_change_follows_the_first() -> None:
     assert sentence(second) == "changed at step 60, again: optimizer.learning_rate from 0.5 to 0.25"
     assert [part.config.optimizer.learning_rate for part in segments(run)] == [1.0, 0.5, 0.25]
     first_again = wants(base, "run.change={why: a spike, optimizer.learning_rate: 0.5}")
-    assert settle(first_again, record(run, 70), run.run.changes) == Settled(run)
+    assert resolve_changes(first_again, record(run, 70), run.run.changes) == ResolvedChanges(run)
     back = changed(run, 80, "{why: back, optimizer.learning_rate: 1.0}", run.run.changes)
     assert segments(back)[-1].config.optimizer.learning_rate == 1.0, "as it began, though the file says so too"
 
@@ -146,8 +150,8 @@ def test_a_change_made_before_one_to_come_takes_its_place() -> None:
     base = begun()
     run = changed(base, 50, "{why: a spike, optimizer.learning_rate: 0.5}")
     earlier = wants(base, "run.change={why: earlier, optimizer.learning_rate: 0.7}")
-    settled = settle(earlier, record(base, 30), run.run.changes)
-    assert settled.dropped == run.run.changes
+    settled = resolve_changes(earlier, record(base, 30), run.run.changes)
+    assert settled.replaced == run.run.changes
     assert [change.why for change in settled.config.run.changes] == ["earlier"]
 
 
@@ -183,38 +187,38 @@ def test_a_name_stands_for_one_change() -> None:
 
 
 def test_there_has_to_be_a_run_to_change() -> None:
-    with pytest.raises(ConfigError, match="for a run in its middle, and unused has no checkpoint: leave it out"):
-        settle(wants(begun(), "run.change={why: x, train.steps: 200}"), None, ())
+    with pytest.raises(ConfigError, match="for a run that has begun, and unused has no checkpoint: omit it"):
+        resolve_changes(wants(begun(), "run.change={why: x, train.steps: 200}"), None, ())
 
 
 def test_another_value_without_a_change_is_refused_and_the_change_is_named() -> None:
     run = changed(begun(), 50, "{why: a spike, optimizer.learning_rate: 0.5}")
     for override in ("optimizer.learning_rate=0.7", "batch.sequences=480", "train.steps=200", "schedule=constant"):
-        settled = settle(wants(begun(), override), record(run, 60), run.run.changes)
+        settled = resolve_changes(wants(begun(), override), record(run, 60), run.run.changes)
         with pytest.raises(ConfigError, match=r"run\.change"):
             check_same_run(record(run, 60), settled.config)
 
 
 def test_changes_are_the_run_s_to_write() -> None:
     made_up = "run.changes=[{why: x, step: 5, settings: {optimizer.learning_rate: 0.1}}]"
-    with pytest.raises(ConfigError, match=r"run\.changes is what unused records of its changes: leave it out"):
-        settle(wants(begun(), made_up), record(begun(), 50), ())
+    with pytest.raises(ConfigError, match=r"run\.changes is recorded by unused itself: omit it"):
+        resolve_changes(wants(begun(), made_up), record(begun(), 50), ())
 
 
 def test_config_yaml_keeps_changes(tmp_path: Path) -> None:
-    assert recorded(tmp_path) == ()
+    assert recorded_changes(tmp_path) == ()
     run = changed(begun(), 50, "{why: a spike, schedule: {name: wsd, decay_steps: 20}}")
     (tmp_path / "config.yaml").write_text(dump(run))
-    assert recorded(tmp_path) == run.run.changes
+    assert recorded_changes(tmp_path) == run.run.changes
     (tmp_path / "config.yaml").write_text("run: {changes: [{why: x}]}")
     with pytest.raises(ConfigError, match=r"run\.changes cannot be read"):
-        recorded(tmp_path)
+        recorded_changes(tmp_path)
 
 
 def test_a_batch_of_two_lengths_stays() -> None:
     run = begun(batch={"sequences": 240, "short": {"sequence_length": 16, "steps": 20}})
     with pytest.raises(ConfigError, match=r"the batch of a run with batch\.short"):
-        settle(
+        resolve_changes(
             wants(run, "run.change={why: x, batch.sequences: 480}"),
             replace(record(begun(), 50), config=run.model_dump(mode="json")),
             (),

@@ -12,7 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.config.skip import Skip
 from pretrain.errors import ConfigError
 from pretrain.run_length.ramp import tokens_of
-from pretrain.training.skips import added, given_up, recorded, settle, with_skips
+from pretrain.training.skips import add_skip, recorded_config, resolve_skips, why_not_again, with_skips
 from tests.helpers.small_configs import config
 
 ROWS = 240
@@ -30,7 +30,7 @@ def record(run: RunConfig, step: int) -> Record:
 def settled(wanted: RunConfig, saved: Record | None, found: RunConfig | None) -> tuple[tuple[Skip, ...], list[str]]:
     warnings: list[str] = []
     tree: dict[str, Any] = found.model_dump(mode="json") if found is not None else {}
-    return settle(wanted, saved, tree, warnings.append).run.skipped, warnings
+    return resolve_skips(wanted, saved, tree, warnings.append).run.skipped, warnings
 
 
 def test_a_run_goes_on_with_what_its_config_records_from_a_checkpoint_before_it_or_after() -> None:
@@ -50,7 +50,7 @@ def test_a_checkpoint_that_knows_better_than_a_config_is_believed() -> None:
 
 def test_a_skip_takes_the_place_of_those_ahead_of_it() -> None:
     base, known = config(), (skip(8), skip(15))
-    now = added(known, skip(11))
+    now = add_skip(known, skip(11))
     assert now == (skip(8), skip(11))
     ahead = record(with_skips(base, known), 10)
     assert settled(base, ahead, with_skips(base, now))[0] == now, "though the checkpoint had another one ahead"
@@ -64,7 +64,7 @@ def test_a_run_without_a_checkpoint_goes_on_with_its_own_skips_alone() -> None:
     other = base.model_copy(update={"run": base.run.model_copy(update={"seed": 99})})
     skipped, (warning,) = settled(other, None, one)
     assert skipped == ()
-    assert "this one leaves out none of them" in warning
+    assert "this run skips none of them" in warning
 
 
 def test_a_config_may_say_what_the_run_records_and_nothing_else() -> None:
@@ -73,7 +73,7 @@ def test_a_config_may_say_what_the_run_records_and_nothing_else() -> None:
     assert settled(one, None, None)[0] == (skip(8),), "a new run that is told so"
     assert settled(one, record(two, 20), two)[0] == two.run.skipped
     for saved, found in ((record(two, 20), two), (record(base, 20), base), (None, two)):
-        with pytest.raises(ConfigError, match=r"run\.skipped is what .* records"):
+        with pytest.raises(ConfigError, match=r"run\.skipped is recorded by"):
             settled(other, saved, found)
 
 
@@ -83,25 +83,25 @@ def test_a_run_with_skips_is_the_run_of_its_older_checkpoints() -> None:
 
 
 def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
-    assert recorded(tmp_path) == {}
+    assert recorded_config(tmp_path) == {}
     base = config(run={"dir": str(tmp_path)})
     one = with_skips(base, (skip(8),))
     (tmp_path / "config.yaml").write_text(dump(one))
-    assert settle(base, None, recorded(tmp_path), print) == one
+    assert resolve_skips(base, None, recorded_config(tmp_path), print) == one
     (tmp_path / "config.yaml").write_text("run: {skipped: [{step: x}]}")
     with pytest.raises(ConfigError, match=r"run\.skipped cannot be read"):
-        settle(base, None, recorded(tmp_path), print)
+        resolve_skips(base, None, recorded_config(tmp_path), print)
 
 
 def test_going_back_ends_after_so_many_times_within_so_many_steps() -> None:
     settings = SpikesAct(max_rollbacks=2, within_steps=100)
-    assert given_up((), 8, settings) is None
-    assert given_up((skip(8),), 8, settings) is None, "bad batches may follow each other"
-    assert "went back from steps 8, 8 already" in str(given_up((skip(8), skip(8)), 8, settings))
+    assert why_not_again((), 8, settings) is None
+    assert why_not_again((skip(8),), 8, settings) is None, "bad batches may follow each other"
+    assert "rolled back from steps 8, 8 already" in str(why_not_again((skip(8), skip(8)), 8, settings))
     twice = (skip(8), skip(50))
-    assert "went back from steps 8, 50 already" in str(given_up(twice, 107, settings))
-    assert given_up(twice, 108, settings) is None, "step 8 is 100 steps ago"
-    assert given_up((skip(8), skip(500)), 60, settings) is None, "a step that lies ahead has not been made"
+    assert "rolled back from steps 8, 50 already" in str(why_not_again(twice, 107, settings))
+    assert why_not_again(twice, 108, settings) is None, "step 8 is 100 steps ago"
+    assert why_not_again((skip(8), skip(500)), 60, settings) is None, "a step that lies ahead has not been made"
 
 
 def test_skips_out_of_order_are_refused() -> None:

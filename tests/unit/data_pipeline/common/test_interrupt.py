@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.common.interrupt import SIGNALS, STOPPED, ends_at_a_signal
+from data_pipeline.common.interrupt import SIGNALS, ends_at_a_signal
+from data_pipeline.errors import ExitStatus
 
 WAIT_S = 60.0
 
@@ -57,7 +58,7 @@ def test_ctrl_c_is_one_sentence_and_the_same_command_goes_on(whom: str, tmp_path
     send = os.killpg if whom.startswith("the whole") else os.kill
     send(command.pid, signal.SIGINT)
     printed = command.communicate(timeout=WAIT_S)
-    assert (command.returncode, *printed) == (STOPPED, "", "stopped; the same command goes on\n")
+    assert (command.returncode, *printed) == (ExitStatus.STOPPED, "", "stopped; the same command goes on\n")
     wait_for(lambda: not session(command.pid))
     (tmp_path / "begun-0").unlink()
     again = start(tmp_path, 0)
@@ -73,7 +74,7 @@ def test_a_closed_terminal_ends_it_in_the_same_way(tmp_path: Path) -> None:
     assert command.stderr is not None
     command.stderr.close()
     os.killpg(command.pid, signal.SIGHUP)
-    assert command.wait(WAIT_S) == STOPPED
+    assert command.wait(WAIT_S) == ExitStatus.STOPPED
     wait_for(lambda: not session(command.pid))
 
 
