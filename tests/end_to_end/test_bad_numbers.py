@@ -279,7 +279,7 @@ def test_more_than_the_run_may_leave_out_end_it_with_their_documents(
     said = train(write("run", batches=2), "health.spike={name: act, window: 8, max_rollbacks: 1}", status=1)
     assert f"pretrain: step {BAD}: the loss is " in said
     assert f"and the run has rolled back from steps {BAD} already (health.spike.max_rollbacks=1)" in said
-    assert "look at its documents (noise: noise.txt:" in said
+    assert "look at the step's documents (noise: noise.txt:" in said
     assert [spike["step"] for spike in events(tmp_path / "run", "spike")] == [BAD, BAD]
     assert len(events(tmp_path / "run", "went_back")) == 1
     (failed,) = events(tmp_path / "run", "failed")

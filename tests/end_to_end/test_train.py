@@ -147,7 +147,8 @@ def test_a_killed_rank_ends_the_run_and_the_next_start_loses_nothing(config: Pat
     survivor, launcher = sorted(process.stderr.splitlines())
     assert launcher == "pretrain: rank 1 was ended by SIGKILL, as Linux does where memory runs out"
     assert re.fullmatch(
-        rf"pretrain: rank 0 lost its peers at step ({step}|{step + 1}): .*; run the same command again to resume from step (8|16)",
+        rf"pretrain: rank 0 lost its peers at step ({step}|{step + 1}): .*; "
+        r"run the same command again to resume from step (8|16)",
         survivor,
     )
     failed = json.loads((run / "events.jsonl").read_text().splitlines()[-1])
