@@ -29,16 +29,16 @@ class ShawAttention(nn.Module):
         self.keys, self.values = (nn.Parameter(torch.empty(shape)) for _ in range(2))
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, distances: Tensor, scale: float, dropout: Drop
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
     ) -> Tensor:  # fmt: skip
-        """[B, H, Q, D] of whole sequences. `seen`: bool, broadcastable to [B, H, Q, K]; `distances` of keys from their
+        """[B, H, Q, D] of whole sequences. `mask`: bool, broadcast to [B, H, Q, K]; `distances` of keys from their
         queries, [Q, K] or [B, 1, Q, K]."""
         keys_HRD, values_HRD = (self._own(table).to(q.dtype) for table in (self.keys, self.values))
         q = q * scale
         rows = (distances.clamp(-self.distance, self.distance) + self.distance).expand(*q.shape[:3], k.shape[2])
         scores = q @ k.mT + (q @ keys_HRD.mT).gather(-1, rows)
-        if seen is not None:
-            scores = scores.masked_fill(~seen, -torch.inf)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
         shares = scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)
         if dropout is not None:
             shares = dropout(shares)

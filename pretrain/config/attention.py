@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, mod
 
 from data_pipeline.common.plugins import Registry
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
-from pretrain.config.patterns.base import PatternSettings, Sees, climb, width
+from pretrain.config.patterns.base import MaskRule, PatternSettings, climb, width
 from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
@@ -20,10 +20,10 @@ class Dense(PatternSettings):
 
     name: Literal["dense"] = "dense"
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         return True
 
     def mean_keys(self, length: int, causal: bool) -> float:
@@ -46,10 +46,10 @@ class Banded(PatternSettings):
         assert self.window is not None, "`Attention.of_layer` sets it"
         return self.window
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         return abs(query - key) < self.reach
 
     def mean_keys(self, length: int, causal: bool) -> float:
@@ -74,7 +74,7 @@ class Heads(PatternSettings):
         min_length=2, description="pattern of head i is of[i mod length]: names, or mappings with settings"
     )
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self.of[head % len(self.of)].head(layer, head, length)
 
     @property

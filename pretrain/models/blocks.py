@@ -100,7 +100,7 @@ def layer_parts(
     """Of a layer of `part`: self-attention, attention to the encoder if that is the decoder of both, feed-forward; each
     with its norms."""
     kernels = megatron.kernels
-    core = partial(CoreAttention, model=model, kernel=kernels.attention)
+    core = partial(CoreAttention, model=model, backends=kernels.attention)
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp
     residual = ModuleSpec(RESIDUALS[model.norm], params={"config": megatron, "model": model})
     of_heads = kernels.norm[model.norm_type] if model.qk_norm else None

@@ -6,7 +6,7 @@ here. `pretrain verify` judges any choice against the plain one.
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,6 +19,8 @@ from megatron.core.tensor_parallel.layers import VocabParallelEmbedding
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
+from pretrain.attention.backends import attention_backends
+from pretrain.attention.cases import AttentionBackend
 from pretrain.attention.rotary import apply_rope
 from pretrain.errors import ConfigError
 from pretrain.models import fp8
@@ -117,8 +119,8 @@ class Kernels:
     """as attention.rotary.rotated"""
     quantize: fp8.Quantize
     """as fp8.rounded"""
-    attention: Callable[..., Tensor]
-    """as torch's scaled_dot_product_attention"""
+    attention: Sequence[AttentionBackend]
+    """in this order: the first that applies computes a case"""
     attended: Callable[..., Tensor]
     """(what attends, queries, keys, values, what else it is told) -> what it says of them"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
@@ -181,7 +183,7 @@ def plain(device: torch.device) -> Kernels:
         bias_dropout_add=_bias_dropout_add,
         apply_rope=apply_rope,
         quantize=fp8.quantize,
-        attention=F.scaled_dot_product_attention,
+        attention=attention_backends(F.scaled_dot_product_attention),
         attended=attended,
         cross_entropy=vocab_parallel_cross_entropy,
     )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pretrain.attention.cache import KeyValueCache
 from pretrain.attention.core import AttentionInputs
-from pretrain.attention.runs import runs_of_documents, runs_of_shown
+from pretrain.attention.packed import segments_of_documents, segments_of_padding_mask
 from pretrain.config.attention import Dense
 from pretrain.config.model import Model
 from pretrain.models import stream as streams
@@ -91,16 +91,18 @@ class Network(LanguageModule):
         slices = tensor_ranks if self.config.sequence_parallel else 1
         stream = streams.of_call(self.model, batch, cache is not None, slices, tensor_ranks)
         shown = batch.attention_mask_BS
-        runs = None if batch.documents_BS is None else runs_of_documents(batch.documents_BS)
-        padded_runs = False
+        packed = None if batch.documents_BS is None else segments_of_documents(batch.documents_BS)
+        with_padding = False
         if shown is not None and self.model.has_encoder and any(kind != Dense() for kind in self.model.attention.kinds):
-            runs, padded_runs = runs_of_shown(shown)
-        reads = AttentionInputs(batch.positions_BS, shown, runs, padded_runs)
+            packed, with_padding = segments_of_padding_mask(shown)
+        reads = AttentionInputs(
+            positions_BS=batch.positions_BS, key_mask_BK=shown, packed=packed, packed_with_padding=with_padding
+        )
         if not self.model.is_encoder_decoder:
             return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)
         says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL
-        own = {"encoder": reads, "decoder": AttentionInputs(says)}
-        return LayerInputs(stream, own, AttentionInputs(says, shown), cache)
+        own = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
+        return LayerInputs(stream, own, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)
 
     def _predict(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judge: Judge | None) -> Any:
         hidden = inputs.stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")

@@ -81,7 +81,7 @@ def _said(settings: dict[str, Any]) -> str:
 def _shares(seen: Any, length: int, causal: bool) -> Shares:
     """[cells, cells]: of the pairs in each the part that is seen."""
     positions = np.arange(length)
-    shown = np.broadcast_to(seen.sees(positions[:, None], positions), (length, length))
+    shown = np.broadcast_to(seen.attends(positions[:, None], positions), (length, length))
     if causal:
         shown = shown & np.tri(length, dtype=bool)
     cells = min(_CELLS, length)

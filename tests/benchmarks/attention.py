@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as kernel
 
-from pretrain.attention.patterns.heads import HeadPatterns
-from pretrain.attention.runs import Runs, by_runs
+from pretrain.attention.packed import PackedSegments, attend_by_segment
 from pretrain.config.attention import Banded, Dense
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
 from pretrain.config.patterns.base import PatternSettings
 from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
+from tests.helpers.attention import attend_by_pattern
 
 HEADS, WIDTH = 8, 64
 PATTERNS: dict[str, PatternSettings] = {
@@ -45,8 +45,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def attend(settings: PatternSettings) -> Attend:
-    heads = HeadPatterns(settings, 0, HEADS, 0, True)
-    return partial(heads.attend, scale=WIDTH**-0.5, kernel=kernel, dropout=None)
+    return partial(attend_by_pattern, settings)
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -75,7 +74,7 @@ def compare(one: Attend, other: Attend, length: int, device: str, rounds: int) -
     return min(pair[0] for pair in found), min(pair[1] for pair in found)
 
 
-def documents(length: int) -> Runs:
+def documents(length: int) -> PackedSegments:
     """Of a packed row: each half as long as the one before, down to 128 positions, and again."""
     bounds, size = [0], length // 2
     while bounds[-1] < length:
@@ -115,7 +114,7 @@ def main() -> None:
         for name in options.patterns:
             run = attend(PATTERNS[name])
             one: Attend = run if options.packed else dense
-            other: Attend = partial(by_runs, run, runs=documents(length)) if options.packed else run
+            other: Attend = partial(attend_by_segment, run, runs=documents(length)) if options.packed else run
             first, second = compare(one, other, length, options.device, options.rounds)
             names = ("plain", "packed") if options.packed else ("dense", "sparse")
             print(f"{name:24} {length:6} {names[0]} {first:7.3f} s {names[1]} {second:7.3f} s  {first / second:5.2f}",

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_pipeline.batch import Rows
-from pretrain.attention.patterns.heads import HeadPatterns
 from pretrain.checkpoint import store
 from pretrain.checkpoint.saver import Saver
 from pretrain.config.attention import Banded, Dense
@@ -27,6 +25,7 @@ from pretrain.random.dropout import Dropout
 from pretrain.verify.departure import EXACT
 from pretrain.verify.jobs import ONE_RANK, plan
 from pretrain.verify.run import JobResult, Verification
+from tests.helpers.attention import attend_by_pattern
 from tests.helpers.decoding import greedy
 from tests.helpers.families import FAMILIES, family_config, train_family
 from tests.helpers.ranks import run_ranks
@@ -132,7 +131,7 @@ def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.d
     expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
     on_device = [x.detach().to("cuda", dtype).requires_grad_() for x in inputs]
     settings = Banded(window=window) if name == "banded" else Dense()
-    found = HeadPatterns(settings, 0, 3, 0, True).attend(*on_device, 64**-0.5, F.scaled_dot_product_attention, None)
+    found = attend_by_pattern(settings, *on_device)
     gradients = torch.autograd.grad(found.float().square().sum(), on_device)
     _assert_near(found, expected, TOLERANCE[dtype])
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
@@ -144,12 +143,12 @@ def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.d
     [Strided(stride=16), Fixed(stride=16, summary=2), LocalGlobal(window=16, tokens=4), BigBird(block=16)],
     ids=lambda settings: settings.name,
 )
-def test_patterns_of_several_parts_are_those_of_the_cpu(settings: PatternSettings) -> None:
+def test_patterns_that_share_queries_equal_those_of_the_cpu(settings: PatternSettings) -> None:
+    """By flex_attention, compiled, forward and backward."""
     random = torch.Generator().manual_seed(0)
     inputs = [torch.randn(2, 3, 600, 64, generator=random, requires_grad=True) for _ in range(3)]
     on_device = [x.detach().to("cuda").requires_grad_() for x in inputs]
-    heads = HeadPatterns(settings, 0, 3, 0, True)
-    expected, found = (heads.attend(*x, 64**-0.5, F.scaled_dot_product_attention, None) for x in (inputs, on_device))
+    expected, found = (attend_by_pattern(settings, *x) for x in (inputs, on_device))
     _assert_near(found, expected, TOLERANCE[torch.float32])
     expected_gradients = torch.autograd.grad(expected.square().sum(), inputs)
     gradients = torch.autograd.grad(found.square().sum(), on_device)
@@ -168,7 +167,7 @@ def test_dense_bf16_attention_runs_in_a_fused_kernel() -> None:
     shape = (256, 2, 4, 64)  # as the engine hands them over: positions first
     q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16).permute(1, 2, 0, 3) for _ in range(3))
     with _Names() as seen:
-        HeadPatterns(Dense(), 0, 4, 0, True).attend(q, k, v, 64**-0.5, F.scaled_dot_product_attention, None)
+        attend_by_pattern(Dense(), q, k, v)
     kernels = {name for name in seen.names if "scaled_dot_product" in name}
     assert kernels
     assert all("flash" in name or "cudnn" in name for name in kernels), kernels

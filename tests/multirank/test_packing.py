@@ -50,16 +50,16 @@ def _alone(document: int) -> Rows:
 
 
 def _everything_seen(documents_BS: torch.Tensor) -> Any:
-    return _runs_of_documents(torch.zeros_like(documents_BS))
+    return _segments_of_documents(torch.zeros_like(documents_BS))
 
 
 def _positions_of_the_row(documents_BS: torch.Tensor) -> torch.Tensor:
     return torch.arange(documents_BS.shape[1]).expand_as(documents_BS)
 
 
-_runs_of_documents = network.runs_of_documents
+_segments_of_documents = network.segments_of_documents
 FAULTS = {
-    "mask lost": (network, "runs_of_documents", _everything_seen),
+    "mask lost": (network, "segments_of_documents", _everything_seen),
     "positions of the row": (micro_batches, "positions_within", _positions_of_the_row),
 }
 

@@ -1,86 +1,96 @@
-"""What the forms of all attention patterns share: the mask terms, and attention under any mask.
+"""Mask rules as tensors, and attention under any mask.
 
-Who sees whom is a conjunction of terms: what the pattern's settings say of two positions (`Sees.sees`), what
-comes before (causal), what is shown to all (padding is not, a prefix is), what lies in the same document. `masked`
-computes any of them; a pattern's own form (one file each) computes its causal term exactly, and with less.
+A query attends to a key if all of several conditions hold: the pattern's mask rule (`MaskRule.attends`), the order of
+positions in a decoder, the key mask (padding, a prefix), the packed document. `under_mask` and `probabilities` compute
+attention under any of these; a pattern's tiles (one file each) compute its causal case exactly, with less work.
 
-Shapes: B batch, H heads, Q queries, K keys, D head width. Queries are the last Q of the K positions, so Q = K in
+Shapes: B batch, H heads, Q queries, K keys, D head dimension. Queries are the last Q of the K positions, so Q = K in
 training and Q < K when keys come from a cache.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pretrain.config.patterns.base import Sees
+from pretrain.config.patterns.base import MaskRule
 from pretrain.config.patterns.blocks import BigBirdHead
 from pretrain.config.patterns.function import Function
 
-Kernel = Callable[..., Tensor]
-"""as torch's scaled_dot_product_attention"""
+Sdpa = Callable[..., Tensor]
+"""called as torch's scaled_dot_product_attention"""
 Drop = Callable[[Tensor], Tensor] | None
-"""of probabilities [B, H, Q, keys]"""
+"""dropout of probabilities [B, H, Q, keys]"""
 
 
-def mask(settings: Sees, queries: int, keys: int, causal: bool, device: torch.device) -> Tensor | None:
-    """Bool [Q, K]: what the pattern shows, and of that, if `causal`, what comes no later than the query. None:
-    everything."""
+def mask(rule: MaskRule, queries: int, keys: int, causal: bool, device: torch.device) -> Tensor | None:
+    """Bool [Q, K]: the keys that each query attends to by `rule` and, if `causal`, by order. None: all."""
     query = torch.arange(keys - queries, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)
-    seen = shown(settings, query, key)
-    if not causal:
-        return seen if isinstance(seen, Tensor) else None
-    return (key <= query) & seen
+    attends = in_order(rule, causal, query, key)
+    return attends if isinstance(attends, Tensor) else None
 
 
-def shown(settings: Sees, query: Tensor, key: Tensor) -> Tensor | bool:
-    """Bool that broadcasts with positions `query` and `key`: what `settings` show."""
-    if isinstance(settings, Function):  # which knows numpy's arrays
-        found = settings.sees(query.cpu().numpy(), key.cpu().numpy())
-        return torch.as_tensor(found, dtype=torch.bool, device=query.device)
-    seen: Tensor | bool = settings.sees(query, key)
-    return seen
+def in_order(rule: MaskRule, causal: bool, query: Any, key: Any) -> Any:
+    """Bool, broadcast from positions `query` and `key`: `rule`, and if `causal` no key after its query."""
+    attends = by_rule(rule, query, key)
+    return (key <= query) & attends if causal else attends
 
 
-def weights(settings: Sees, length: int, device: torch.device) -> Tensor | None:
-    """[S, S]: what is added to scores of an encoder's `length` positions: the logarithm of how often a key counts.
-    None: each counts once."""
-    if not isinstance(settings, BigBirdHead) or not settings.settings.weighs:
+def by_rule(rule: MaskRule, query: Tensor, key: Tensor) -> Tensor | bool:
+    """Bool, broadcast from positions `query` and `key`: `rule` alone. True: it masks nothing."""
+    if isinstance(rule, Function):  # it takes numpy arrays
+        on_host = rule.attends(query.cpu().numpy(), key.cpu().numpy())
+        return torch.as_tensor(on_host, dtype=torch.bool, device=query.device)
+    attends: Tensor | bool = rule.attends(query, key)
+    return attends
+
+
+def weights(rule: MaskRule, length: int, device: torch.device) -> Tensor | None:
+    """[S, S] added to the scores of an encoder's `length` positions: the logarithm of how often each key counts. None:
+    each counts once."""
+    if not counts_repeatedly(rule):
         return None
     positions = torch.arange(length, device=device)
-    found: Tensor = settings.times(positions[:, None], positions).log()
-    return found
+    return log_times(rule, positions[:, None], positions)
 
 
-def masked(
-    q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, bias: Tensor | None, scale: float, kernel: Kernel,
-    dropout: Drop, cap: float | None = None,
+def counts_repeatedly(rule: MaskRule) -> bool:
+    """Whether `rule` counts some keys more than once."""
+    return isinstance(rule, BigBirdHead) and rule.settings.weighs
+
+
+def log_times(rule: MaskRule, query: Tensor, key: Tensor) -> Tensor:
+    """The logarithm of how often the query at a position counts the key at another. Only if `counts_repeatedly`."""
+    assert isinstance(rule, BigBirdHead)
+    logarithm: Tensor = rule.times(query, key).log()
+    return logarithm
+
+
+def under_mask(
+    q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, bias: Tensor | None, scale: float, sdpa: Sdpa
 ) -> Tensor:  # fmt: skip
-    """Attention with `bias` added to the scores, where `seen` (bool; None: everywhere); both broadcastable to
-    [B, H, Q, K]. Returns [B, H, Q, D]. With `dropout`, or with a `cap` of scores, these are written out."""
-    if dropout is not None or cap is not None:
-        shares = probabilities(q, k, seen, bias, scale, cap)
-        return (shares if dropout is None else dropout(shares)) @ v
-    score_mask = seen
+    """[B, H, Q, D]: attention with `bias` added to the scores, where `mask` (bool; None: everywhere) is true. Both
+    broadcast to [B, H, Q, K]."""
+    score_mask = mask
     if bias is not None:
         score_mask = bias.to(q.dtype)
-        score_mask = score_mask if seen is None else score_mask.masked_fill(~seen, -torch.inf)
-    return kernel(q, k, v, attn_mask=score_mask, scale=scale)
+        score_mask = score_mask if mask is None else score_mask.masked_fill(~mask, -torch.inf)
+    return sdpa(q, k, v, attn_mask=score_mask, scale=scale)
 
 
 def probabilities(
-    q: Tensor, k: Tensor, seen: Tensor | None, bias: Tensor | None = None, scale: float | None = None,
-    cap: float | None = None,
+    q: Tensor, k: Tensor, *, mask: Tensor | None, bias: Tensor | None = None, scale: float | None = None,
+    softcap: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """softmax(scale q k^T + bias) over the keys that are seen: [..., queries, keys], the softmax in fp32. `scale` is
-    1 / sqrt(D) unless given. With a `cap`, the scaled products lie softly between it and its opposite (Gemma 2: arXiv
-    2408.00118, section 2)."""
+    """[..., queries, keys]: softmax(scale q k^T + bias) over the keys in `mask`, in fp32. `scale` is 1 / sqrt(D) unless
+    given. With a `softcap` c, scaled products x become c tanh(x / c) (Gemma 2: arXiv 2408.00118, section 2)."""
     scores = (q * (q.shape[-1] ** -0.5 if scale is None else scale)) @ k.transpose(-1, -2)
-    if cap is not None:
-        scores = cap * torch.tanh(scores / cap)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
         scores = scores + bias
-    if seen is not None:
-        scores = scores.masked_fill_(~seen, -torch.inf)
+    if mask is not None:
+        scores = scores.masked_fill_(~mask, -torch.inf)
     return scores.softmax(dim=-1, dtype=torch.float32).to(q.dtype)

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pretrain.attention.patterns.parts import Part, by_shape, causal, everything
-from pretrain.attention.patterns.places import Positions
+from pretrain.attention.patterns.position_groups import Positions
+from pretrain.attention.patterns.tiles import AttentionTile, causal, everything, tiles_by_shape
 from pretrain.config.attention import Dense
 from pretrain.config.patterns.blocks import BigBirdHead
 
 
-def bigbird(head: BigBirdHead, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`."""
+def bigbird(head: BigBirdHead, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`."""
     size, near = head.settings.block, head.settings.window // 2
     count = -(-length // size)
     is_global = [bool(head.is_global(block)) for block in range(count)]
@@ -29,4 +29,4 @@ def bigbird(head: BigBirdHead, length: int, before: bool) -> Iterator[Part]:
     neighbours = [(query, [key for key in seen[query] if abs(query - key) <= near]) for query in local]
     drawn = [(query, [key for key in seen[query] if abs(query - key) > near]) for query in local]
     for rows in (neighbours, drawn):
-        yield from by_shape(((of([query]), of(keys)) for query, keys in rows if keys), Dense(), before)
+        yield from tiles_by_shape(((of([query]), of(keys)) for query, keys in rows if keys), Dense(), before)

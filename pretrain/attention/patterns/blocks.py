@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pretrain.attention.patterns.parts import Part
-from pretrain.attention.patterns.places import Places
+from pretrain.attention.patterns.position_groups import PositionGroups
+from pretrain.attention.patterns.tiles import AttentionTile
 from pretrain.config.patterns.blocks import Blocks
 
 
-def blocks(settings: Blocks, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`."""
+def blocks(settings: Blocks, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`."""
     whole = length // settings.block * settings.block
     for positions in (np.arange(whole).reshape(-1, settings.block), np.arange(whole, length)[None]):
         if positions.size:
-            places = Places(positions)
-            yield Part(places, places, "causal" if before else "all")
+            places = PositionGroups(positions)
+            yield AttentionTile(places, places, "causal" if before else "all")

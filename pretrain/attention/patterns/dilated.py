@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from pretrain.attention.patterns.parts import Part, band, residues
+from pretrain.attention.patterns.tiles import AttentionTile, band, residues
 from pretrain.config.patterns.bands import Dilated
 
 
-def dilated(settings: Dilated, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`."""
+def dilated(settings: Dilated, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`."""
     for positions in residues(length, settings.dilation):
         yield from band(positions, settings.window - 1, 0 if before else settings.window - 1)

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from pretrain.attention.patterns.blocks import blocks
-from pretrain.attention.patterns.parts import Part, everything
+from pretrain.attention.patterns.tiles import AttentionTile, everything
 from pretrain.config.patterns.blocks import Blocks
 from pretrain.config.patterns.factorized import Fixed
 
 _TOGETHER = 8  # blocks
 
 
-def fixed(settings: Fixed, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`."""
+def fixed(settings: Fixed, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`."""
     stride, last = settings.stride, settings.stride - settings.offset
     yield from blocks(Blocks(block=stride), length, before)
     places = np.arange(last - settings.summary, last)
@@ -29,4 +29,4 @@ def fixed(settings: Fixed, length: int, before: bool) -> Iterator[Part]:
         if queries.size:
             keys = (key_blocks[:, None] + places).reshape(-1)
             seen = queries[:, None] // stride > keys // stride
-            yield Part.of(group + queries, group + keys, seen[None])
+            yield AttentionTile.of(group + queries, group + keys, seen[None])

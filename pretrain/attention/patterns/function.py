@@ -5,15 +5,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pretrain.attention.patterns.parts import Part
+from pretrain.attention.patterns.tiles import AttentionTile
 from pretrain.config.patterns.function import Function
 from pretrain.errors import ConfigError
 
 _MULTIPLE = 64  # that numbers of keys are rounded up to, so that groups with about as many are one part
 
 
-def function(settings: Function, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`. Raises ConfigError for what is no pattern."""
+def function(settings: Function, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`. Raises ConfigError for what is no pattern."""
     alike = defaultdict(list)
     first = 0
     try:
@@ -27,4 +27,4 @@ def function(settings: Function, length: int, before: bool) -> Iterator[Part]:
     except ValueError as error:
         raise ConfigError(f"model.attention.pattern (function): {error}") from None
     for groups in alike.values():
-        yield Part.of(*(np.stack(arrays) for arrays in zip(*groups, strict=True)))
+        yield AttentionTile.of(*(np.stack(arrays) for arrays in zip(*groups, strict=True)))

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pretrain.attention.patterns.parts import Part, band, causal, everything
+from pretrain.attention.patterns.tiles import AttentionTile, band, causal, everything
 from pretrain.config.patterns.bands import LocalGlobal
 
 
-def local_global(settings: LocalGlobal, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`."""
+def local_global(settings: LocalGlobal, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`."""
     positions = np.arange(length)
     first, others = positions[: settings.tokens], positions[settings.tokens :]
     yield from causal(first[None]) if before else everything(first, positions)

@@ -1,16 +1,15 @@
-"""Attention over several parts in one softmax, exactly, by the fused kernel of each part.
+"""Attention over several tiles in one softmax, exactly, by the fused kernel of each tile.
 
-A kernel returns, besides its output, the logarithm of the sum of exponentials (lse) of the scores it has gone through.
-So the outputs of a query's parts are averaged by exp(lse of the part - lse of all). The gradient of a score depends on
-the other parts by the joint output and the joint lse alone, and a kernel's backward reads exactly these two, beside the
-scores of its own part, which it computes again (Dao et al. 2022, arXiv 2205.14135, appendix B.4). So each part's
-backward is that kernel's, given the joint ones.
+A kernel returns, besides its output, the log-sum-exp (lse) of the scores that it computes. So the outputs of a query's
+tiles are averaged by exp(lse of the tile - lse of all). The gradient of a score depends on the other tiles by the joint
+output and the joint lse alone, and a kernel's backward reads exactly these two, besides the scores of its own tile,
+which it computes again (Dao et al. 2022, arXiv 2205.14135, appendix B.4). So each tile's backward is that kernel's,
+given the joint ones.
 
 torch has no public function for either. On a CPU it has the operators that its scaled_dot_product_attention calls
-itself, whose behaviour `tests/unit/attention/test_merged.py` pins. Elsewhere, `apart` does the same with public ones:
-by torch's attention where no query is in two parts, and by scores written out for all keys of a query where one is.
+itself, whose behaviour `tests/unit/attention/test_merged.py` pins.
 
-Shapes: S positions, N rows times heads, D width of a head; G groups, Q queries and K keys of a part.
+Shapes: B batch, H heads, S positions, N = B * H, D head dimension; G groups, Q queries and K keys of a tile.
 """
 
 from collections.abc import Sequence
@@ -19,47 +18,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretrain.attention.patterns.base import Kernel
-from pretrain.attention.patterns.parts import Part
-from pretrain.attention.patterns.places import Places
+from pretrain.attention.patterns.base import Sdpa
+from pretrain.attention.patterns.position_groups import PositionGroups
+from pretrain.attention.patterns.tiles import AttentionTile
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def attend(
-    q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, parts: Sequence[Part], scale: float, kernel: Kernel
-) -> Tensor:
-    """[B, H, S, D]. `kernel` computes parts that share no query where torch's own for a CPU do not run."""
-    batch, heads, length, width = q_BHSD.shape
-    if len(parts) == 1 and parts[0].queries.shape == parts[0].keys.shape == (1, length):
-        seen = None if parts[0].causal else parts[0].seen_on(q_BHSD.device)
-        seen = None if seen is None else seen[0]  # of three dimensions, torch would write the probabilities out
-        return kernel(q_BHSD, k_BHSD, v_BHSD, attn_mask=seen, is_causal=parts[0].causal, scale=scale)
-    q, k, v = (x.permute(2, 0, 1, 3).reshape(length, batch * heads, width) for x in (q_BHSD, k_BHSD, v_BHSD))
-    if q.device.type == "cpu":
-        out: Tensor = _Merged.apply(q, k, v, parts, scale)  # type: ignore[no-untyped-call]
-    else:
-        out = apart(q, k, v, parts, scale, kernel)
-    return out.view(length, batch, heads, width).permute(1, 2, 0, 3)
+def in_one_kernel(tiles: Sequence[AttentionTile], length: int) -> bool:
+    """Whether one tile has all positions in order, so that it needs no gathering."""
+    return len(tiles) == 1 and tiles[0].queries.shape == tiles[0].keys.shape == (1, length)
+
+
+def share_no_query(tiles: Sequence[AttentionTile], length: int) -> bool:
+    """Whether each query is in one tile."""
+    return sum(tile.queries.positions.size for tile in tiles) == length
+
+
+def one_tile(q: Tensor, k: Tensor, v: Tensor, tile: AttentionTile, *, scale: float, sdpa: Sdpa) -> Tensor:
+    """[B, H, S, D], of a tile that is `in_one_kernel`."""
+    mask = None if tile.causal else tile.mask_on(q.device)
+    mask = None if mask is None else mask[0]  # with three dimensions, torch would write the probabilities out
+    return sdpa(q, k, v, attn_mask=mask, is_causal=tile.causal, scale=scale)
+
+
+def merged(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[AttentionTile], *, scale: float) -> Tensor:
+    """[B, H, S, D]: any tiles, on a CPU."""
+    out: Tensor = _Merged.apply(*(_positions_first(x) for x in (q, k, v)), tiles, scale)  # type: ignore[no-untyped-call]
+    return _heads_first(out, q)
+
+
+def disjoint(
+    q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[AttentionTile], *, scale: float, sdpa: Sdpa
+) -> Tensor:  # fmt: skip
+    """[B, H, S, D]: tiles that `share_no_query`, on any device."""
+    q_SND, k_SND, v_SND = (_positions_first(x) for x in (q, k, v))
+    outputs = []
+    for tile in tiles:
+        inputs = (_gathered(q_SND, tile.queries), _gathered(k_SND, tile.keys), _gathered(v_SND, tile.keys))
+        mask = None if tile.causal else tile.mask_on(q.device)
+        mask = None if mask is None else mask[:, None]
+        out_GNQD = sdpa(*inputs, attn_mask=mask, is_causal=tile.causal, scale=scale)
+        outputs.append(out_GNQD.transpose(1, 2).flatten(0, 1))
+    order = torch.cat([tile.queries.on(q.device) for tile in tiles]).argsort()
+    return _heads_first(torch.cat(outputs)[order], q)
 
 
 class _Merged(torch.autograd.Function):
     """q, k, v [S, N, D] -> [S, N, D]."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: Sequence[Part], scale: float) -> Tensor:
-        ctx.parts, ctx.scale = parts, scale
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[AttentionTile], scale: float) -> Tensor:
+        ctx.tiles, ctx.scale = tiles, scale
         lse = q.new_full((*q.shape[:2], 1), -torch.inf, dtype=_sum_type(q))
-        found = []
-        for part in parts:
-            inputs = (part.queries.read(q), part.keys.read(k), part.keys.read(v))
-            out_GNQD, lse_GNQ = _forward(*inputs, is_causal=part.causal, attn_mask=_bias(part, q), scale=scale)
-            found.append((out_GNQD, lse_GNQ[..., None]))
-            part.queries.write(lse, torch.logaddexp(part.queries.read(lse), lse_GNQ[..., None]))
+        outputs = []
+        for tile in tiles:
+            inputs = (tile.queries.read(q), tile.keys.read(k), tile.keys.read(v))
+            out_GNQD, lse_GNQ = _forward(*inputs, is_causal=tile.causal, attn_mask=_bias(tile, q), scale=scale)
+            outputs.append((out_GNQD, lse_GNQ[..., None]))
+            tile.queries.write(lse, torch.logaddexp(tile.queries.read(lse), lse_GNQ[..., None]))
         out = torch.zeros_like(q, dtype=lse.dtype)
-        for part, (out_GNQD, lse_GNQ1) in zip(parts, found, strict=True):
-            part.queries.add(out, out_GNQD * (lse_GNQ1 - part.queries.read(lse)).exp_())
+        for tile, (out_GNQD, lse_GNQ1) in zip(tiles, outputs, strict=True):
+            tile.queries.add(out, out_GNQD * (lse_GNQ1 - tile.queries.read(lse)).exp_())
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
         return out
@@ -69,64 +90,45 @@ class _Merged(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         gradient = gradient.contiguous()
         gradients = [torch.zeros_like(x, dtype=lse.dtype) for x in (q, k, v)]
-        for part in ctx.parts:
-            of_queries = [part.queries.read(x) for x in (gradient, q)]
-            of_keys = [part.keys.read(x) for x in (k, v)]
-            joint = part.queries.read(out), part.queries.read(lse)[..., 0]
-            found = _backward(
-                *of_queries, *of_keys, *joint, 0.0, part.causal, attn_mask=_bias(part, q), scale=ctx.scale
+        for tile in ctx.tiles:
+            of_queries = [tile.queries.read(x) for x in (gradient, q)]
+            of_keys = [tile.keys.read(x) for x in (k, v)]
+            joint = tile.queries.read(out), tile.queries.read(lse)[..., 0]
+            of_tile = _backward(
+                *of_queries, *of_keys, *joint, 0.0, tile.causal, attn_mask=_bias(tile, q), scale=ctx.scale
             )
-            for places, to, of_part in zip((part.queries, part.keys, part.keys), gradients, found, strict=True):
-                places.add(to, of_part)
-        return *(to.to(x.dtype) for to, x in zip(gradients, (q, k, v), strict=True)), None, None
+            groups = tile.queries, tile.keys, tile.keys
+            for positions, total, gradient_GNQD in zip(groups, gradients, of_tile, strict=True):
+                positions.add(total, gradient_GNQD)
+        return *(total.to(x.dtype) for total, x in zip(gradients, (q, k, v), strict=True)), None, None
 
 
-def apart(q: Tensor, k: Tensor, v: Tensor, parts: Sequence[Part], scale: float, kernel: Kernel) -> Tensor:
-    """The same by public functions, on any device: q, k, v [S, N, D] -> [S, N, D]. Scores are written out, S x keys of
-    a query's parts for each head, if queries are in several."""
-    if sum(part.queries.positions.size for part in parts) == len(q):
-        found = []
-        for part in parts:
-            inputs = (_gathered(q, part.queries), _gathered(k, part.keys), _gathered(v, part.keys))
-            seen = None if part.causal else part.seen_on(q.device)
-            mask = None if seen is None else seen[:, None]
-            out_GNQD = kernel(*inputs, attn_mask=mask, is_causal=part.causal, scale=scale)
-            found.append(out_GNQD.transpose(1, 2).flatten(0, 1))
-        return torch.cat(found)[torch.cat([part.queries.on(q.device) for part in parts]).argsort()]
-    scores = [_scores(q, k, part, scale) for part in parts]
-    shares = torch.cat(scores, dim=2).softmax(dim=2, dtype=_sum_type(q)).to(q.dtype)
-    out = torch.zeros_like(q)
-    for part, share_SNK in zip(parts, shares.split([s.shape[2] for s in scores], dim=2), strict=True):
-        of_part = _gathered(share_SNK, part.queries) @ _gathered(v, part.keys)
-        out = out.index_add(0, part.queries.on(q.device), of_part.transpose(1, 2).flatten(0, 1))
-    return out
+def _positions_first(x_BHSD: Tensor) -> Tensor:
+    """[S, N, D]"""
+    batch, heads, length, dim = x_BHSD.shape
+    return x_BHSD.permute(2, 0, 1, 3).reshape(length, batch * heads, dim)
 
 
-def _scores(q: Tensor, k: Tensor, part: Part, scale: float) -> Tensor:
-    """[S, N, K], -inf for queries that are not in the part."""
-    scores_GNQK = (_gathered(q, part.queries) * scale) @ _gathered(k, part.keys).transpose(2, 3)
-    seen = part.seen_on(q.device)
-    if seen is not None:
-        scores_GNQK = scores_GNQK.masked_fill(~seen[:, None], -torch.inf)
-    places = part.queries.on(q.device)
-    empty = q.new_full((*q.shape[:2], part.keys.shape[1]), -torch.inf)
-    return empty.index_copy(0, places, scores_GNQK.transpose(1, 2).flatten(0, 1))
+def _heads_first(x_SND: Tensor, like_BHSD: Tensor) -> Tensor:
+    """[B, H, S, D]"""
+    batch, heads, length, dim = like_BHSD.shape
+    return x_SND.view(length, batch, heads, dim).permute(1, 2, 0, 3)
 
 
-def _gathered(x_SND: Tensor, places: Places) -> Tensor:
-    """[G, N, Q, D], of places [G, Q]."""
-    found = x_SND[places.on(x_SND.device)]
-    return found.view(*places.shape, *x_SND.shape[1:]).transpose(1, 2)
+def _gathered(x_SND: Tensor, groups: PositionGroups) -> Tensor:
+    """[G, N, Q, D], of groups [G, Q]."""
+    rows = x_SND[groups.on(x_SND.device)]
+    return rows.view(*groups.shape, *x_SND.shape[1:]).transpose(1, 2)
 
 
-def _bias(part: Part, like: Tensor) -> Tensor | None:
-    """What is added to scores: [G or 1, 1, Q, K]."""
-    if isinstance(part.seen, str):
+def _bias(tile: AttentionTile, like: Tensor) -> Tensor | None:
+    """[G or 1, 1, Q, K] added to scores; None: nothing."""
+    if isinstance(tile.mask, str):
         return None
-    hidden = torch.from_numpy(~part.seen)[:, None]
-    return torch.zeros(hidden.shape, dtype=like.dtype).masked_fill_(hidden, -torch.inf)
+    excluded = torch.from_numpy(~tile.mask)[:, None]
+    return torch.zeros(excluded.shape, dtype=like.dtype).masked_fill_(excluded, -torch.inf)
 
 
 def _sum_type(like: Tensor) -> torch.dtype:
-    """Of sums over keys."""
+    """The type of sums over keys."""
     return torch.promote_types(like.dtype, torch.float32)

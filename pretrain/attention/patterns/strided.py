@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pretrain.attention.patterns.parts import Part, band, causal, residues
-from pretrain.attention.patterns.places import Places
+from pretrain.attention.patterns.position_groups import PositionGroups
+from pretrain.attention.patterns.tiles import AttentionTile, band, causal, residues
 from pretrain.config.patterns.factorized import Strided
 
 
-def strided(settings: Strided, length: int, before: bool) -> Iterator[Part]:
-    """See `registry.Make`."""
+def strided(settings: Strided, length: int, before: bool) -> Iterator[AttentionTile]:
+    """See `registry.MakeTiles`."""
     stride = settings.stride
     if not settings.local:
         for positions in residues(length, stride):
@@ -21,4 +21,4 @@ def strided(settings: Strided, length: int, before: bool) -> Iterator[Part]:
     for positions in residues(length, stride):  # all but itself, which the band has: keys one place further back
         queries, keys = positions[:, 1:], positions[:, :-1]
         if queries.size:
-            yield Part(Places(queries), Places(keys), "causal")
+            yield AttentionTile(PositionGroups(queries), PositionGroups(keys), "causal")

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from pretrain.config.patterns.base import PatternSettings, Sees, climb, floors, width
+from pretrain.config.patterns.base import MaskRule, PatternSettings, climb, floors, width
 
 
 class Dilated(PatternSettings):
@@ -14,10 +14,10 @@ class Dilated(PatternSettings):
     window: int = Field(gt=0, description="keys that a query attends to on one side, including itself")
     dilation: int = Field(gt=1, description="distance between neighboring keys")
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         distance = abs(query - key)
         return (distance < self.window * self.dilation) & (distance % self.dilation == 0)
 
@@ -46,10 +46,10 @@ class LocalGlobal(PatternSettings):
     window: int = Field(gt=0, description="keys that a query attends to on one side, including itself")
     tokens: int = Field(gt=0, description="number of global tokens, the first of each sequence or document")
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         return (abs(query - key) < self.window) | (key < self.tokens) | (query < self.tokens)
 
     def mean_keys(self, length: int, causal: bool) -> float:

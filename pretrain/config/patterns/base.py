@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Protocol, Self
 from pretrain.config.section import Section
 
 
-class Sees(Protocol):
+class MaskRule(Protocol):
     """Which keys a query sees in one head, by their positions, whatever else (order, padding, documents) hides more of
     them. Equal ones have equal hashes: what computes them (`pretrain/attention/patterns`) is kept by them."""
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         """Bool: whether the query at one position sees the key at another. Positions are integers, or arrays or tensors
         of them that broadcast. Of a pattern that hides nothing, a plain True."""
 
@@ -31,7 +31,7 @@ class PatternSettings(Section):
         return False
 
     @abstractmethod
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         """Of head `head` of the whole model's layer `layer`, in sequences of `length` positions; None: in a decoder,
         whose sequences grow."""
 

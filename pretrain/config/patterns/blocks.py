@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pretrain.config.patterns.base import PatternSettings, Sees, climb, width
+from pretrain.config.patterns.base import MaskRule, PatternSettings, climb, width
 
 _PRIME = 2**31 - 1  # squares of what is less fit 64 bits
 
@@ -17,10 +17,10 @@ class Blocks(PatternSettings):
     name: Literal["blocks"] = "blocks"
     block: int = Field(gt=1, description="block size in positions")
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         return query // self.block == key // self.block
 
     def mean_keys(self, length: int, causal: bool) -> float:
@@ -112,7 +112,7 @@ class BigBirdHead:
     length: int | None
     """positions of a sequence; None: it is causal"""
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         size = self.settings.block
         query, key = query // size, key // size
         seen = (abs(query - key) <= self.settings.window // 2) | self.is_global(query) | self.is_global(key)

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pretrain.config.patterns.base import PatternSettings, Sees, climb, floors
+from pretrain.config.patterns.base import MaskRule, PatternSettings, climb, floors
 
 
 class Strided(PatternSettings):
@@ -17,10 +17,10 @@ class Strided(PatternSettings):
     stride: int = Field(gt=1, description="distance between the far positions that a query attends to")
     local: bool = Field(True, description="also attend to the last `stride` positions, in the same softmax")
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         distance = abs(query - key)
         far = distance % self.stride == 0
         return far | (distance < self.stride) if self.local else far
@@ -63,10 +63,10 @@ class Fixed(PatternSettings):
             )
         return self
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self.model_copy(update={"variants": 1, "offset": self.offset + head % self.variants * self.summary})
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         place = self.stride - 1 - self.offset - key % self.stride  # from the summary's last position
         far = (place >= 0) & (place < self.summary)
         return (query // self.stride == key // self.stride) | far

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from pretrain.config.patterns.base import PatternSettings, Sees
+from pretrain.config.patterns.base import MaskRule, PatternSettings
 from pretrain.errors import ConfigError
 
 _trusted: set[str] = set()  # functions that a config of the user's own names
@@ -54,10 +54,10 @@ class Function(PatternSettings):
             _trusted.add(self.function)
         return self
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         if not (_trusts_all or self.function in _trusted):
             raise ConfigError(untrusted(self.function))
         function, _ = _function(self.function)
@@ -79,7 +79,7 @@ class Function(PatternSettings):
         keys = np.arange(length)
         for first in range(0, length, _ROWS):
             queries = np.arange(first, min(first + _ROWS, length))[:, None]
-            seen = np.broadcast_to(self.sees(queries, keys), (len(queries), length))
+            seen = np.broadcast_to(self.attends(queries, keys), (len(queries), length))
             if causal and (ahead := np.argwhere(seen & (keys > queries))).size:
                 row, key = ahead[0]
                 raise ValueError(

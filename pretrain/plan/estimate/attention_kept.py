@@ -72,7 +72,7 @@ def _windows(pattern: PatternSettings, model: Model, on_cpu: bool) -> float:
 
 def copies(pattern: PatternSettings) -> float:
     """Of each key, in how many windows it is kept besides its own: neighbouring queries share one
-    (`attention/patterns/parts.py`). Patterns of several parts are taken to keep it in one."""
+    (`attention/patterns/tiles.py`). Patterns of several tiles are taken to keep it in one."""
     if isinstance(pattern, Dense):
         return 0.0
     if not isinstance(pattern, Banded):

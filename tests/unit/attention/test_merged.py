@@ -1,16 +1,18 @@
-"""What torch's private attention operators for a CPU do, as merging parts relies on it, and the way without them."""
+"""The behaviour of torch's private attention operators for a CPU, which merging tiles relies on."""
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention as kernel
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from pretrain.attention.patterns import merged
-from pretrain.attention.patterns.merged import apart, attend
-from pretrain.attention.patterns.registry import PARTS
+from pretrain.attention.patterns.base import in_order
+from pretrain.attention.patterns.merged import disjoint, share_no_query
+from pretrain.attention.patterns.registry import TILES
 from pretrain.config.attention import Banded
-from pretrain.config.patterns.bands import LocalGlobal
-from pretrain.config.patterns.base import Sees
+from pretrain.config.patterns.bands import Dilated, LocalGlobal
+from pretrain.config.patterns.base import MaskRule
+from pretrain.config.patterns.blocks import Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 
 LENGTH, SCALE = 150, 0.3
@@ -30,7 +32,7 @@ def test_the_kernel_returns_the_logarithm_of_the_sum_of_exponentials() -> None:
 
 
 def test_of_a_query_without_a_key_it_does_not_return_minus_infinity() -> None:
-    """So no part may have one: `Part` makes sure. If this fails, it need not any more."""
+    """So no tile may have one: `AttentionTile` asserts it. If this fails, it need not any more."""
     q, k, v = (x.detach() for x in _inputs())
     hidden = torch.zeros(LENGTH, LENGTH)
     hidden[5] = -torch.inf
@@ -40,7 +42,7 @@ def test_of_a_query_without_a_key_it_does_not_return_minus_infinity() -> None:
 def test_the_kernel_s_backward_given_joint_values_is_the_gradient_of_its_part() -> None:
     """Two parts of keys: their gradients are those of attention to all of them."""
     q, k, v = _inputs()
-    expected = kernel(q, k, v, scale=SCALE)
+    expected = sdpa(q, k, v, scale=SCALE)
     weight = torch.randn_like(expected)
     of_q, of_k, of_v = torch.autograd.grad((expected * weight).sum(), (q, k, v))
     lse = (q @ k.mT * SCALE).logsumexp(-1).detach()
@@ -58,26 +60,36 @@ PATTERNS = [Strided(stride=12), Fixed(stride=16, summary=3), LocalGlobal(window=
 
 
 @pytest.mark.parametrize("seen", PATTERNS, ids=lambda seen: seen.name)
-def test_without_private_operators_it_is_the_same(seen: Sees) -> None:
-    inputs = _inputs()
-    parts = list(PARTS[type(seen)](seen, LENGTH, True))
-    found = attend(*inputs, parts, SCALE, kernel)
-    flat = [x.permute(2, 0, 1, 3).flatten(1, 2) for x in inputs]
-    other = apart(*flat, parts, SCALE, kernel).unflatten(1, (2, 3)).permute(1, 2, 0, 3)
+def test_without_private_operators_it_is_the_same(seen: MaskRule) -> None:
+    """Tiles that share no query are computed by public functions; others are compared with the mask."""
+    inputs, positions = _inputs(), torch.arange(LENGTH)
+    tiles = list(TILES[type(seen)](seen, LENGTH, True))
+    found = merged.merged(*inputs, tiles, scale=SCALE)
+    if share_no_query(tiles, LENGTH):
+        other = disjoint(*inputs, tiles, scale=SCALE, sdpa=sdpa)
+    else:
+        other = sdpa(*inputs, attn_mask=in_order(seen, True, positions[:, None], positions), scale=SCALE)
     torch.testing.assert_close(found, other, atol=2e-6, rtol=0)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     gradients, others = (torch.autograd.grad((x * weight).sum(), inputs) for x in (found, other))
     torch.testing.assert_close(gradients, others, atol=1e-5, rtol=0)
 
 
+def test_bands_dilated_bands_and_blocks_share_no_query() -> None:
+    disjoint_rules: list[MaskRule] = [Banded(window=10), Dilated(window=3, dilation=4), Blocks(block=6)]
+    for rule in [*PATTERNS, *disjoint_rules]:
+        tiles = list(TILES[type(rule)](rule, LENGTH, True))
+        assert share_no_query(tiles, LENGTH) == (rule in disjoint_rules), rule
+
+
 @pytest.mark.parametrize("seen", PATTERNS, ids=lambda seen: seen.name)
-def test_in_bf16_it_is_as_far_from_fp32_as_dense_attention_under_the_mask(seen: Sees) -> None:
+def test_in_bf16_it_is_as_far_from_fp32_as_dense_attention_under_the_mask(seen: MaskRule) -> None:
     half = _inputs(torch.bfloat16)
     full = [x.detach().float().requires_grad_() for x in half]
     positions = torch.arange(LENGTH)
-    shown = seen.sees(positions[:, None], positions) & (positions <= positions[:, None])
-    parts = list(PARTS[type(seen)](seen, LENGTH, True))
-    exact = kernel(*full, attn_mask=shown, scale=SCALE)
+    shown = seen.attends(positions[:, None], positions) & (positions <= positions[:, None])
+    tiles = list(TILES[type(seen)](seen, LENGTH, True))
+    exact = sdpa(*full, attn_mask=shown, scale=SCALE)
     exact_gradients = torch.autograd.grad(exact.square().sum(), full)
 
     def errors(found: Tensor) -> Tensor:
@@ -86,6 +98,6 @@ def test_in_bf16_it_is_as_far_from_fp32_as_dense_attention_under_the_mask(seen: 
         pairs = zip((found, *gradients), (exact, *exact_gradients), strict=True)
         return torch.stack([(a.float() - b).square().mean().sqrt() for a, b in pairs])
 
-    of_parts = attend(*half, parts, SCALE, kernel)
-    assert of_parts.dtype == torch.bfloat16
-    assert (errors(of_parts) <= 1.5 * errors(kernel(*half, attn_mask=shown, scale=SCALE))).all()
+    of_tiles = merged.merged(*half, tiles, scale=SCALE)
+    assert of_tiles.dtype == torch.bfloat16
+    assert (errors(of_tiles) <= 1.5 * errors(sdpa(*half, attn_mask=shown, scale=SCALE))).all()

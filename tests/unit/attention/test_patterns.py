@@ -4,6 +4,7 @@ Seen over all cases in fp32 on a CPU: outputs within 1.4e-6 of the oracle's, gra
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention as kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pretrain.attention.packed import attend_by_segment, mask_of_segments, segments_of_documents
 from pretrain.attention.patterns.base import Drop
-from pretrain.attention.patterns.heads import HeadPatterns
-from pretrain.attention.patterns.merged import attend as attend_parts
-from pretrain.attention.patterns.parts import Part
-from pretrain.attention.patterns.registry import PARTS, parts_of
-from pretrain.attention.runs import by_runs, runs_of_documents, seen_in_runs
+from pretrain.attention.patterns.heads import HeadRules
+from pretrain.attention.patterns.merged import merged
+from pretrain.attention.patterns.registry import TILES, tiles_of
+from pretrain.attention.patterns.tiles import AttentionTile
 from pretrain.config.attention import Banded, Dense, Heads
 from pretrain.config.patterns.bands import Dilated, LocalGlobal
 from pretrain.config.patterns.base import PatternSettings
@@ -27,6 +27,7 @@ from pretrain.config.patterns.blocks import BigBird, Blocks
 from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
 from pretrain.models.inputs import positions_within
+from tests.helpers.attention import attend_by_pattern, head_rules
 
 FORWARD, GRADIENT = 2e-6, 1e-5
 WINDOW, HEADS, WIDTH, SCALE = 8, 3, 16, 0.25
@@ -96,13 +97,8 @@ def tensors(queries: int, keys: int, dtype: torch.dtype = torch.float32, width: 
     return [torch.randn(2, HEADS, n, width, generator=random, dtype=dtype).requires_grad_() for n in lengths]
 
 
-def heads_of(settings: PatternSettings, causal: bool = True) -> HeadPatterns:
-    return HeadPatterns(settings, 0, HEADS, 0, causal)
-
-
-def attend(settings: PatternSettings, q: Tensor, k: Tensor, v: Tensor, dropout: Drop = None) -> Tensor:
-    """As a decoder does."""
-    return heads_of(settings).attend(q, k, v, q.shape[-1] ** -0.5, kernel, dropout)
+def heads_of(settings: PatternSettings, causal: bool = True) -> HeadRules:
+    return head_rules(settings, HEADS, causal)
 
 
 def assert_alike(found: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
@@ -118,13 +114,13 @@ def test_training_shapes(name: str) -> None:
     for length in LENGTHS:
         inputs = tensors(length, length)
         expected = under_mask(*inputs, written_out(rule, length, length, True))
-        assert_alike(attend(settings, *inputs), expected, inputs)
+        assert_alike(attend_by_pattern(settings, *inputs), expected, inputs)
 
 
-def own_parts(settings: PatternSettings, length: int, causal: bool, head: int = 0) -> list[Part]:
+def own_parts(settings: PatternSettings, length: int, causal: bool, head: int = 0) -> list[AttentionTile]:
     """The pattern's own, however short the sequence."""
     seen = settings.head(0, head, None if causal else length)
-    return list(PARTS[type(seen)](seen, length, causal))
+    return list(TILES[type(seen)](seen, length, causal))
 
 
 def cases(causal: bool) -> list[PatternSettings]:
@@ -142,13 +138,13 @@ def test_parts_have_each_pair_that_the_pattern_shows_once_and_no_other(causal: b
             for head in (0, 1):
                 times = torch.zeros(length, length, dtype=torch.int64)
                 for part in own_parts(settings, length, causal, head):
-                    seen = part.seen_on(times.device)
+                    seen = part.mask_on(times.device)
                     q, k = torch.tensor(part.queries.positions), torch.tensor(part.keys.positions)
                     pairs = torch.ones(len(q), q.shape[1], k.shape[1], dtype=torch.int64)
                     places = (q[:, :, None] * length + k[:, None]).flatten()
                     times.view(-1).index_add_(0, places, (pairs if seen is None else pairs * seen).flatten())
                 positions = np.arange(length)
-                shown = settings.head(0, head, None if causal else length).sees(positions[:, None], positions)
+                shown = settings.head(0, head, None if causal else length).attends(positions[:, None], positions)
                 expected = np.broadcast_to(shown, (length, length)) & (np.tri(length, dtype=bool) | (not causal))
                 assert np.array_equal(times.numpy(), expected), (settings, length, head)
 
@@ -158,8 +154,8 @@ def test_parts_in_one_softmax_equal_the_mask_at_lengths_that_divide_nothing(caus
     length = 301
     inputs = tensors(length, length)
     for settings in cases(causal):
-        expected = under_mask(*inputs, heads_of(settings, causal).mask(length, length, causal, torch.device("cpu"))[:1])
-        found = attend_parts(*inputs, own_parts(settings, length, causal), SCALE, kernel)
+        expected = under_mask(*inputs, heads_of(settings, causal).mask(length, length, torch.device("cpu"))[:1])
+        found = merged(*inputs, own_parts(settings, length, causal), scale=SCALE)
         assert_alike(found, expected, inputs)
 
 
@@ -171,9 +167,9 @@ def test_keys_that_count_several_times_are_heavier_by_the_logarithm(length: int)
     times = 1 + 2 * ((key == 0) & (query != 0) & (query != last))
     q, k, v = inputs
     scores = q @ k.transpose(-1, -2) * SCALE + times.log()
-    seen = heads_of(settings, False).mask(length, length, False, position.device)
+    seen = heads_of(settings, False).mask(length, length, position.device)
     expected = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1) @ v
-    assert_alike(heads_of(settings, False).attend(*inputs, SCALE, kernel, None), expected, inputs)
+    assert_alike(attend_by_pattern(settings, *inputs, causal=False), expected, inputs)
     weights = heads_of(settings, False).weights(length, position.device)
     assert weights is not None
     torch.testing.assert_close(weights.exp().round().long()[0], times)
@@ -183,8 +179,8 @@ def test_keys_that_count_several_times_are_heavier_by_the_logarithm(length: int)
 
 
 def test_short_sequences_are_one_part_and_long_ones_the_pattern_s_own() -> None:
-    assert len(parts_of(Strided(stride=16), 200, True)) == 1
-    assert len(parts_of(Strided(stride=16), 600, True)) > 1
+    assert len(tiles_of(Strided(stride=16), 200, True)) == 1
+    assert len(tiles_of(Strided(stride=16), 600, True)) > 1
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -192,22 +188,24 @@ def test_decoding_shapes(name: str) -> None:
     settings, rule = PATTERNS[name]
     for queries, keys in [(q, k) for q in (1, 2, 9, 20) for k in (5, 9, 40) if q < k]:
         inputs = tensors(queries, keys)
-        assert_alike(attend(settings, *inputs), under_mask(*inputs, written_out(rule, queries, keys, True)), inputs)
+        assert_alike(
+            attend_by_pattern(settings, *inputs), under_mask(*inputs, written_out(rule, queries, keys, True)), inputs
+        )
 
 
 @pytest.mark.parametrize("settings", [*(settings for settings, _ in PATTERNS.values()), *BIGBIRDS])
 def test_decoding_one_by_one_gives_what_reading_at_once_gives(settings: PatternSettings) -> None:
     q, k, v = tensors(21, 21)
-    whole = attend(settings, q, k, v)
-    steps = [attend(settings, q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n]) for n in range(1, 22)]
+    whole = attend_by_pattern(settings, q, k, v)
+    steps = [attend_by_pattern(settings, q[:, :, n - 1 : n], k[:, :, :n], v[:, :, :n]) for n in range(1, 22)]
     torch.testing.assert_close(torch.cat(steps, dim=2), whole, atol=FORWARD, rtol=0)
 
 
 @pytest.mark.parametrize("settings", [*(settings for settings, _ in PATTERNS.values()), *BIGBIRDS])
 def test_by_positions_of_rows_that_have_read_different_numbers(settings: PatternSettings) -> None:
     heads, positions_BQ, keys = heads_of(settings), torch.tensor([[3, 4], [9, 10]]), torch.arange(12)
-    found = torch.ones(2, HEADS, 2, 12, dtype=torch.bool) & heads.sees(positions_BQ[:, :, None], keys)
-    at_once = torch.ones(HEADS, 12, 12, dtype=torch.bool) & heads.sees(keys[:, None], keys)
+    found = torch.ones(2, HEADS, 2, 12, dtype=torch.bool) & heads.attends(positions_BQ[:, :, None], keys)
+    at_once = torch.ones(HEADS, 12, 12, dtype=torch.bool) & heads.attends(keys[:, None], keys)
     assert torch.equal(found, at_once[:, positions_BQ].movedim(0, 1))
 
 
@@ -215,7 +213,7 @@ def test_by_positions_of_rows_that_have_read_different_numbers(settings: Pattern
 def test_gradients_against_finite_differences(settings: PatternSettings) -> None:
     inputs = tensors(7, 7, torch.float64, width=2)
     parts = own_parts(settings, 7, True)
-    assert torch.autograd.gradcheck(lambda *x: attend_parts(*x, parts, SCALE, kernel), inputs)
+    assert torch.autograd.gradcheck(lambda *x: merged(*x, parts, scale=SCALE), inputs)
 
 
 @pytest.mark.parametrize("name", ["dense", "banded", "strided", "heads"])
@@ -233,7 +231,7 @@ def test_dropout_multiplies_the_probability_of_each_key(name: str) -> None:
             return probabilities * kept[:, :, queries.clamp(max=length - 1), keys.clamp(0, length - 1)]
 
         expected = under_mask(*inputs, written_out(rule, length, length, True), kept)
-        found = attend(settings, *inputs, drop)
+        found = attend_by_pattern(settings, *inputs, drop)
         torch.testing.assert_close(found, expected, atol=2 * FORWARD, rtol=0)
         gradients, expected_gradients = (torch.autograd.grad(x.square().sum(), inputs) for x in (found, expected))
         torch.testing.assert_close(gradients, expected_gradients, atol=1e-5, rtol=1e-5)
@@ -257,7 +255,7 @@ def test_no_score_matrix_is_held_in_training(settings: PatternSettings, dropout:
 def _largest_tensor(settings: PatternSettings, length: int, dropout: Drop) -> int:
     inputs = tensors(length, length)
     with _Largest() as seen:
-        attend(settings, *inputs, dropout).sum().backward()
+        attend_by_pattern(settings, *inputs, dropout).sum().backward()
     return seen.elements
 
 
@@ -281,10 +279,10 @@ DOCUMENTS = torch.tensor([[0] * 11 + [1] * 3 + [2] * 8 + [-1] * 2, [0] * 24])
 def test_each_document_of_a_row_is_as_if_it_were_alone(name: str) -> None:
     """By runs, and under the mask that dropout needs."""
     settings, rule = PATTERNS[name]
-    inputs, runs = tensors(24, 24), runs_of_documents(DOCUMENTS)
+    inputs, runs = tensors(24, 24), segments_of_documents(DOCUMENTS)
     assert runs == [[(0, 11), (11, 14), (14, 22)], [(0, 24)]]
-    found = by_runs(partial(attend, settings), *inputs, runs)
-    mask = seen_in_runs(runs, 24, lambda n: heads_of(settings).mask(n, n, True, torch.device("cpu")), inputs[0].device)
+    found = attend_by_segment(partial(attend_by_pattern, settings), *inputs, runs)
+    mask = mask_of_segments(runs, 24, lambda n: heads_of(settings).mask(n, n, torch.device("cpu")), inputs[0].device)
     masked = under_mask(*inputs, mask)
     for row, own in enumerate(runs):
         for begin, end in own:
@@ -305,7 +303,7 @@ def test_positions_begin_anew_in_each_document() -> None:
 def test_mean_keys_are_those_counted(causal: bool) -> None:
     for settings in [*cases(causal), *([MIXED] if causal else [])]:
         for length in (1, 7, 12, 41):
-            whole = heads_of(settings, causal).mask(length, length, causal, torch.device("cpu"))
+            whole = heads_of(settings, causal).mask(length, length, torch.device("cpu"))
             counted = whole.sum((1, 2)).float().mean().item() / length
             assert settings.mean_keys(length, causal) == pytest.approx(counted), (settings, length)
 
@@ -314,7 +312,7 @@ def test_random_blocks_depend_on_seed_layer_and_head_and_on_nothing_else() -> No
     def mask(seed: int, layer: int, head: int) -> np.ndarray[Any, Any]:
         positions = np.arange(256)
         of_head = BigBird(block=8, random=2, seed=seed).head(layer, head, None)
-        return np.asarray(of_head.sees(positions[:, None], positions))
+        return np.asarray(of_head.attends(positions[:, None], positions))
 
     first = mask(0, 0, 0)
     assert np.array_equal(first, mask(0, 0, 0))
@@ -324,6 +322,7 @@ def test_random_blocks_depend_on_seed_layer_and_head_and_on_nothing_else() -> No
 def test_a_rank_s_heads_are_those_of_the_whole_layer() -> None:
     """The third of three ranks that share six heads."""
     settings = Heads(of=(DENSE, BANDED, Strided(stride=5)))
-    own = HeadPatterns(settings, 0, 2, 2, True).mask(24, 24, True, torch.device("cpu"))
-    whole = HeadPatterns(settings, 0, 6, 0, True).mask(24, 24, True, torch.device("cpu"))
-    assert torch.equal(own, whole[4:])
+    all_heads = head_rules(settings, 6)
+    last_two = replace(all_heads, heads=range(4, 6))
+    masks = [heads.mask(24, 24, torch.device("cpu")) for heads in (last_two, all_heads)]
+    assert torch.equal(masks[0], masks[1][4:])

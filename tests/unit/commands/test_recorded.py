@@ -67,15 +67,15 @@ def test_code_of_a_run_is_called_only_where_it_is_trusted(tmp_path: Path, capsys
     assert not (tmp_path / "called").exists()
     trusted = opened(tmp_path, trust=True)
     assert "runs code" in capsys.readouterr().err
-    assert trusted.model.attention.of_layer(0).head(0, 0, None).sees(1, 0)
+    assert trusted.model.attention.of_layer(0).head(0, 0, None).attends(1, 0)
     assert (tmp_path / "called").exists()
 
 
 def test_a_config_of_ones_own_needs_no_flag_and_a_record_cannot_call_what_it_does_not_name(tmp_path: Path) -> None:
     (tmp_path / "seen.py").write_text(CODE)
     mine = config(model={"attention": {"pattern": [{"name": "function", "function": f"{tmp_path}/seen.py:local"}]}})
-    assert mine.model.attention.of_layer(0).sees(1, 0)
+    assert mine.model.attention.of_layer(0).attends(1, 0)
     with function.of_a_run():
         other = function.Function(function=f"{tmp_path}/other.py:local")
     with pytest.raises(ConfigError, match="--trust-code"):
-        other.sees(1, 0)
+        other.attends(1, 0)

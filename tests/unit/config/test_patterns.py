@@ -82,7 +82,7 @@ def test_a_function_of_integers_alone_is_asked_pair_by_pair(tmp_path: Path) -> N
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     settings = Function(function=f"{tmp_path}/functions.py:numbers")
     assert settings.mean_keys(10, True) == (1 + 2 + 8 * 3) / 10
-    assert not settings.sees(3, 0)
+    assert not settings.attends(3, 0)
 
 
 def test_a_function_that_is_asked_pair_by_pair_is_refused_where_its_keys_are_counted(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pretrain.attention.patterns.merged import apart
-from pretrain.attention.patterns.registry import parts_of
+from pretrain.attention.patterns.merged import disjoint
+from pretrain.attention.patterns.registry import tiles_of
 from pretrain.config.attention import Banded
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
@@ -97,7 +97,8 @@ def test_windows_of_a_band_are_counted_as_attention_elsewhere_than_on_a_cpu_keep
     pattern, length, heads, width = Banded(window=window), 2048, 8, 64
     q, k, v = (torch.randn(length, heads, width, requires_grad=True) for _ in range(3))
     with counted([q, k, v]) as saved:
-        _out = apart(q, k, v, parts_of(pattern, length, True), 1.0, F.scaled_dot_product_attention)
+        heads_first = (x.transpose(0, 1)[None] for x in (q, k, v))
+        _out = disjoint(*heads_first, tiles_of(pattern, length, True), scale=1.0, sdpa=F.scaled_dot_product_attention)
         of_one = saved.now / q.untyped_storage().nbytes()
     assert of_one == pytest.approx(4 + 2 * copies(pattern), rel=0.05), "queries, keys, values and what is made of them"
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pretrain.config.patterns.base import PatternSettings, Sees, climb
+from pretrain.config.patterns.base import MaskRule, PatternSettings, climb
 
 
 class Sinks(PatternSettings):
@@ -13,10 +13,10 @@ class Sinks(PatternSettings):
     sinks: int = Field(4, gt=0, description="first positions, which every query sees")
     window: int = Field(gt=0, description="keys before the query that it sees, itself included")
 
-    def head(self, layer: int, head: int, length: int | None) -> Sees:
+    def head(self, layer: int, head: int, length: int | None) -> MaskRule:
         return self
 
-    def sees(self, query: Any, key: Any) -> Any:
+    def attends(self, query: Any, key: Any) -> Any:
         return (query - key < self.window) | (key < self.sinks)
 
     def mean_keys(self, length: int, causal: bool) -> float:

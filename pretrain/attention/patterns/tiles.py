@@ -17,55 +17,55 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretrain.attention.patterns.places import Places, Positions
-from pretrain.config.patterns.base import Sees
+from pretrain.attention.patterns.position_groups import PositionGroups, Positions
+from pretrain.config.patterns.base import MaskRule
 
-Seen = np.ndarray[Any, np.dtype[np.bool_]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _CHUNK = 128  # queries of a band that share a window of keys, at least
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class AttentionTile:
     """Positions, and which of its pairs it has. Of each query it has at least one: for others, kernels return an lse of
     0 and not of minus infinity."""
 
-    queries: Places
+    queries: PositionGroups
     """[G, Q]"""
-    keys: Places
+    keys: PositionGroups
     """[G, K]"""
-    seen: Seen | Literal["causal", "all"]
+    mask: Mask | Literal["causal", "all"]
     """bool [G or 1, Q, K]; causal: key i by query i and those after it (Q = K)"""
 
     def __post_init__(self) -> None:
-        assert isinstance(self.seen, str) or self.seen.any(2).all(), "a query of a part has a key in it"
+        assert isinstance(self.mask, str) or self.mask.any(2).all(), "a query of a part has a key in it"
 
     @staticmethod
-    def of(queries: Positions, keys: Positions, seen: Seen) -> "Part":
-        """With as little of `seen` [G or 1, Q, K] as says the same."""
-        least: Seen | Literal["causal", "all"] = seen
-        if seen.all():
+    def of(queries: Positions, keys: Positions, mask: Mask) -> "AttentionTile":
+        """A tile with `mask` [G or 1, Q, K] in its shortest form."""
+        least: Mask | Literal["causal", "all"] = mask
+        if mask.all():
             least = "all"
-        elif (seen == seen[:1]).all():
-            least = seen[:1]
-            if seen.shape[1] == seen.shape[2] and np.array_equal(seen[0], np.tri(seen.shape[1], dtype=bool)):
+        elif (mask == mask[:1]).all():
+            least = mask[:1]
+            if mask.shape[1] == mask.shape[2] and np.array_equal(mask[0], np.tri(mask.shape[1], dtype=bool)):
                 least = "causal"
-        return Part(Places(queries), Places(keys), least)
+        return AttentionTile(PositionGroups(queries), PositionGroups(keys), least)
 
     @property
     def causal(self) -> bool:
-        return isinstance(self.seen, str) and self.seen == "causal"
+        return isinstance(self.mask, str) and self.mask == "causal"
 
     @property
     def pairs(self) -> int:
         """That a kernel goes through."""
         return self.queries.positions.size * self.keys.shape[1]
 
-    def seen_on(self, device: torch.device) -> Tensor | None:
+    def mask_on(self, device: torch.device) -> Tensor | None:
         """Bool, broadcastable to [G, Q, K]; None: everything."""
-        if isinstance(self.seen, str):
+        if isinstance(self.mask, str):
             square = torch.ones(self.queries.shape[1], self.keys.shape[1], dtype=torch.bool, device=device)
             return square.tril()[None] if self.causal else None
-        return torch.tensor(self.seen, device=device)
+        return torch.tensor(self.mask, device=device)
 
 
 def residues(length: int, step: int) -> list[Positions]:
@@ -79,19 +79,19 @@ def residues(length: int, step: int) -> list[Positions]:
     ]
 
 
-def causal(positions_RN: Positions) -> Iterator[Part]:
+def causal(positions_RN: Positions) -> Iterator[AttentionTile]:
     """Of each class, what comes before."""
     if positions_RN.size:
-        places = Places(positions_RN)
-        yield Part(places, places, "causal")
+        places = PositionGroups(positions_RN)
+        yield AttentionTile(places, places, "causal")
 
 
-def everything(queries: Positions, keys: Positions) -> Iterator[Part]:
+def everything(queries: Positions, keys: Positions) -> Iterator[AttentionTile]:
     if queries.size and keys.size:
-        yield Part(Places(queries[None]), Places(keys[None]), "all")
+        yield AttentionTile(PositionGroups(queries[None]), PositionGroups(keys[None]), "all")
 
 
-def band(positions_RN: Positions, before: int, after: int) -> Iterator[Part]:
+def band(positions_RN: Positions, before: int, after: int) -> Iterator[AttentionTile]:
     """Of each class, keys up to `before` places before the query and `after` places after it. Neighbouring queries
     share a window of keys."""
     count = positions_RN.shape[1]
@@ -105,10 +105,12 @@ def band(positions_RN: Positions, before: int, after: int) -> Iterator[Part]:
         distance = queries[:, None] - keys
         seen = (distance <= before) & (distance >= -after)
         q, k = (positions_RN[:, first + places].reshape(-1, len(places)) for places in (queries, keys))
-        yield Part.of(q, k, seen[None])
+        yield AttentionTile.of(q, k, seen[None])
 
 
-def by_shape(pairs: Iterable[tuple[Positions, Positions]], seen: Sees, before: bool) -> Iterator[Part]:
+def tiles_by_shape(
+    pairs: Iterable[tuple[Positions, Positions]], seen: MaskRule, before: bool
+) -> Iterator[AttentionTile]:
     """Of groups, each of some queries [Q] and the keys [K] they may see; of these, what `seen` shows, and if `before`,
     comes no later."""
     alike: dict[tuple[int, int], list[tuple[Positions, Positions]]] = defaultdict(list)
@@ -117,17 +119,17 @@ def by_shape(pairs: Iterable[tuple[Positions, Positions]], seen: Sees, before: b
     for groups in alike.values():
         q, k = (np.stack(positions) for positions in zip(*groups, strict=True))
         query, key = q[:, :, None], k[:, None]
-        shown = np.broadcast_to(seen.sees(query, key), (*q.shape, k.shape[1]))
-        yield Part.of(q, k, shown & (key <= query) if before else shown)
+        shown = np.broadcast_to(seen.attends(query, key), (*q.shape, k.shape[1]))
+        yield AttentionTile.of(q, k, shown & (key <= query) if before else shown)
 
 
-def whole(seen: Sees, length: int, before: bool) -> Part:
+def dense_tile(seen: MaskRule, length: int, before: bool) -> AttentionTile:
     """Everything as one part."""
     positions = np.arange(length)
-    (part,) = by_shape([(positions, positions)], seen, before)
+    (part,) = tiles_by_shape([(positions, positions)], seen, before)
     return part
 
 
-def total(parts: Sequence[Part]) -> int:
+def total(parts: Sequence[AttentionTile]) -> int:
     """Pairs that kernels go through."""
     return sum(part.pairs for part in parts)

@@ -8,11 +8,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-Runs = Sequence[Sequence[tuple[int, int]]]
+PackedSegments = Sequence[Sequence[tuple[int, int]]]
 """of each row (begin, end) of its sequences, in order; what lies between or behind them is padding"""
 
 
-def runs_of_documents(documents_BS: Tensor) -> Runs:
+def segments_of_documents(documents_BS: Tensor) -> PackedSegments:
     """Neighbours with the same number are one; -1 is padding."""
     length = documents_BS.shape[1]
     found = []
@@ -23,7 +23,7 @@ def runs_of_documents(documents_BS: Tensor) -> Runs:
     return found
 
 
-def runs_of_shown(shown_BS: Tensor) -> tuple[Runs, bool]:
+def segments_of_padding_mask(shown_BS: Tensor) -> tuple[PackedSegments, bool]:
     """Of each row one run, from its first position to the last that is not padding (none if all are); and whether a run
     of some row has padding in it, which only a mask hides."""
     shown = shown_BS.cpu()
@@ -32,7 +32,9 @@ def runs_of_shown(shown_BS: Tensor) -> tuple[Runs, bool]:
     return runs, bool((ends_B != shown.sum(1)).any())
 
 
-def by_runs(attend: Callable[..., Tensor], q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, runs: Runs) -> Tensor:
+def attend_by_segment(
+    attend: Callable[..., Tensor], q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, runs: PackedSegments
+) -> Tensor:
     """[B, H, S, D]: `attend(q, k, v)` of each run; zeros for padding."""
     length = q_BHSD.shape[2]
     if all(list(row) == [(0, length)] for row in runs):
@@ -52,18 +54,20 @@ def _nothing(q: Tensor) -> Tensor:
     return torch.zeros_like(q) + q[..., :0].sum()
 
 
-def seen_in_runs(runs: Runs, length: int, seen: Callable[[int], Tensor], device: torch.device) -> Tensor:
+def mask_of_segments(runs: PackedSegments, length: int, seen: Callable[[int], Tensor], device: torch.device) -> Tensor:
     """Bool [B, H, S, S], of `seen` of a run of some length, [H or 1, run, run]. Padding sees itself."""
     found = torch.eye(length, dtype=torch.bool, device=device).repeat(len(runs), seen(1).shape[0], 1, 1)
     return _filled(found, runs, seen)
 
 
-def weights_in_runs(runs: Runs, length: int, weights: Callable[[int], Tensor], device: torch.device) -> Tensor:
+def bias_of_segments(
+    runs: PackedSegments, length: int, weights: Callable[[int], Tensor], device: torch.device
+) -> Tensor:
     """[B, H, S, S] added to scores, of `weights` of a run of some length, [H or 1, run, run]; zeros elsewhere."""
     return _filled(torch.zeros(len(runs), weights(1).shape[0], length, length, device=device), runs, weights)
 
 
-def _filled(found: Tensor, runs: Runs, of_run: Callable[[int], Tensor]) -> Tensor:
+def _filled(found: Tensor, runs: PackedSegments, of_run: Callable[[int], Tensor]) -> Tensor:
     for row, own in zip(found, runs, strict=True):
         for begin, end in own:
             row[:, begin:end, begin:end] = of_run(end - begin)

@@ -11,7 +11,7 @@ from torch import Tensor
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Places:
+class PositionGroups:
     """Positions [G, Q]; of tensors [S, N, D], N rows times heads."""
 
     def __init__(self, positions: Positions) -> None:

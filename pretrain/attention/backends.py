@@ -1,0 +1,184 @@
+"""The ordered list of attention backends. `docs/sparse-attention.md` shows it as a table, which a test makes from it.
+
+Shapes: B batch, H heads, Q queries, K keys, D head dimension.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pretrain.attention.cases import Attend, AttentionBackend, AttentionCase
+from pretrain.attention.packed import attend_by_segment
+from pretrain.attention.patterns.banded import banded_attention
+from pretrain.attention.patterns.base import Sdpa, probabilities, under_mask
+from pretrain.attention.patterns.flex import flex
+from pretrain.attention.patterns.heads import mask_of
+from pretrain.attention.patterns.merged import disjoint, in_one_kernel, merged, one_tile, share_no_query
+from pretrain.attention.patterns.registry import tiles_of
+from pretrain.attention.patterns.tiles import AttentionTile
+from pretrain.config.attention import Banded, Dense
+
+
+def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
+    """The backends, where `sdpa` is the kernel for a mask or none: torch's scaled_dot_product_attention."""
+    return (
+        AttentionBackend(
+            case="vectors of distances (`positions: shaw`)",
+            runs="length x length probabilities are written out",
+            applies=lambda case: case.distance_vectors is not None,
+            compute=_with_distance_vectors,
+        ),
+        AttentionBackend(
+            case="packed rows; an encoder's sparse pattern with padding at the end of rows",
+            runs="each document, or each row without its padding, separately, by the rows below: patterns count "
+            "positions from the document's beginning",
+            applies=lambda case: case.by_segments and case.dropout is None,
+            compute=_by_segment,
+        ),
+        AttentionBackend(
+            case="`model.attention_dropout` or a softcap, banded layers of decoders, longer than the window",
+            runs="length x 2 windows probabilities are written out",
+            applies=lambda case: case.written_out and _is_long_band(case),
+            compute=_banded,
+        ),
+        AttentionBackend(
+            case="`model.attention_dropout` or a softcap",
+            runs="length x length probabilities are written out",
+            applies=lambda case: case.written_out,
+            compute=_written_out,
+        ),
+        AttentionBackend(
+            case="padding elsewhere, a prefix that all queries attend to, biases by distance, rows of a cache of "
+            "different lengths, dense attention of encoders",
+            runs="torch's `scaled_dot_product_attention` under a length x length mask, or without one",
+            applies=lambda case: not case.by_pattern,
+            compute=partial(_under_mask, sdpa=sdpa),
+        ),
+        AttentionBackend(
+            case="heads of a layer with different patterns",
+            runs="the heads of each pattern separately, by the rows below",
+            applies=lambda case: len(case.heads.places_by_rule(case.keys)) > 1,
+            compute=_by_rule,
+        ),
+        AttentionBackend(
+            case="generation, one new position",
+            runs="`scaled_dot_product_attention` over the keys that the pattern selects",
+            applies=lambda case: case.cached and case.queries == 1,
+            compute=partial(_one_query, sdpa=sdpa),
+        ),
+        AttentionBackend(
+            case="generation, several new positions",
+            runs="`scaled_dot_product_attention` under a mask",
+            applies=lambda case: case.cached,
+            compute=partial(_last_queries, sdpa=sdpa),
+        ),
+        AttentionBackend(
+            case="dense attention; up to 256 positions; tiles that are no less work than all pairs",
+            runs="`scaled_dot_product_attention`, causal or under the pattern's mask",
+            applies=lambda case: in_one_kernel(_tiles(case), case.keys),
+            compute=partial(_one_tile, sdpa=sdpa),
+        ),
+        AttentionBackend(
+            case="a CPU",
+            runs="torch's fused kernel for each tile; outputs are merged by their log-sum-exp",
+            applies=lambda case: case.device.type == "cpu",
+            compute=_merged,
+        ),
+        AttentionBackend(
+            case="a GPU, each query in one tile (banded, dilated, blocks)",
+            runs="`scaled_dot_product_attention` for each tile",
+            applies=lambda case: share_no_query(_tiles(case), case.keys),
+            compute=partial(_disjoint, sdpa=sdpa),
+        ),
+        AttentionBackend(
+            case="a GPU, queries in several tiles",
+            runs="torch's `flex_attention` with the pattern's mask rule, compiled. No GPU has run this yet",
+            applies=lambda case: True,
+            compute=_flex,
+        ),
+    )
+
+
+def _with_distance_vectors(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    assert case.distance_vectors is not None
+    return case.distance_vectors(
+        q, k, v, mask=case.mask(), distances=case.distances(), scale=case.scale, dropout=case.dropout
+    )
+
+
+def _by_segment(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    assert case.packed is not None
+    alone = replace(case, packed=None, key_mask_BK=None)
+
+    def attend_alone(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(replace(alone, queries=q.shape[2], keys=k.shape[2]), q, k, v)
+
+    return attend_by_segment(attend_alone, q, k, v, case.packed)
+
+
+def _is_long_band(case: AttentionCase) -> bool:
+    pattern = case.heads.pattern
+    band = case.by_pattern and case.causal and not case.cached and isinstance(pattern, Banded)
+    return band and isinstance(pattern, Banded) and case.keys > pattern.reach
+
+
+def _banded(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    assert isinstance(case.heads.pattern, Banded)
+    return banded_attention(
+        q, k, v, settings=case.heads.pattern, scale=case.scale, dropout=case.dropout, softcap=case.softcap
+    )
+
+
+def _written_out(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    assert case.dropout is None or not case.cached or not case.causal, "dropout is off while keys come from a cache"
+    weights = probabilities(q, k, mask=case.mask(), bias=case.score_bias(), scale=case.scale, softcap=case.softcap)
+    return (weights if case.dropout is None else case.dropout(weights)) @ v
+
+
+def _under_mask(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
+    return under_mask(q, k, v, mask=case.mask(), bias=case.score_bias(), scale=case.scale, sdpa=sdpa)
+
+
+def _by_rule(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    groups = list(case.heads.places_by_rule(case.keys).values())
+    outputs = [
+        attend(replace(case, heads=case.heads.subset(places)), q[:, places], k[:, places], v[:, places])
+        for places in groups
+    ]
+    order = torch.tensor([place for places in groups for place in places], device=q.device).argsort()
+    return torch.cat(outputs, dim=1)[:, order]
+
+
+def _one_query(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
+    if not isinstance(case.rule, Dense):
+        selected = mask_of(case.rule, 1, case.keys, case.causal, case.device)[0]
+        k, v = (x[:, :, selected] for x in (k, v))
+    return sdpa(q, k, v, scale=case.scale)
+
+
+def _last_queries(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
+    mask = mask_of(case.rule, case.queries, case.keys, case.causal, case.device)
+    return sdpa(q, k, v, attn_mask=mask, scale=case.scale)
+
+
+def _tiles(case: AttentionCase) -> tuple[AttentionTile, ...]:
+    return tiles_of(case.rule, case.keys, case.causal)
+
+
+def _one_tile(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
+    (tile,) = _tiles(case)
+    return one_tile(q, k, v, tile, scale=case.scale, sdpa=sdpa)
+
+
+def _merged(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    return merged(q, k, v, _tiles(case), scale=case.scale)
+
+
+def _disjoint(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:
+    return disjoint(q, k, v, _tiles(case), scale=case.scale, sdpa=sdpa)
+
+
+def _flex(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
+    return flex(q, k, v, rule=case.rule, causal=case.causal, scale=case.scale)

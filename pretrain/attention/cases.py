@@ -1,0 +1,179 @@
+"""Attention cases, and the backends that compute them.
+
+`AttentionCase` says what one call of attention is about besides its queries, keys and values. A provider of kernels
+(`models/kernels.py`) has an ordered list of backends (`backends.py`), and the first whose condition holds computes the
+case. There is no other branch.
+
+Shapes: B batch, H heads, Q queries, K keys, D head dimension. Queries are the last Q of the K positions, except in
+cross-attention and where rows of a cache have different lengths.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pretrain.attention.packed import PackedSegments, bias_of_segments, mask_of_segments
+from pretrain.attention.patterns.base import Drop
+from pretrain.attention.patterns.heads import HeadRules
+from pretrain.attention.relative import Biases, by_distance
+from pretrain.config.patterns.base import MaskRule
+
+
+class DistanceVectors(Protocol):
+    """Attention with vectors of distances: see `shaw.ShawAttention.forward`."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
+    ) -> Tensor: ...  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionCase:
+    """One call of attention, besides its tensors."""
+
+    heads: HeadRules
+    """the mask rule of each head, and whether it is causal"""
+    queries: int
+    keys: int
+    device: torch.device
+    scale: float
+    softcap: float | None = None
+    dropout: Drop = None
+    bias: Biases | None = None
+    """added to scores by distance: T5's tables, or ALiBi's slopes"""
+    key_mask_BK: Tensor | None = None
+    """bool: in an encoder the keys that are not padding; in a decoder a prefix that all queries attend to; None: all,
+    or no prefix"""
+    packed: PackedSegments | None = None
+    """the documents of each row; in an encoder each row up to its last position that is not padding"""
+    packed_with_padding: bool = False
+    """some segments contain padding, which only `key_mask_BK` masks"""
+    positions_BQ: Tensor | None = None
+    """of queries, where the rows of a cache have different lengths"""
+    distance_vectors: DistanceVectors | None = None
+    """of a model that adds vectors of distances to keys and values"""
+
+    @property
+    def causal(self) -> bool:
+        return self.heads.causal
+
+    @property
+    def by_pattern(self) -> bool:
+        """Nothing but the pattern and the order of positions masks or weighs keys, and there is such a mask."""
+        masked = self.key_mask_BK is not None or self.packed is not None or self.positions_BQ is not None
+        return not masked and self.bias is None and (self.causal or not self.heads.dense)
+
+    @property
+    def by_segments(self) -> bool:
+        """Rows are packed, and each segment is as if it were alone."""
+        if self.packed is None or self.positions_BQ is not None:
+            return False
+        if self.causal:
+            return self.key_mask_BK is None
+        return not self.packed_with_padding and self.bias is None and not self.heads.dense
+
+    @property
+    def written_out(self) -> bool:
+        """Scores or probabilities are changed one by one, which fused kernels can't do."""
+        return self.dropout is not None or self.softcap is not None
+
+    @property
+    def cached(self) -> bool:
+        """Some keys come from a cache: there are fewer queries than keys."""
+        return self.queries != self.keys
+
+    @property
+    def rule(self) -> MaskRule:
+        """The mask rule that all heads have."""
+        (rule,) = self.heads.places_by_rule(self.keys)
+        return rule
+
+    def mask(self) -> Tensor | None:
+        """Bool, broadcast to [B, H, Q, K]; None: all."""
+        if self.positions_BQ is not None:
+            query_BQ1, key_K = self.positions_BQ[:, :, None], torch.arange(self.keys, device=self.device)
+            # A prefix lies before all of these queries, so the order of positions admits it.
+            return (key_K <= query_BQ1)[:, None] & self.heads.attends(query_BQ1, key_K)
+        return self._causal_mask() if self.causal else self._encoder_mask()
+
+    def score_bias(self) -> Tensor | None:
+        """Added to scores, broadcast to [B, H, Q, K]; None: nothing."""
+        if self.bias is not None:
+            if self.positions_BQ is not None:
+                return self.bias(self.distances()[:, 0]).permute(0, 3, 1, 2)
+            return by_distance(self.bias, self.queries, self.keys, self.device)
+        if self.causal:
+            return None
+        if self.packed is None or not self.heads.pattern.weighs:
+            return self.heads.weights(self.keys, self.device)
+
+        def of_segment(length: int) -> Tensor:
+            added = self.heads.weights(length, self.device)
+            return torch.zeros(1, length, length, device=self.device) if added is None else added
+
+        return bias_of_segments(self.packed, self.keys, of_segment, self.device)
+
+    def distances(self) -> Tensor:
+        """Of keys from their queries: [Q, K], or [B, 1, Q, K] where rows of a cache have different lengths."""
+        key_K = torch.arange(self.keys, device=self.device)
+        if self.positions_BQ is not None:
+            return (key_K - self.positions_BQ[:, :, None])[:, None]
+        return key_K - key_K[self.keys - self.queries :, None]
+
+    def _causal_mask(self) -> Tensor:
+        if self.packed is not None:
+            return self._segment_mask(self.packed)
+        attends = self.heads.mask(self.queries, self.keys, self.device)
+        if self.key_mask_BK is None:
+            return attends
+        key_K = torch.arange(self.keys, device=self.device)
+        in_prefix = self.heads.attends(key_K[self.keys - self.queries :, None], key_K)  # in any order
+        return attends | (self.key_mask_BK[:, None, None, :] & in_prefix)
+
+    def _encoder_mask(self) -> Tensor | None:
+        attends: Tensor | None
+        if self.heads.dense:
+            attends = None
+        elif self.packed is not None:
+            attends = self._segment_mask(self.packed)
+        else:
+            attends = self.heads.mask(self.queries, self.keys, self.device)
+        shown = None if self.key_mask_BK is None else self.key_mask_BK[:, None, None, :]
+        if shown is None or attends is None:
+            return shown if attends is None else attends
+        itself = torch.eye(self.keys, dtype=torch.bool, device=self.device) & ~shown.mT  # padding attends to itself
+        return (attends & shown) | itself
+
+    def _segment_mask(self, packed: PackedSegments) -> Tensor:
+        return mask_of_segments(packed, self.keys, lambda n: self.heads.mask(n, n, self.device), self.device)
+
+
+Attend = Callable[[AttentionCase, Tensor, Tensor, Tensor], Tensor]
+"""(case, q, k, v [B, H, positions, D]) -> [B, H, Q, D]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionBackend:
+    """One way to compute attention."""
+
+    case: str
+    """the cases that it computes, for a reader"""
+    runs: str
+    """what it runs, for a reader"""
+    applies: Callable[[AttentionCase], bool]
+    """whether it computes a case that no backend before it in the list computes"""
+    compute: Callable[[AttentionCase, Tensor, Tensor, Tensor, Attend], Tensor]
+    """(case, q, k, v, attend): `attend` computes the cases that it splits this one into"""
+
+
+def dispatch(backends: Sequence[AttentionBackend]) -> Attend:
+    """Computes each case by the first of `backends` that applies."""
+
+    def attend(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        backend = next(backend for backend in backends if backend.applies(case))
+        return backend.compute(case, q, k, v, attend)
+
+    return attend

@@ -1,0 +1,57 @@
+"""A pattern in one call of torch's flex_attention, which skips the blocks of scores that its mask rule excludes.
+
+Shapes: B batch, H heads, S positions, D head dimension.
+"""
+
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from pretrain.attention.patterns.base import counts_repeatedly, in_order, log_times, mask
+from pretrain.config.patterns.base import MaskRule
+from pretrain.config.patterns.function import Function
+
+_LEAST_HEAD_DIM = 16
+"""that its kernels for GPUs take"""
+
+
+def flex(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, *, rule: MaskRule, causal: bool, scale: float) -> Tensor:
+    """[B, H, S, D], of heads that all have `rule`. On a CPU forward only, and not compiled."""
+    dim = q_BHSD.shape[-1]
+    q, k, v = (F.pad(x, (0, max(0, _LEAST_HEAD_DIM - dim))) for x in (q_BHSD, k_BHSD, v_BHSD))
+    compute: Any = _compiled() if q.is_cuda else flex_attention
+    block_mask = _block_mask(rule, causal, q.shape[2], q.device)
+    out: Tensor = compute(q, k, v, score_mod=score_mod(rule), block_mask=block_mask, scale=scale)
+    return out[..., :dim]
+
+
+def mask_mod(rule: MaskRule, causal: bool, length: int, device: torch.device) -> Callable[..., Any]:
+    """`rule` as flex_attention calls it: (batch, head, query, key) -> bool."""
+    if isinstance(rule, Function):  # it takes numpy arrays, which can't be compiled: its mask is a table
+        table = mask(rule, length, length, causal, device)
+        assert table is not None
+        return lambda batch, head, query, key: table[query, key]
+    # Positions are int32 on a GPU, in which BigBird's draws would overflow.
+    return lambda batch, head, query, key: in_order(rule, causal, query.long(), key.long())
+
+
+def score_mod(rule: MaskRule) -> Callable[..., Tensor] | None:
+    """Adds the logarithm of how often `rule` counts a key; None: each counts once."""
+    if not counts_repeatedly(rule):
+        return None
+    return lambda score, batch, head, query, key: score + log_times(rule, query.long(), key.long())
+
+
+@lru_cache(maxsize=64)
+def _block_mask(rule: MaskRule, causal: bool, length: int, device: torch.device) -> BlockMask:
+    return create_block_mask(mask_mod(rule, causal, length, device), None, None, length, length, device=str(device))
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention)

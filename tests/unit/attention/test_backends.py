@@ -1,0 +1,117 @@
+"""The list of attention backends: which computes what, flex_attention on a CPU, and the documentation's table."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from pretrain.attention.backends import attention_backends
+from pretrain.attention.cases import AttentionCase
+from pretrain.attention.patterns.base import probabilities
+from pretrain.attention.patterns.flex import flex
+from pretrain.config.attention import Banded, Dense, Heads
+from pretrain.config.patterns.bands import LocalGlobal
+from pretrain.config.patterns.base import PatternSettings
+from pretrain.config.patterns.blocks import BigBird
+from pretrain.config.patterns.factorized import Fixed, Strided
+from pretrain.config.patterns.function import Function
+from tests.helpers.attention import head_rules
+
+LENGTH, HEADS, CPU = 300, 2, torch.device("cpu")
+BACKENDS = attention_backends(scaled_dot_product_attention)
+PAGE = Path(__file__).parents[3] / "docs" / "sparse-attention.md"
+
+
+def every_third(query: Any, key: Any) -> Any:
+    return (key <= query) & ((query - key) % 3 == 0)
+
+
+def _case(pattern: PatternSettings, causal: bool = True, **settings: Any) -> AttentionCase:
+    heads = head_rules(pattern, HEADS, causal)
+    plain = AttentionCase(heads=heads, queries=LENGTH, keys=LENGTH, device=CPU, scale=0.25)
+    return replace(plain, **settings)
+
+
+DENSE, BAND, STRIDED, GPU = Dense(), Banded(window=16), Strided(stride=16), torch.device("cuda")
+PADDING = torch.arange(LENGTH)[None] < 200
+SEGMENTS = [[(0, 200)]]
+
+
+@pytest.mark.parametrize(
+    ("case", "function"),
+    [
+        (_case(DENSE, distance_vectors=lambda *_, **__: None), "_with_distance_vectors"),
+        (_case(STRIDED, packed=SEGMENTS), "_by_segment"),
+        (_case(DENSE, packed=SEGMENTS, bias=torch.abs), "_by_segment"),
+        (_case(BAND, False, packed=SEGMENTS, key_mask_BK=PADDING), "_by_segment"),
+        (_case(BAND, dropout=torch.clone), "_banded"),
+        (_case(BAND, softcap=30.0, packed=SEGMENTS, dropout=torch.clone), "_written_out"),
+        (_case(BAND, False, dropout=torch.clone), "_written_out"),
+        (_case(STRIDED, softcap=30.0), "_written_out"),
+        (_case(DENSE, False), "_under_mask"),
+        (_case(BAND, False, packed=SEGMENTS, key_mask_BK=PADDING, packed_with_padding=True), "_under_mask"),
+        (_case(BAND, key_mask_BK=PADDING), "_under_mask"),
+        (_case(STRIDED, bias=torch.abs), "_under_mask"),
+        (_case(STRIDED, positions_BQ=torch.tensor([[3], [9]]), queries=1), "_under_mask"),
+        (_case(Heads(of=(DENSE, BAND))), "_by_rule"),
+        (_case(STRIDED, queries=1), "_one_query"),
+        (_case(STRIDED, queries=5), "_last_queries"),
+        (_case(DENSE), "_one_tile"),
+        (_case(DENSE, device=GPU), "_one_tile"),
+        (_case(STRIDED, queries=200, keys=200), "_one_tile"),
+        (_case(BAND), "_merged"),
+        (_case(STRIDED), "_merged"),
+        (_case(BAND, device=GPU), "_disjoint"),
+        (_case(STRIDED, device=GPU), "_flex"),
+    ],
+)
+def test_the_first_backend_that_applies_computes_a_case(case: AttentionCase, function: str) -> None:
+    compute: Any = next(backend.compute for backend in BACKENDS if backend.applies(case))
+    assert getattr(compute, "func", compute).__name__ == function
+
+
+def test_a_prefix_is_attended_to_by_all_queries_as_far_as_the_pattern_allows() -> None:
+    prefix = torch.arange(LENGTH)[None] < 20
+    for pattern, first in ((DENSE, 20), (BAND, 16)):
+        mask = _case(pattern, key_mask_BK=prefix).mask()
+        assert mask is not None
+        assert mask[0, 0, 0].nonzero().flatten().tolist() == list(range(first))
+
+
+RULES: list[tuple[PatternSettings, bool]] = [
+    (STRIDED, True),
+    (Fixed(stride=16, summary=2), True),
+    (LocalGlobal(window=16, tokens=4), True),
+    (LocalGlobal(window=16, tokens=4), False),
+    (BigBird(block=16), True),
+    (BigBird(block=16, last=1, first_again=2), False),
+    (Function(function=f"{__name__}:every_third"), True),
+]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize(("pattern", "causal"), RULES, ids=lambda value: getattr(value, "name", str(value)))
+@pytest.mark.parametrize("dim", [8, 16])
+def test_flex_attention_computes_the_mask_rule_and_how_often_keys_count(
+    pattern: PatternSettings, causal: bool, dim: int
+) -> None:
+    """Forward only: on a CPU it has no backward."""
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, HEADS, LENGTH, dim, generator=random) for _ in range(3))
+    for head in range(HEADS):
+        heads = replace(head_rules(pattern, 1, causal), heads=[head])
+        mask, added = heads.mask(LENGTH, LENGTH, CPU), None if causal else heads.weights(LENGTH, CPU)
+        (rule,) = heads.places_by_rule(LENGTH)
+        found = flex(q, k, v, rule=rule, causal=causal, scale=0.25)
+        expected: Tensor = probabilities(q, k, mask=mask, bias=added, scale=0.25) @ v
+        torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
+
+
+def test_the_documentation_s_table_is_the_list_of_backends() -> None:
+    rows = [f"| {number} | {backend.case} | {backend.runs} |" for number, backend in enumerate(BACKENDS, 1)]
+    table = "\n".join(["| | Case | What runs |", "|---|---|---|", *rows])
+    assert table in PAGE.read_text(encoding="utf-8"), f"docs/sparse-attention.md should have:\n{table}"
