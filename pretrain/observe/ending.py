@@ -3,6 +3,7 @@
 import shlex
 from pathlib import Path
 
+from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.memory import Peak, size
@@ -58,6 +59,8 @@ def _listed(title: str, commands: list[str]) -> list[str]:
 
 def _has_a_class_of_hugging_face(model: Model) -> bool:
     """As far as positions, patterns and stacks decide it: `checkpoint/hf` knows all, and takes seconds to import."""
+    if model.family not in CAPABILITIES.built_in:
+        return False
     if model.family == "gpt" and model.positions.name != "learned":
         return False
     if model.family == "t5" and not model.has_encoder:

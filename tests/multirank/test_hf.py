@@ -1,5 +1,6 @@
 """Every family to Hugging Face and back: from a checkpoint of four ranks, through both gates, to the same bits."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +60,24 @@ def _there_and_back(family: str, checkpoint: Path, exported: Path, run: Path) ->
 
 
 def _export_with(family: str, break_links: str, checkpoint: Path, exported: Path) -> str:
+    from pretrain.checkpoint.hf import export as exports
     from pretrain.checkpoint.hf import links
-    from pretrain.checkpoint.hf.export import export
-    from pretrain.checkpoint.hf.registry import module_of
     from pretrain.evaluate.opening import build_scorer
 
     config = _config(family, {})
-    module = module_of(config.model)
-    right = module.links
+    right = exports.hf_family_of(config.model)
 
     def wrong(model: Any) -> Any:
         """Two tensors of one shape change places."""
-        for link in right(model):
+        for link in right.links(model):
             if break_links in link.ours[0]:
                 first, *middle, last = link.theirs
                 link = links.Link(link.ours, (last, *middle, first), link.out, link.back)
             yield link
 
-    module.links = wrong
+    exports.hf_family_of = lambda model: replace(right, links=wrong)
     with pytest.raises(RunError) as error:
-        export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
+        exports.export(checkpoint, config, exported, lambda: build_scorer(config, checkpoint))
     return str(error.value)
 
 
@@ -131,15 +130,15 @@ def _with_the_weights_of(engine: Any, config: RunConfig) -> tuple[Any, list[Any]
     """Hugging Face's model, and the links to it."""
     from torch import nn
 
-    from pretrain.checkpoint.hf.registry import class_of, module_of
+    from pretrain.checkpoint.hf.registry import hf_family_of
 
-    module, state = module_of(config.model), engine.state()
-    links = list(module.links(config.model))
+    family, state = hf_family_of(config.model), engine.state()
+    links = list(family.links(config.model))
     weights = {}
     for link in links:
         values = [state[f"model/{name}"].pieces[0].value for name in link.ours]
         weights |= dict(zip(link.theirs, (x.clone() for x in link.out(*values)), strict=True))
-    theirs = class_of(module, config.model)(module.hf_config(config.model, SPECIALS))
+    theirs = family.class_of(config.model)(family.hf_config(config.model, SPECIALS))
     if not config.model.tie_word_embeddings:  # transformers ties every new T5's
         theirs.get_output_embeddings().weight = nn.Parameter(theirs.get_input_embeddings().weight.detach().clone())
     theirs.load_state_dict(weights, strict=False)
@@ -320,11 +319,11 @@ def test_sparse_encoders_are_imported_as_far_as_they_are_known(tmp_path: Path) -
 def test_patterns_that_hugging_face_has_no_form_for_are_not_exported(
     family: str, pattern: list[Any], sentence: str
 ) -> None:
-    from pretrain.checkpoint.hf.registry import module_of
+    from pretrain.checkpoint.hf.registry import hf_family_of
 
     model = family_config(family, model={"vocabulary": VOCABULARY, "attention": {"pattern": pattern}}).model
     with pytest.raises(ConfigError, match=sentence):
-        module_of(model).hf_config(model, SPECIALS)
+        hf_family_of(model).hf_config(model, SPECIALS)
 
 
 def test_an_unknown_directory_is_refused(tmp_path: Path) -> None:

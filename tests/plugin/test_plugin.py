@@ -53,7 +53,7 @@ def _install(folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def workspace(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of the package's parts on four ranks."""
+    """A folder with a run of the package's parts."""
     folder = tmp_path_factory.mktemp("workspace")
     documents = [*make_documents(0, 400), "LOUD " * 40]
     (folder / "in.records").write_text("\n%%\n".join(documents), encoding="utf-8")
@@ -63,7 +63,7 @@ def workspace(plugin: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         done = pretrain(plugin, "data", "build", "build.yaml")
         assert done.returncode == 0, done.stdout + done.stderr
-        done = pretrain(plugin, "train", "run.yaml", "parallel.tensor=2", "parallel.pipeline=2", "--nproc", 4)
+        done = pretrain(plugin, "train", "run.yaml")
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -82,9 +82,11 @@ def test_the_step_drops_what_it_should() -> None:
 def test_any_layout_is_the_same_run(plugin: Path) -> None:
     done = pretrain(plugin, "verify", "run.yaml", "--layouts", "tp2pp2", "--steps", 3)
     assert done.returncode == 0, done.stdout + done.stderr
-    done = pretrain(plugin, "train", "run.yaml", "run.dir=alone")
+    done = pretrain(
+        plugin, "train", "run.yaml", "run.dir=split", "parallel.tensor=2", "parallel.pipeline=2", "--nproc", 4
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [Path(run, "metrics.jsonl").read_text().splitlines() for run in ("run", "alone")]
+    lines = [Path(run, "metrics.jsonl").read_text().splitlines() for run in ("run", "split")]
     losses = [[json.loads(line)["loss"] for line in one] for one in lines]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     assert len(set(losses[0])) == 4

@@ -8,12 +8,11 @@ from transformers import AlbertConfig, AlbertForMaskedLM, AlbertForPreTraining
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import by_answer, check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
-CLASS, MODEL_TYPE, OBJECTIVE = AlbertForPreTraining, "albert", "masked"
-HEADS = ("predictions.", "sop_classifier.", "albert.pooler.", "pooler.")
 _LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 
 
@@ -78,3 +77,16 @@ def links(model: Model) -> Iterator[Link]:
     if model.binary_head:
         yield from linear("head.pooler", "albert.pooler", model)
         yield from by_answer("head.next_sentence", "sop_classifier.classifier")
+
+
+ALBERT = HfFamily(
+    model_class=AlbertForPreTraining,
+    model_type="albert",
+    objective="masked",
+    head_prefixes=("predictions.", "sop_classifier.", "albert.pooler.", "pooler."),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    hf_class=hf_class,
+    refuse=refuse,
+)

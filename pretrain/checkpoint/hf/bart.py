@@ -8,12 +8,11 @@ from torch import Tensor
 from transformers import BartConfig, BartForConditionalGeneration
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows
 from pretrain.config.model import Model
 
-CLASS, MODEL_TYPE, OBJECTIVE = BartForConditionalGeneration, "bart", "denoising"
-HEADS = ("final_logits_bias",)
 _OFFSET = 2
 
 
@@ -24,7 +23,7 @@ def hf_config(model: Model, specials: Specials) -> BartConfig:
         **fields(model, specials),
         scale_embedding=model.embedding_scale,
         forced_eos_token_id=None,
-        architectures=[CLASS.__name__],
+        architectures=[BartForConditionalGeneration.__name__],
     )
 
 
@@ -128,3 +127,14 @@ def layers(model: Model) -> Iterator[Link]:
             yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.fc1", model)
             yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.fc2", model)
             yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.final_layer_norm", model)
+
+
+BART = HfFamily(
+    model_class=BartForConditionalGeneration,
+    model_type="bart",
+    objective="denoising",
+    head_prefixes=("final_logits_bias",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+)

@@ -6,13 +6,11 @@ from typing import Any
 from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, one, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-CLASS, MODEL_TYPE, OBJECTIVE = BertForPreTraining, "bert", "masked"
-HEADS = ("cls.", "bert.pooler.", "pooler.")
 
 
 def check_encoder(model: Model, name: str, **wanted: Any) -> None:
@@ -121,3 +119,16 @@ def layers(model: Model, prefix: str) -> Iterator[Link]:
         yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.intermediate.dense", model)
         yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.output.dense", model)
         yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.output.LayerNorm", model)
+
+
+BERT = HfFamily(
+    model_class=BertForPreTraining,
+    model_type="bert",
+    objective="masked",
+    head_prefixes=("cls.", "bert.pooler.", "pooler."),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    hf_class=hf_class,
+    refuse=refuse,
+)

@@ -17,14 +17,12 @@ from transformers import BigBirdConfig, BigBirdForMaskedLM, BigBirdForPreTrainin
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, one, same
 from pretrain.config.model import Model
 from pretrain.config.patterns.blocks import BigBird
 from pretrain.errors import ConfigError
 
-CLASS, MODEL_TYPE, OBJECTIVE = BigBirdForPreTraining, "big_bird", "masked"
-HEADS = ("cls.", "bert.pooler.", "pooler.")
-PADDED = False  # the last block is the row's there, and the text's here
 _POOLER = "bert.pooler"
 
 
@@ -115,3 +113,19 @@ def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
 def _dense_up_to(again: int, block: int) -> int:
     """Positions."""
     return (5 + 2 * again) * block
+
+
+BIGBIRD = HfFamily(
+    model_class=BigBirdForPreTraining,
+    model_type="big_bird",
+    objective="masked",
+    head_prefixes=("cls.", "bert.pooler.", "pooler."),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    takes=takes,
+    hf_class=hf_class,
+    refuse=refuse,
+    left_out=left_out,
+    padded=False,  # the last block is the row's there, and the text's here
+)

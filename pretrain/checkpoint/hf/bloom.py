@@ -6,13 +6,12 @@ from typing import Any
 from transformers import BloomConfig, BloomForCausalLM
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
-CLASS, MODEL_TYPE, OBJECTIVE = BloomForCausalLM, "bloom", "causal"
-HEADS = ("lm_head.",)
 _LONGEST = 2048
 """tokens that it was trained on, which its config does not always say"""
 
@@ -34,7 +33,7 @@ def hf_config(model: Model, specials: Specials) -> BloomConfig:
         layer_norm_epsilon=model.norm_eps, initializer_range=model.init_std, hidden_dropout=0.0,
         attention_dropout=model.attention_dropout, apply_residual_connection_post_layernorm=False, slow_but_exact=False,
         pretraining_tp=1, tie_word_embeddings=True, bos_token_id=specials.end, eos_token_id=specials.end,
-        pad_token_id=None, architectures=[CLASS.__name__],
+        pad_token_id=None, architectures=[BloomForCausalLM.__name__],
     )  # fmt: skip
     described.seq_length = model.sequence_length  # which its class no longer knows
     return described
@@ -75,3 +74,16 @@ def links(model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.dense_h_to_4h", model)
         yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.dense_4h_to_h", model)
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "transformer.ln_f", model)
+
+
+BLOOM = HfFamily(
+    model_class=BloomForCausalLM,
+    model_type="bloom",
+    objective="causal",
+    head_prefixes=("lm_head.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    takes=takes,
+    refuse=refuse,
+)

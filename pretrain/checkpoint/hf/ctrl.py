@@ -6,12 +6,11 @@ from typing import Any
 from transformers import CTRLConfig, CTRLLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows
 from pretrain.config.model import Model
 
-CLASS, MODEL_TYPE, OBJECTIVE = CTRLLMHeadModel, "ctrl", "causal"
-HEADS = ("lm_head.",)
 _EPS = 1e-6
 """which theirs do not let one choose in layers"""
 
@@ -29,7 +28,7 @@ def hf_config(model: Model, specials: Specials) -> CTRLConfig:
         vocab_size=model.vocab_size, n_positions=model.sequence_length, n_embd=model.hidden, dff=model.ffn_dim,
         n_layer=model.layers, n_head=model.heads, resid_pdrop=model.dropout, embd_pdrop=model.dropout,
         layer_norm_epsilon=_EPS, initializer_range=model.init_std, tie_word_embeddings=True, bos_token_id=specials.end,
-        eos_token_id=specials.end, pad_token_id=None, architectures=[CLASS.__name__],
+        eos_token_id=specials.end, pad_token_id=None, architectures=[CTRLLMHeadModel.__name__],
     )  # fmt: skip
 
 
@@ -65,3 +64,14 @@ def links(model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.ffn.2", model)
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "transformer.layernorm", model)
     yield rows("output_layer.bias", "lm_head.bias", model)
+
+
+CTRL = HfFamily(
+    model_class=CTRLLMHeadModel,
+    model_type="ctrl",
+    objective="causal",
+    head_prefixes=("lm_head.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+)

@@ -25,7 +25,7 @@ from pretrain.checkpoint.files import RECORD, TOKENIZER, Manifest
 from pretrain.checkpoint.hf import card, chat
 from pretrain.checkpoint.hf.gate import Agreement, pass_gate, rows_for
 from pretrain.checkpoint.hf.links import Link
-from pretrain.checkpoint.hf.registry import load, module_of
+from pretrain.checkpoint.hf.registry import hf_family_of, load
 from pretrain.checkpoint.hf.tokenizer import write as write_tokenizer
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
@@ -44,9 +44,9 @@ def export(
     model or tokenizer that Hugging Face has no form for, RunError when a gate does not pass."""
     if directory.exists():
         raise ConfigError(f"{directory} is there already: choose another directory")
-    module = module_of(config.model)
+    family = hf_family_of(config.model)
     tokenizer = load_tokenizer(checkpoint / TOKENIZER)
-    described = module.hf_config(config.model, config.objective.specials(tokenizer))
+    described = family.hf_config(config.model, config.objective.specials(tokenizer))
     temporary = directory.with_name(f"{directory.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
@@ -58,10 +58,10 @@ def export(
         write_tokenizer(tokenizer, config.objective, config.model, temporary)
         if (template := chat.of_run(checkpoint)) is not None:
             chat.keep(template, temporary)
-        write_tensors(temporary / WEIGHTS, module.links(config.model), WholeTensors(checkpoint, manifest))
+        write_tensors(temporary / WEIGHTS, family.links(config.model), WholeTensors(checkpoint, manifest))
         batch = rows_for(config)
         ours = scorer().logits(batch)
-        theirs, missing, unknown = load(module, config.model, temporary)
+        theirs, missing, unknown = load(family, config.model, temporary)
         if missing or unknown:
             raise RunError(f"not exported: transformers misses weights ({missing}) or does not know some ({unknown})")
         agreement = pass_gate("exported", ours, theirs, batch, config.model.position_offset)

@@ -4,14 +4,14 @@ run, and nothing is believed that its tensors do not back."""
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PretrainedConfig
 
-from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE, class_of
+from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 from pretrain.model_spec.modules import declared
@@ -25,10 +25,10 @@ _FORMER = {".weight": ".gamma", ".bias": ".beta"}  # norms' leaves, in files of 
 
 @dataclass(frozen=True)
 class Folder:
-    """What `read` found. `theirs` is the config as transformers reads it, of the class that `module` knows."""
+    """What `read` found. `theirs` is the config as transformers reads it, of the class that `family` has."""
 
     path: Path
-    module: ModuleType
+    family: HfFamily
     theirs: PretrainedConfig
     tensors: dict[str, tuple[int, ...]]
 
@@ -38,8 +38,8 @@ def read(path: Path) -> Folder:
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} has no config.json: give a directory that save_pretrained wrote")
     tree = read_json(path / "config.json")
-    module = BY_MODEL_TYPE.get(str(tree.get("model_type")))
-    if module is None:
+    family = BY_MODEL_TYPE.get(str(tree.get("model_type")))
+    if family is None:
         raise ConfigError(f"{path} is a {tree.get('model_type')}; known are {', '.join(BY_MODEL_TYPE)}")
     for key, why in _REFUSED.items():
         if tree.get(key):
@@ -48,13 +48,13 @@ def read(path: Path) -> Folder:
         raise ConfigError(f"{path} holds an adapter: merge it into its model and save that")
     tensors = _tensors(path)
     try:
-        getattr(module, "refuse", lambda tree, most_layers: None)(tree, len(tensors))
-        theirs = module.CLASS.config_class.from_dict(tree)
+        family.refuse(tree, len(tensors))
+        theirs = family.model_class.config_class.from_dict(tree)
     except ConfigError as error:
         raise ConfigError(f"{path / 'config.json'}: {error}") from None
     except Exception as error:  # the library raises whatever a value leads to
         raise ConfigError(f"{path / 'config.json'} cannot be read ({_line(error)})") from None
-    return Folder(path, module, theirs, tensors)
+    return Folder(path, family, theirs, tensors)
 
 
 _REFUSED = {
@@ -72,11 +72,11 @@ def check_tensors(folder: Folder, model: Model) -> None:
             f"{folder.path / 'config.json'} has {layers:,} layers, and the folder has {len(folder.tensors)} tensors"
         )
     ours = {part.name: part.shape for part in declared(model)}
-    for link in folder.module.links(model):
+    for link in folder.family.links(model):
         shapes = link.out(*(torch.empty(ours[name], device="meta") for name in link.ours))
         for name, value in zip(link.theirs, shapes, strict=True):
             found = next((folder.tensors[n] for n in _names(folder, model, name) if n in folder.tensors), None)
-            if found is None and not name.startswith(folder.module.HEADS):
+            if found is None and not name.startswith(folder.family.head_prefixes):
                 raise ConfigError(f"{folder.path} has no tensor {name}, and that is no head that could be drawn anew")
             if found is not None and found != tuple(value.shape):
                 raise ConfigError(
@@ -87,7 +87,7 @@ def check_tensors(folder: Folder, model: Model) -> None:
 def _names(folder: Folder, model: Model, name: str) -> list[str]:
     """What a tensor may be called: without the model's prefix where the folder has no head, by the name of a tensor
     that it is tied to, and as once."""
-    kind = class_of(folder.module, model)
+    kind = folder.family.class_of(model)
     tied = kind._tied_weights_keys or {}
     names = [name, *(alias for alias, source in tied.items() if source == name and model.tie_word_embeddings)]
     names += [n.removeprefix(f"{kind.base_model_prefix}.") for n in names]

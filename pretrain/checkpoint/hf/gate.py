@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
-from pretrain.checkpoint.hf.registry import module_of
+from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.attention import Banded
 from pretrain.config.positions import AlibiPositions, RotaryPositions
 from pretrain.config.run_config import RunConfig
@@ -86,7 +86,7 @@ def rows_for(config: RunConfig) -> Rows:
         length = min(model.sequence_length, _BEYOND + max(reaches, default=_BEYOND))
         config = config.model_copy(update={"model": model.model_copy(update={"sequence_length": length})})
     rows = replace(SyntheticStream(config).batch(0, _ROWS, 0, 1), documents=None)
-    if not getattr(module_of(model), "PADDED", True) and rows.attention_mask is not None:
+    if not hf_family_of(model).padded and rows.attention_mask is not None:
         rows = replace(rows, attention_mask=np.ones_like(rows.attention_mask))
     return rows
 

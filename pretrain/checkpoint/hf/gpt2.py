@@ -8,12 +8,10 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, OpenAIGPTConfig
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, norm, one, rows, same, transposed
 from pretrain.config.model import Model
-
-CLASS, MODEL_TYPE, OBJECTIVE = GPT2LMHeadModel, "gpt2", "causal"
-HEADS = ("lm_head.",)
 
 
 def hf_config(model: Model, specials: Specials) -> GPT2Config:
@@ -26,7 +24,7 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
         n_inner=model.ffn_dim,
         activation_function=ACTIVATIONS[model.activation],
         tie_word_embeddings=model.tie_word_embeddings,
-        architectures=[CLASS.__name__],
+        architectures=[GPT2LMHeadModel.__name__],
     )
 
 
@@ -108,3 +106,14 @@ def conv_by_head(ours: str, theirs: str, model: Model) -> Iterator[Link]:
 
     for leaf in ("weight", "bias"):
         yield one(f"{ours}.{leaf}", (f"{theirs}.{leaf}",), out, back)
+
+
+GPT2 = HfFamily(
+    model_class=GPT2LMHeadModel,
+    model_type="gpt2",
+    objective="causal",
+    head_prefixes=("lm_head.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+)

@@ -15,14 +15,12 @@ from torch import Tensor
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import ACTIVATIONS, check, check_heads, our_activation
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-CLASS, MODEL_TYPE, OBJECTIVE = GPTNeoForCausalLM, "gpt_neo", "causal"
-HEADS = ("lm_head.",)
 
 
 def takes(model: Model) -> bool:
@@ -59,7 +57,7 @@ def hf_config(model: Model, specials: Specials) -> GPTNeoConfig:
         bos_token_id=specials.end,
         eos_token_id=specials.end,
         tie_word_embeddings=model.tie_word_embeddings,
-        architectures=[CLASS.__name__],
+        architectures=[GPTNeoForCausalLM.__name__],
     )
 
 
@@ -127,3 +125,16 @@ def _reads(ours: str, theirs: str, model: Model) -> Link:
     mine = tuple(f"{ours}.{name}" for name in ("input_layernorm.weight", "input_layernorm.bias"))
     fused = tuple(f"{ours}.self_attention.linear_qkv.{leaf}" for leaf in ("weight", "bias"))
     return Link((*mine, *fused), (f"{theirs}.ln_1.weight", f"{theirs}.ln_1.bias", *weights), out, back)
+
+
+GPT_NEO = HfFamily(
+    model_class=GPTNeoForCausalLM,
+    model_type="gpt_neo",
+    objective="causal",
+    head_prefixes=("lm_head.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    takes=takes,
+    refuse=refuse,
+)

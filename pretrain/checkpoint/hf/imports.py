@@ -29,7 +29,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
     tensors and its tokenizer are held against each other before anything is built."""
     folder = folders.read(directory)
     try:
-        model = folder.module.model_of(folder.theirs)
+        model = folder.family.model_of(folder.theirs)
     except KeyError as error:
         raise ConfigError(f"{directory}: the activation {error} is not known here") from None
     sentinels = {"sentinel_ids": "last"} if last_are_sentinels(directory) else {}
@@ -38,7 +38,7 @@ def read_config(directory: Path, run: Path) -> RunConfig:
         "train": {"steps": 1},
         "batch": {"sequences": 8},
         "model": model,
-        "objective": {"name": folder.module.OBJECTIVE} | sentinels,
+        "objective": {"name": folder.family.objective} | sentinels,
         "optimizer": {"learning_rate": 1e-4},
     }
     config = validate(RunConfig, tree, str(directory / "config.json"))
@@ -60,7 +60,7 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     theirs = _model(folder, config, warn)
     values, state = theirs.state_dict(), engine.state()
     _say_what_is_left_out(folder, config, values, warn)
-    for link in folder.module.links(config.model):
+    for link in folder.family.links(config.model):
         for name in link.theirs:
             if not values[name].isfinite().all():
                 raise ConfigError(f"{directory}: {name} has values that are no finite numbers")
@@ -86,9 +86,8 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
 def _say_what_is_left_out(
     folder: Folder, config: RunConfig, values: Mapping[str, Tensor], warn: Callable[[str], None]
 ) -> None:  # fmt: skip
-    find = getattr(folder.module, "left_out", None)
     try:
-        left_out = find(config.model, values) if find is not None else []
+        left_out = folder.family.left_out(config.model, values)
     except ConfigError as error:
         raise ConfigError(f"{folder.path}: {error}") from None
     if left_out:
@@ -98,11 +97,11 @@ def _say_what_is_left_out(
 def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> Any:
     torch.manual_seed(config.run.seed)
     try:
-        theirs, missing, unknown = load(folder.module, config.model, folder.path, folder.theirs)
+        theirs, missing, unknown = load(folder.family, config.model, folder.path, folder.theirs)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{folder.path} cannot be read ({' '.join(str(error).split())[:200]})") from None
     for names, why in ((missing, "has no tensor"), (unknown, "has a tensor that the model has no place for,")):
-        if astray := [name for name in names if not name.startswith(folder.module.HEADS)]:
+        if astray := [name for name in names if not name.startswith(folder.family.head_prefixes)]:
             raise ConfigError(f"{folder.path} {why} {astray[0]}: it is not the model that its config.json says")
     if missing:
         warn(f"{folder.path} has no weights for {', '.join(missing)}: they are drawn anew")

@@ -1,19 +1,29 @@
-"""What Hugging Face's Llama, Mistral, Qwen and Gemma share: names of tensors, most fields, rotary positions."""
+"""Llama, Mistral, Qwen 2 and 3 and Gemma 2 and 3 of Hugging Face: names of tensors and most fields are the same, and a
+table says what each has besides."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from transformers import (
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    LlamaForCausalLM,
+    MistralForCausalLM,
+    PretrainedConfig,
+    Qwen2ForCausalLM,
+    Qwen3ForCausalLM,
+)
+
 from data_pipeline.tokenizers.specials import Specials
-from pretrain.attention.rotary import longer_base
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
+from pretrain.checkpoint.hf.rope import positions, rope
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
-from pretrain.config.positions import Llama3Scaling, NtkScaling, RotaryPositions, YarnScaling
+from pretrain.config.positions import RotaryPositions
 from pretrain.errors import ConfigError
 
-OBJECTIVE = "causal"
-HEADS = ("lm_head.",)
 _ACTIVATIONS = {"gated_silu": "silu", "gated_gelu": "gelu_pytorch_tanh", "gated_relu": "relu"}
 _OURS = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_new": "gated_gelu"}
 
@@ -23,15 +33,19 @@ def windows(model: Model) -> list[int]:
     return sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
 
 
-def check_decoder(model: Model, name: str, patterns: tuple[str, ...] = ("dense",), **wanted: Any) -> None:
-    """Raises ConfigError for what `name` and its kin have no word for, or what is not as `wanted`."""
+def check_decoder(
+    model: Model, name: str, patterns: tuple[str, ...], wanted: Mapping[str, Any], free: tuple[str, ...]
+) -> None:
+    """Raises ConfigError for what `name` and its kin have no word for, or what is not as `wanted`. Keys in `free` may
+    have any value."""
     usual: dict[str, Any] = {
         "norm": "pre", "norm_type": "rms", "bias": False, "has_qkv_bias": False, "qk_norm": False,
         "embedding_norm": False, "embedding_scale": False, "dropout": 0.0, "ffn_dropout": 0.0,
         "final_logit_softcap": None, "attention_logit_softcap": None,
         "positions.name": "rotary", "positions.local_base": None, "positions.interleaved": False,
     }  # fmt: skip
-    check(model, name, _ACTIVATIONS, patterns, grouped=True, **usual | wanted)
+    wanted = {key: value for key, value in {**usual, **wanted}.items() if key not in free}
+    check(model, name, _ACTIVATIONS, patterns, grouped=True, **wanted)
     if len(set(windows(model))) > 1:
         raise ConfigError(
             f"Hugging Face's {name} has one sliding window: a model with windows of {windows(model)} cannot be exported"
@@ -56,71 +70,6 @@ def fields(model: Model, specials: Specials) -> dict[str, Any]:
         "bos_token_id": specials.end,
         "eos_token_id": specials.end,
         "pad_token_id": None,
-    }
-
-
-def activation(model: Model) -> str:
-    """What theirs is called."""
-    return _ACTIVATIONS[model.activation]
-
-
-def rope(model: Model) -> dict[str, Any]:
-    """Their `rope_parameters`, of dense layers."""
-    positions = model.positions
-    assert isinstance(positions, RotaryPositions), "the family has no others"
-    if positions.scaling is None:
-        return {"rope_type": "default", "rope_theta": positions.base}
-    scaling = positions.scaling
-    if isinstance(scaling, NtkScaling):
-        return {"rope_type": "default", "rope_theta": longer_base(positions.base, scaling, model.dim_per_head)}
-    found: dict[str, Any] = {"rope_type": scaling.name, "rope_theta": positions.base, "factor": scaling.factor}
-    if isinstance(scaling, Llama3Scaling):
-        found["original_max_position_embeddings"] = scaling.original_length
-        found |= {"low_freq_factor": scaling.low_freq_factor, "high_freq_factor": scaling.high_freq_factor}
-    if isinstance(scaling, YarnScaling):
-        found["original_max_position_embeddings"] = scaling.original_length
-        found |= {
-            "beta_fast": scaling.beta_fast,
-            "beta_slow": scaling.beta_slow,
-            "attention_factor": scaling.attention_factor,
-        }
-    return found
-
-
-def positions(found: Any) -> dict[str, Any]:
-    """Our `model.positions`, of their `rope_parameters`. Raises ConfigError for a scaling that is not known here."""
-    kind = found.get("rope_type", "default")
-    ours: dict[str, Any] = {"name": "rotary", "base": found["rope_theta"]}
-    if kind == "default" or (kind == "linear" and found["factor"] == 1):
-        return ours
-    if kind == "linear":
-        return ours | {"scaling": {"name": "linear", "factor": found["factor"]}}
-    if kind == "yarn":
-        return ours | {"scaling": _yarn(found)}
-    if kind != "llama3":
-        raise ConfigError(
-            f"rotary positions scaled by the rule {kind} are not known here: linear, llama3 and yarn are"
-            + (", and ntk, which is dynamic for texts of one length" if kind == "dynamic" else "")
-        )
-    scaling = {"name": kind, "factor": found["factor"], "original_length": found["original_max_position_embeddings"]}
-    return ours | {
-        "scaling": scaling
-        | {"low_freq_factor": found["low_freq_factor"], "high_freq_factor": found["high_freq_factor"]}
-    }
-
-
-def _yarn(found: Any) -> dict[str, Any]:
-    """Our `scaling`. Raises ConfigError for variants of the rule."""
-    for key, usual in (("mscale", None), ("mscale_all_dim", None), ("truncate", True)):
-        if found.get(key, usual) != usual:
-            raise ConfigError(f"rope_parameters.{key} is not known here")
-    return {
-        "name": "yarn",
-        "factor": found["factor"],
-        "original_length": found["original_max_position_embeddings"],
-        "beta_fast": found.get("beta_fast") or 32.0,
-        "beta_slow": found.get("beta_slow") or 1.0,
-        "attention_factor": found.get("attention_factor"),
     }
 
 
@@ -191,3 +140,182 @@ def links(model: Model) -> Iterator[Link]:
     yield from norm(f"decoder.layers.{model.layers - 1}.final.norm", "model.norm", model)
     if not model.tie_word_embeddings:
         yield rows("output_layer.weight", "lm_head.weight", model)
+
+
+def _family(
+    name: str,
+    model_class: Any,
+    model_type: str,
+    *,
+    hf_fields: Callable[[Model], dict[str, Any]],
+    settings: Callable[[Any], dict[str, Any]],
+    takes: Callable[[Model], bool] = lambda model: True,
+    patterns: tuple[str, ...] = ("dense", "banded"),
+    wanted: Mapping[str, Any] | None = None,
+    free: tuple[str, ...] = (),
+    refuse: Callable[[dict[str, Any], int], None] = refuse,
+) -> HfFamily:
+    """A row of the table. `hf_fields`: fields of its config besides the shared ones; `settings`: keys of our `model`
+    section besides the shared ones; `patterns`, `wanted` and `free`: see `check_decoder`."""
+
+    def hf_config(model: Model, specials: Specials) -> PretrainedConfig:
+        """Every field stated. Raises ConfigError for a model that the family cannot express."""
+        check_decoder(model, name, patterns, wanted or {}, free)
+        described: PretrainedConfig = model_class.config_class(
+            **fields(model, specials), **hf_fields(model), architectures=[model_class.__name__]
+        )
+        return described
+
+    def model_of(config: Any) -> dict[str, Any]:
+        """Our `model` section."""
+        return section(config) | settings(config)
+
+    return HfFamily(
+        model_class=model_class,
+        model_type=model_type,
+        objective="causal",
+        head_prefixes=("lm_head.",),
+        hf_config=hf_config,
+        model_of=model_of,
+        links=links,
+        takes=takes,
+        refuse=refuse,
+    )
+
+
+def _plain_fields(model: Model) -> dict[str, Any]:
+    return {"hidden_act": _ACTIVATIONS[model.activation], "rope_parameters": rope(model)}
+
+
+def _window_fields(model: Model) -> dict[str, Any]:
+    return {"sliding_window": next(iter(windows(model)), None), "layer_types": layer_types(model)}
+
+
+def _qwen_fields(model: Model) -> dict[str, Any]:
+    return _plain_fields(model) | _window_fields(model) | {"use_sliding_window": bool(windows(model))}
+
+
+def _gemma_fields(model: Model) -> dict[str, Any]:
+    return _window_fields(model) | {
+        "hidden_activation": _ACTIVATIONS[model.activation],
+        "attention_bias": False,
+        "query_pre_attn_scalar": model.dim_per_head,
+        "final_logit_softcapping": model.final_logit_softcap,
+        "attn_logit_softcapping": model.attention_logit_softcap,
+        "use_bidirectional_attention": False,
+    }
+
+
+def _gemma3_rope(model: Model) -> dict[str, Any]:
+    """Angles of layers with a sliding window are their own."""
+    assert isinstance(model.positions, RotaryPositions), "checked"
+    base = model.positions.local_base
+    local = rope(model) if base is None else {"rope_type": "default", "rope_theta": base}
+    return {"full_attention": rope(model), "sliding_attention": local}
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    return {"positions": positions(config.rope_parameters)}
+
+
+def _settings_by_layer(config: Any) -> dict[str, Any]:
+    return _settings(config) | {"attention": patterns(config)}
+
+
+def _mistral_settings(config: Any) -> dict[str, Any]:
+    """Without a window (from version 0.2 on) it is a Llama."""
+    if config.sliding_window is None:
+        return _settings(config)
+    return _settings(config) | {"attention": {"pattern": [{"name": "banded", "window": config.sliding_window}]}}
+
+
+def _gemma3_positions(found: Any) -> dict[str, Any]:
+    ours, local = positions(found["full_attention"]), positions(found["sliding_attention"])
+    if local != ours:
+        if "scaling" in local:
+            raise ConfigError("positions of layers with a sliding window are scaled, which is not known here")
+        ours["local_base"] = local["base"]
+    return ours
+
+
+def _refuse_gemma(tree: dict[str, Any], most_layers: int) -> None:
+    """Raises ConfigError for parts that models of this family have not."""
+    refuse(tree, most_layers)
+    scale, width = tree.get("query_pre_attn_scalar", 256), tree.get("head_dim", 256)
+    if scale != width:
+        raise ConfigError(f"query_pre_attn_scalar {scale} is not known here where it is not head_dim, {width}")
+
+
+_GEMMA2: dict[str, Any] = {"norm": "sandwich", "norm_type": "rms_zero_centered", "embedding_scale": True}
+_GEMMA3: dict[str, Any] = _GEMMA2 | {"qk_norm": True}
+
+LLAMA_KIN = (
+    _family(  # norms on both sides of each sublayer, caps of attention scores and of logits
+        "Gemma 2",
+        Gemma2ForCausalLM,
+        "gemma2",
+        takes=lambda model: model.norm == "sandwich" and not model.qk_norm,
+        wanted=_GEMMA2,
+        free=("final_logit_softcap", "attention_logit_softcap"),
+        hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": rope(model)},
+        settings=lambda config: {
+            **_settings_by_layer(config),
+            **_GEMMA2,
+            "final_logit_softcap": config.final_logit_softcapping,
+            "attention_logit_softcap": config.attn_logit_softcapping,
+        },
+        refuse=lambda tree, most_layers: _refuse_gemma({**tree, "attn_logit_softcapping": None}, most_layers),
+    ),
+    _family(  # of text: Gemma 2 with norms of queries and keys, and angles of their own in layers with a window
+        "Gemma 3",
+        Gemma3ForCausalLM,
+        "gemma3_text",
+        takes=lambda model: model.norm == "sandwich",
+        wanted=_GEMMA3,
+        free=("final_logit_softcap", "positions.local_base"),
+        hf_fields=lambda model: _gemma_fields(model) | {"rope_parameters": _gemma3_rope(model)},
+        settings=lambda config: {
+            "positions": _gemma3_positions(config.rope_parameters),
+            "attention": patterns(config),
+            **_GEMMA3,
+            "final_logit_softcap": config.final_logit_softcapping,
+        },
+        refuse=_refuse_gemma,
+    ),
+    _family(  # dense: a norm of each head's query and key
+        "Qwen3",
+        Qwen3ForCausalLM,
+        "qwen3",
+        takes=lambda model: model.qk_norm,
+        wanted={"qk_norm": True},
+        hf_fields=lambda model: _qwen_fields(model) | {"attention_bias": False},
+        settings=lambda config: _settings_by_layer(config) | {"qk_norm": True},
+    ),
+    _family(  # and Qwen2.5, dense: biases of queries, keys and values
+        "Qwen2",
+        Qwen2ForCausalLM,
+        "qwen2",
+        takes=lambda model: model.has_qkv_bias,
+        wanted={"has_qkv_bias": True},
+        hf_fields=_qwen_fields,
+        settings=lambda config: _settings_by_layer(config) | {"qkv_bias": True},
+    ),
+    _family(  # each layer with a sliding window
+        "Mistral",
+        MistralForCausalLM,
+        "mistral",
+        takes=lambda model: bool(windows(model)),
+        patterns=("banded",),
+        hf_fields=lambda model: _plain_fields(model) | {"sliding_window": windows(model)[0]},
+        settings=_mistral_settings,
+    ),
+    _family(  # 1 to 3, SmolLM2 and others of the shape
+        "Llama",
+        LlamaForCausalLM,
+        "llama",
+        patterns=("dense",),
+        hf_fields=lambda model: _plain_fields(model) | {"attention_bias": False, "mlp_bias": False},
+        settings=_settings,
+    ),
+)
+"""What a model goes to: the first row that takes it."""

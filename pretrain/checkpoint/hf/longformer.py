@@ -15,14 +15,12 @@ from transformers import LongformerConfig, LongformerForMaskedLM
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import roberta
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link
 from pretrain.config.attention import Banded
 from pretrain.config.model import Model
 from pretrain.config.patterns.bands import LocalGlobal
 from pretrain.errors import ConfigError
-
-CLASS, MODEL_TYPE, OBJECTIVE = LongformerForMaskedLM, "longformer", "masked"
-HEADS = ("lm_head.", "longformer.pooler.", "pooler.")
 
 
 def takes(model: Model) -> bool:
@@ -52,7 +50,7 @@ def hf_config(model: Model, specials: Specials) -> LongformerConfig:
         **encoder_fields(model, specials),
         sep_token_id=specials.sep,
         attention_window=windows,
-        architectures=[CLASS.__name__],
+        architectures=[LongformerForMaskedLM.__name__],
         **ours,
     )
 
@@ -112,3 +110,17 @@ def left_out(model: Model, values: Mapping[str, Tensor]) -> list[str]:
             "known here: without global_tokens in config.json it is read as a model that has no global tokens"
         )
     return ["query_global, key_global and value_global of all layers (no token is global)"]
+
+
+LONGFORMER = HfFamily(
+    model_class=LongformerForMaskedLM,
+    model_type="longformer",
+    objective="masked",
+    head_prefixes=("lm_head.", "longformer.pooler.", "pooler."),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    takes=takes,
+    refuse=refuse,
+    left_out=left_out,
+)

@@ -7,12 +7,10 @@ from transformers import MarianConfig, MarianMTModel
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bart import check_both, fields, layers, section
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-CLASS, MODEL_TYPE, OBJECTIVE = MarianMTModel, "marian", "pairs"
-HEADS = ("final_logits_bias",)
 
 
 def hf_config(model: Model, specials: Specials) -> MarianConfig:
@@ -24,7 +22,7 @@ def hf_config(model: Model, specials: Specials) -> MarianConfig:
         scale_embedding=model.embedding_scale,
         share_encoder_decoder_embeddings=True,
         forced_eos_token_id=None,
-        architectures=[CLASS.__name__],
+        architectures=[MarianMTModel.__name__],
     )
 
 
@@ -43,3 +41,15 @@ def model_of(config: MarianConfig) -> dict[str, Any]:
 def links(model: Model) -> Iterator[Link]:
     yield rows("embedding.word_embeddings.weight", "model.shared.weight", model)
     yield from layers(model)
+
+
+MARIAN = HfFamily(
+    model_class=MarianMTModel,
+    model_type="marian",
+    objective="pairs",
+    head_prefixes=("final_logits_bias",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    refuse=refuse,
+)

@@ -6,14 +6,13 @@ from typing import Any
 from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import check, check_heads
 from pretrain.checkpoint.hf.gpt2 import conv, conv_by_head, shared_fields, shared_settings
 from pretrain.checkpoint.hf.links import Link, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
-CLASS, MODEL_TYPE, OBJECTIVE = OpenAIGPTLMHeadModel, "openai-gpt", "causal"
-HEADS = ("lm_head.",)
 _ACTIVATIONS = {"gelu_tanh": "gelu", "relu": "relu"}  # its "gelu" is the tanh form
 
 
@@ -40,7 +39,7 @@ def hf_config(model: Model, specials: Specials) -> OpenAIGPTConfig:
         **shared_fields(model, specials),
         afn=_ACTIVATIONS[model.activation],
         tie_word_embeddings=True,
-        architectures=[CLASS.__name__],
+        architectures=[OpenAIGPTLMHeadModel.__name__],
     )
 
 
@@ -65,3 +64,15 @@ def links(model: Model) -> Iterator[Link]:
         yield from conv(f"{ours}.mlp.linear_fc1", f"{theirs}.mlp.c_fc")
         yield from conv(f"{ours}.mlp.linear_fc2", f"{theirs}.mlp.c_proj")
         yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.ln_2", model)
+
+
+OPENAI_GPT = HfFamily(
+    model_class=OpenAIGPTLMHeadModel,
+    model_type="openai-gpt",
+    objective="causal",
+    head_prefixes=("lm_head.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    takes=takes,
+)

@@ -2,56 +2,46 @@
 seconds."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from transformers import PretrainedConfig, logging
 
-from pretrain.checkpoint.hf import (
-    albert,
-    bart,
-    bert,
-    bigbird,
-    bloom,
-    ctrl,
-    gemma2,
-    gemma3,
-    gpt2,
-    gpt_neo,
-    llama,
-    longformer,
-    marian,
-    mistral,
-    openai_gpt,
-    qwen2,
-    qwen3,
-    roberta,
-    roformer,
-    t5,
-    xlm,
-    xlm_roberta,
-)
+from pretrain.checkpoint.hf.albert import ALBERT
+from pretrain.checkpoint.hf.bart import BART
+from pretrain.checkpoint.hf.bert import BERT
+from pretrain.checkpoint.hf.bigbird import BIGBIRD
+from pretrain.checkpoint.hf.bloom import BLOOM
+from pretrain.checkpoint.hf.ctrl import CTRL
+from pretrain.checkpoint.hf.family import HfFamily
+from pretrain.checkpoint.hf.gpt2 import GPT2
+from pretrain.checkpoint.hf.gpt_neo import GPT_NEO
+from pretrain.checkpoint.hf.llama_kin import LLAMA_KIN
+from pretrain.checkpoint.hf.longformer import LONGFORMER
+from pretrain.checkpoint.hf.marian import MARIAN
+from pretrain.checkpoint.hf.openai_gpt import OPENAI_GPT
+from pretrain.checkpoint.hf.roberta import ROBERTA
+from pretrain.checkpoint.hf.roformer import ROFORMER
+from pretrain.checkpoint.hf.t5 import T5
+from pretrain.checkpoint.hf.xlm import XLM
+from pretrain.checkpoint.hf.xlm_roberta import XLM_ROBERTA
 from pretrain.config.model import Model
+from pretrain.errors import ConfigError
 
-FAMILIES: dict[str, tuple[ModuleType, ...]] = {
-    "gpt": (openai_gpt, gpt_neo, gpt2),
-    "bert": (bigbird, bert),
-    "roberta": (xlm_roberta, longformer, roberta),
-    "t5": (t5,),
-    "transformer": (marian,),
-    "bart": (bart,),
-    "llama": (bloom, gemma2, gemma3, qwen3, qwen2, mistral, llama),
-    "ctrl": (ctrl,),
-    "roformer": (roformer,),
-    "albert": (albert,),
-    "xlm": (xlm,),
+FAMILIES: dict[str, tuple[HfFamily, ...]] = {
+    "gpt": (OPENAI_GPT, GPT_NEO, GPT2),
+    "bert": (BIGBIRD, BERT),
+    "roberta": (XLM_ROBERTA, LONGFORMER, ROBERTA),
+    "t5": (T5,),
+    "transformer": (MARIAN,),
+    "bart": (BART,),
+    "llama": (BLOOM, *LLAMA_KIN),
+    "ctrl": (CTRL,),
+    "roformer": (ROFORMER,),
+    "albert": (ALBERT,),
+    "xlm": (XLM,),
 }
-"""family -> what models of it go to: the first that `takes` the model, or else the last. Of each: CLASS (and hf_class,
-where there are several), MODEL_TYPE (of theirs), OBJECTIVE (of an imported run), HEADS (how names begin of tensors that
-a folder may lack, and then are drawn anew, or have without use), hf_config, model_of, links; and if need be `refuse`,
-which raises ConfigError for a config.json that transformers would read as something else, `left_out`, which says what
-of the tensors that links lead to is not taken over, and PADDED, False where padding's own answers are other ones."""
+"""our family -> families of Hugging Face that its models are exported to: the first that `takes` the model"""
 
 _CONSTANTS = (
     ".attn.bias", ".attn.masked_bias", ".attn.attention.bias", ".attn.attention.masked_bias", ".position_ids",
@@ -59,29 +49,28 @@ _CONSTANTS = (
 )  # fmt: skip
 """how names of tensors end that older releases of transformers saved, though a config says what is in them"""
 
-BY_MODEL_TYPE = {module.MODEL_TYPE: module for modules in FAMILIES.values() for module in modules}
+BY_MODEL_TYPE = {family.model_type: family for families in FAMILIES.values() for family in families}
 
 
-def module_of(model: Model) -> ModuleType:
-    """What `model` goes to."""
-    *special, usual = FAMILIES[model.family]
-    return next((module for module in special if module.takes(model)), usual)
-
-
-def class_of(module: ModuleType, model: Model) -> Any:
-    """The class of transformers for `model`."""
-    return getattr(module, "hf_class", lambda model: module.CLASS)(model)
+def hf_family_of(model: Model) -> HfFamily:
+    """The family of Hugging Face that `model` is exported to. Raises ConfigError for a family that a package adds."""
+    if model.family not in FAMILIES:
+        raise ConfigError(
+            f"model.family={model.family} comes from an installed package, and Hugging Face has no class for it: it "
+            "cannot be exported"
+        )
+    return next(family for family in FAMILIES[model.family] if family.takes(model))
 
 
 def load(
-    module: ModuleType, model: Model, directory: Path, config: PretrainedConfig | None = None
+    family: HfFamily, model: Model, directory: Path, config: PretrainedConfig | None = None
 ) -> tuple[Any, list[str], list[str]]:  # fmt: skip
     """What transformers makes of `directory`, fp32; the names of weights that it misses there (it draws them), and
     of those that it has no place for. Only safetensors are read, and no code. Raises OSError, ValueError or
     RuntimeError."""
     logging.set_verbosity_error()  # it would print a table of what is missing
     logging.disable_progress_bar()
-    theirs, report = class_of(module, model).from_pretrained(
+    theirs, report = family.class_of(model).from_pretrained(
         directory,
         config=config,
         dtype=torch.float32,

@@ -10,19 +10,17 @@ from transformers import RobertaConfig, RobertaForMaskedLM
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf import bert
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, linear, norm, one, rows
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-CLASS, MODEL_TYPE, OBJECTIVE = RobertaForMaskedLM, "roberta", "masked"
-HEADS = ("lm_head.", "roberta.pooler.", "pooler.")
 
 
 def hf_config(model: Model, specials: Specials) -> RobertaConfig:
     """Every field stated. Raises ConfigError for a model that RoBERTa cannot express."""
     check_encoder(model, "RoBERTa", segments=0, binary_head=False)
     check_padding(model, specials, "RoBERTa")
-    return RobertaConfig(**encoder_fields(model, specials), architectures=[CLASS.__name__])
+    return RobertaConfig(**encoder_fields(model, specials), architectures=[RobertaForMaskedLM.__name__])
 
 
 def check_padding(model: Model, specials: Specials, name: str) -> None:
@@ -74,3 +72,15 @@ def links(model: Model, prefix: str = "roberta") -> Iterator[Link]:
 
 def _without_segment(positions: Tensor) -> list[Tensor]:
     return [positions, torch.zeros_like(positions[:1])]
+
+
+ROBERTA = HfFamily(
+    model_class=RobertaForMaskedLM,
+    model_type="roberta",
+    objective="masked",
+    head_prefixes=("lm_head.", "roberta.pooler.", "pooler."),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    refuse=refuse,
+)

@@ -8,12 +8,11 @@ from transformers import RoFormerConfig, RoFormerForMaskedLM
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder, encoder_fields, encoder_section, layers
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
-CLASS, MODEL_TYPE, OBJECTIVE = RoFormerForMaskedLM, "roformer", "masked"
-HEADS = ("cls.", "roformer.pooler.", "pooler.")
 _BASE = 10000.0
 
 
@@ -31,7 +30,7 @@ def hf_config(model: Model, specials: Specials) -> RoFormerConfig:
         **encoder_fields(model, specials),
         embedding_size=model.embedding_dim,
         rotary_value=False,
-        architectures=[CLASS.__name__],
+        architectures=[RoFormerForMaskedLM.__name__],
     )
 
 
@@ -62,3 +61,15 @@ def links(model: Model) -> Iterator[Link]:
     yield from linear("head.transform", "cls.predictions.transform.dense", model)
     yield from norm("head.norm", "cls.predictions.transform.LayerNorm", model)
     yield rows("output_layer.bias", "cls.predictions.bias", model)
+
+
+ROFORMER = HfFamily(
+    model_class=RoFormerForMaskedLM,
+    model_type="roformer",
+    objective="masked",
+    head_prefixes=("cls.", "roformer.pooler.", "pooler."),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    refuse=refuse,
+)

@@ -6,13 +6,11 @@ from typing import Any
 from transformers import T5Config, T5ForConditionalGeneration
 
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.fits import check
 from pretrain.checkpoint.hf.links import Link, by_head, gated, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-
-CLASS, MODEL_TYPE, OBJECTIVE = T5ForConditionalGeneration, "t5", "span_corruption"
-HEADS = ("lm_head.",)
 
 
 def hf_config(model: Model, specials: Specials) -> T5Config:
@@ -46,7 +44,7 @@ def hf_config(model: Model, specials: Specials) -> T5Config:
         pad_token_id=specials.pad,
         eos_token_id=specials.end,
         n_positions=model.sequence_length,
-        architectures=[CLASS.__name__],
+        architectures=[T5ForConditionalGeneration.__name__],
     )
     return T5Config(**fields)
 
@@ -116,3 +114,14 @@ def _layer(ours: str, theirs: str, model: Model, decodes: bool) -> Iterator[Link
     else:
         yield same(f"{ours}.mlp.linear_fc1.weight", f"{dense}.wi.weight")
     yield same(f"{ours}.mlp.linear_fc2.weight", f"{dense}.wo.weight")
+
+
+T5 = HfFamily(
+    model_class=T5ForConditionalGeneration,
+    model_type="t5",
+    objective="span_corruption",
+    head_prefixes=("lm_head.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+)

@@ -7,13 +7,11 @@ from transformers import XLMConfig, XLMWithLMHeadModel
 
 from data_pipeline.tokenizers.specials import Specials
 from pretrain.checkpoint.hf.bert import check_encoder
+from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.links import Link, by_head, linear, norm, rows, same
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
 
-CLASS, MODEL_TYPE, OBJECTIVE = XLMWithLMHeadModel, "xlm", "masked"
-HEADS = ("pred_layer.",)
-PADDED = False  # padding itself is zeros between layers there
 _FFN = 4  # times the hidden size, which theirs do not let one choose
 
 
@@ -29,7 +27,7 @@ def hf_config(model: Model, specials: Specials) -> XLMConfig:
         use_lang_emb=model.segments > 0, max_position_embeddings=model.sequence_length, init_std=model.init_std,
         embed_init_std=model.init_std, layer_norm_eps=model.norm_eps, mask_token_id=specials.mask,
         mask_index=specials.mask, pad_token_id=specials.pad, bos_token_id=specials.cls, eos_token_id=specials.sep,
-        tie_word_embeddings=True, architectures=[CLASS.__name__],
+        tie_word_embeddings=True, architectures=[XLMWithLMHeadModel.__name__],
     )  # fmt: skip
 
 
@@ -79,3 +77,16 @@ def links(model: Model) -> Iterator[Link]:
         yield from linear(f"{ours}.mlp.linear_fc2", f"{theirs}.ffns.{layer}.lin2", model)
         yield from norm(f"{ours}.mlp_bda.norm", f"{theirs}.layer_norm2.{layer}", model)
     yield rows("output_layer.bias", "pred_layer.proj.bias", model)
+
+
+XLM = HfFamily(
+    model_class=XLMWithLMHeadModel,
+    model_type="xlm",
+    objective="masked",
+    head_prefixes=("pred_layer.",),
+    hf_config=hf_config,
+    model_of=model_of,
+    links=links,
+    refuse=refuse,
+    padded=False,  # padding itself is zeros between layers there
+)

@@ -29,11 +29,11 @@ def _tokenizer(kind: str, directory: Path) -> Tokenizer:
 def _written(tokenizer: Tokenizer, config: Any, directory: Path) -> Any:
     from transformers import AutoTokenizer
 
-    from pretrain.checkpoint.hf.registry import module_of
+    from pretrain.checkpoint.hf.registry import hf_family_of
     from pretrain.checkpoint.hf.tokenizer import write
 
     directory.mkdir()
-    described = module_of(config.model).hf_config(config.model, config.objective.specials(tokenizer))
+    described = hf_family_of(config.model).hf_config(config.model, config.objective.specials(tokenizer))
     described.save_pretrained(
         directory
     )  # AutoTokenizer reads it, and goes by its model_type where nothing else is said
@@ -106,10 +106,10 @@ def test_a_model_with_fewer_ids_than_its_tokenizer_is_not_exported(tmp_path: Pat
 
 
 def test_gpt_neo_is_for_one_width_of_window() -> None:
-    from pretrain.checkpoint.hf.registry import module_of
+    from pretrain.checkpoint.hf.registry import hf_family_of
 
     banded = [{"name": "banded", "window": 4}, {"name": "banded", "window": 8}]
     model = tiny_config(model={"attention": {"pattern": banded}}).model
     specials = GPT.objective.specials(train_tokenizer([], "bytes", 259))
     with pytest.raises(ConfigError, match=r"model\.attention\.pattern with windows of \[4, 8\] cannot be exported"):
-        module_of(model).hf_config(model, specials)
+        hf_family_of(model).hf_config(model, specials)

@@ -64,17 +64,25 @@ REFUSED = {
 
 @pytest.mark.parametrize("path", RUNS, ids=name)
 def test_a_shipped_config_exports_to_the_class_that_docs_name(path: Path) -> None:
-    from pretrain.checkpoint.hf.registry import class_of, module_of
+    from pretrain.checkpoint.hf.registry import hf_family_of
 
     model = load(RunConfig, path, ["model.vocabulary=50000"]).model
-    module = module_of(model)
+    family = hf_family_of(model)
     if name(path) in REFUSED:
         with pytest.raises(ConfigError, match=REFUSED[name(path)]):
-            module.hf_config(model, IDS)
+            family.hf_config(model, IDS)
         return
-    described = module.hf_config(model, IDS)
+    described = family.hf_config(model, IDS)
     expected = next(CLASSES[prefix] for prefix in CLASSES if name(path).startswith(prefix))
-    assert described.architectures == [class_of(module, model).__name__] == [expected]
+    assert described.architectures == [family.class_of(model).__name__] == [expected]
+
+
+def test_a_family_of_a_package_is_not_exported() -> None:
+    from pretrain.checkpoint.hf.registry import hf_family_of
+
+    model = load(RunConfig, RUNS[0], ["model.vocabulary=50000"]).model.model_copy(update={"family": "theirs"})
+    with pytest.raises(ConfigError, match=r"model\.family=theirs comes from an installed package.* cannot be exported"):
+        hf_family_of(model)
 
 
 def test_xlm_is_what_transformers_makes_of_the_released_config() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pretrain.checkpoint.hf.registry import module_of
+from pretrain.checkpoint.hf.registry import hf_family_of
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.config.shipped import shipped
@@ -20,7 +20,7 @@ SPECIALS: Any = SimpleNamespace(end=0, pad=1, cls=2, sep=3, mask=4, start=1, voc
 def test_an_export_is_named_where_hugging_face_has_a_class(name: str) -> None:
     config = load(RunConfig, name, ["model.vocabulary=9000", "run.dir=r"])
     try:
-        module_of(config.model).hf_config(config.model, SPECIALS)
+        hf_family_of(config.model).hf_config(config.model, SPECIALS)
         exported = True
     except ConfigError:
         exported = False

@@ -1,0 +1,59 @@
+"""What a class of transformers declares here: how its models and ours become each other."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.hf.links import Link
+from pretrain.config.model import Model
+
+
+def _any_model(model: Model) -> bool:
+    return True
+
+
+def _any_config(tree: dict[str, Any], most_layers: int) -> None:
+    pass
+
+
+def _nothing(model: Model, values: Mapping[str, Tensor]) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class HfFamily:
+    """A family of Hugging Face: one instance at the end of its file, and a place in the table of `registry.py`."""
+
+    model_class: Any
+    """class of transformers, whose `config_class` reads config.json"""
+    model_type: str
+    """`model_type` in config.json"""
+    objective: str
+    """objective of an imported run"""
+    head_prefixes: tuple[str, ...]
+    """prefixes of tensor names that a folder may lack, and are then drawn anew, or may have without use"""
+    hf_config: Callable[[Model, Specials], PretrainedConfig]
+    """config for one of our models. Raises ConfigError for a model that it cannot express"""
+    model_of: Callable[[Any], dict[str, Any]]
+    """our `model` section for a config"""
+    links: Callable[[Model], Iterator[Link]]
+    """pairs of tensor names, with the conversion in both directions"""
+    takes: Callable[[Model], bool] = _any_model
+    """whether our model is exported to this family"""
+    hf_class: Callable[[Model], Any] | None = None
+    """class of a model, where there are several; absent: `model_class`"""
+    refuse: Callable[[dict[str, Any], int], None] = _any_config
+    """raises ConfigError for a config.json that transformers would read as something else; the number is that of the
+    folder's tensors, which layers cannot exceed"""
+    left_out: Callable[[Model, Mapping[str, Tensor]], list[str]] = _nothing
+    """tensors that links lead to and that are not imported. Raises ConfigError where they would change answers"""
+    padded: bool = True
+    """whether rows with padding have the same answers in both implementations"""
+
+    def class_of(self, model: Model) -> Any:
+        """The class of transformers for `model`."""
+        return self.model_class if self.hf_class is None else self.hf_class(model)
