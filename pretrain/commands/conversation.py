@@ -29,7 +29,8 @@ _PATIENCE = timedelta(days=30)  # of the other ranks, with whoever types
 def converse(
     engine: Engine, config: RunConfig, prompts: Prompts, how: Sampling, longest: int | None, stops: Sequence[str]
 ) -> None:  # fmt: skip
-    """Until the input ends. A prompt that does not fit is said so, and the next one is asked for. Collective."""
+    """Answers prompts until the input ends. A prompt that does not fit is reported, and the next one is read.
+    Collective."""
     group = file_group(config.health.timeout_s, _PATIENCE)
     with _terminal(engine.is_reporter) as keyboard:
         for turn in count():
@@ -70,7 +71,7 @@ def _show(engine: Engine, text: str) -> None:
 
 
 class Keyboard:
-    """Lines, and whether Ctrl-C was pressed since."""
+    """Lines from the keyboard, and whether Ctrl-C was pressed since the last one."""
 
     def __init__(self) -> None:
         self.interrupted = self._reading = False
@@ -108,7 +109,7 @@ def _terminal(reads: bool) -> Iterator[Keyboard]:
         yield keyboard
         return
     signal.signal(signal.SIGINT, keyboard.receive)
-    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # bytes that are no text are said so
+    sys.stdin.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # invalid bytes are reported
     if not sys.stdin.isatty():
         yield keyboard
         return

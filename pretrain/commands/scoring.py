@@ -42,7 +42,7 @@ from pretrain.observe.track import keep_report
 
 @dataclass(frozen=True)
 class Asked:
-    """What `pretrain eval` is to do; see `evaluate.run.Settings`."""
+    """A request of `pretrain eval`; see `evaluate.settings.Settings`."""
 
     tasks: list[str]
     shots: list[int] | None
@@ -55,7 +55,7 @@ class Asked:
     """dataset whose training shards are searched for the documents; None: the run's own, whose builds may have"""
     out: Path
     command: str
-    """what was typed"""
+    """the command line"""
 
 
 def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
@@ -142,7 +142,7 @@ def _write(
 
 
 def _identity(config: RunConfig, checkpoint: Path) -> str:
-    """Of the weights, and the precision they compute in."""
+    """Identity of the weights and of the precision they compute in."""
     return digest((checkpoint / MANIFEST).read_text(encoding="utf-8"), config.precision)
 
 

@@ -26,7 +26,7 @@ from pretrain.evaluate.opening import build_scorer
 
 @dataclass(frozen=True)
 class Asked:
-    """How texts are made, and where they go."""
+    """A request of `pretrain generate`: how to decode, and where to write."""
 
     how: Decoding
     longest: int | None

@@ -11,20 +11,20 @@ _INTERVAL = 1.96  # standard deviations in half of a 95 % interval
 
 @dataclass(frozen=True)
 class Bleu:
-    """Of all hypotheses together."""
+    """BLEU of all hypotheses together."""
 
     score: float
     """0 to 100"""
     error: float | None
-    """standard error: that of a normal distribution with the 95 % interval of sacrebleu's resamples; None: not asked
-    for"""
+    """standard error: that of a normal distribution with the 95 % interval of sacrebleu's resamples; None: not
+    computed"""
     signature: str
     """sacrebleu's, which says how it was computed"""
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], resamples: int = 1) -> Bleu:
-    """`references` of each hypothesis, one at least, of which it may be near to any. `resamples` of the hypotheses,
-    drawn with replacement, give a standard error; 1: none is asked for."""
+    """Corpus BLEU. Each hypothesis has one or more `references`. `resamples` bootstrap samples of the hypotheses give
+    the standard error; 1: no standard error."""
     metric = sacrebleu.BLEU()
     streams: list[Any] = [  # one without so many has None
         [texts[number] if number < len(texts) else None for texts in references]

@@ -1,4 +1,5 @@
-"""One task at one number of shots, with one draw of the examples that are shown: its documents' outcomes and result."""
+"""One task at one number of shots, with one draw of few-shot examples: the outcomes of its documents, and its
+result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,18 +28,18 @@ _HEAD = 3  # numbers of a document besides its measures': shots shown, whether i
 
 @dataclass(frozen=True)
 class Draw:
-    """What is scored."""
+    """A task at one number of shots, with one draw of few-shot examples."""
 
     task: Task
     loaded: Loaded
     pool: Examples | None
-    """what examples are drawn from; None: the documents themselves"""
+    """documents that examples are drawn from; None: the task's own"""
     shots: int
     number: int
 
     @property
     def documents(self) -> Sequence[TaskDocument]:
-        """All of the task's."""
+        """All documents of the task."""
         return self.loaded.documents
 
     def shown(self, document: int, seed: int) -> list[int]:
@@ -48,7 +49,7 @@ class Draw:
         return shots_from_elsewhere(self.task.name, document, self.pool, self.shots, seed, self.number)
 
     def example(self, number: int) -> TaskDocument:
-        """One of those that `shown` numbers."""
+        """The example with a number that `shown` returned."""
         found = (self.loaded if self.pool is None else self.pool).example(number)
         assert found is not None, "only examples that can be shown are drawn"
         return found
@@ -56,17 +57,17 @@ class Draw:
 
 @dataclass(frozen=True)
 class Scored:
-    """What came of it."""
+    """The outcomes of a draw."""
 
     of: str
-    """see outcomes.py"""
+    """digest of what the outcomes depend on: see outcomes.py"""
     about: Mapping[str, Any]
     told: Sequence[Told]
-    """by document; of those that could not be asked, too"""
+    """result of each document, including those that did not fit the model"""
     result: dict[str, Any]
     samples: list[dict[str, Any]]
     right: Sequence[bool | None]
-    """None: it could not be asked"""
+    """whether each document was answered correctly; None: it did not fit the model"""
     problems: Sequence[Problem]
 
 
@@ -74,8 +75,8 @@ def score_draw(
     engine: Engine, scorer: Scorer, draw: Draw, settings: Settings, outcomes: Outcomes,
     progress: Callable[[str, int, int], None],
 ) -> Scored:  # fmt: skip
-    """Asks the model about every document that `outcomes` don't tell of. `progress` gets what is asked, and how many of
-    how many documents are done. Collective over all ranks."""
+    """Scores every document that `outcomes` has no result of. `progress` gets a label, the number of documents done and
+    their total. Collective over all ranks."""
     task, documents = draw.task, draw.documents
     about = {"task": task.name, "shots": draw.shots, "draw": draw.number}
     made = ForTask(task, documents, settings.how)
@@ -120,7 +121,7 @@ def score_draw(
 
 
 class _Asking:
-    """Prompts and numbers of a draw."""
+    """The scoring of one draw: its prompts, and the numbers of each document."""
 
     def __init__(self, engine: Engine, scorer: Scorer, draw: Draw, measures: Sequence[Measure], seed: int) -> None:
         self._engine, self._scorer, self._draw, self._measures, self._seed = engine, scorer, draw, measures, seed
@@ -152,8 +153,8 @@ class _Asking:
         return gather(self._engine, found, len(part))
 
     def from_before(self, known: Mapping[int, Told], count: int) -> NDArray[np.float64]:
-        """[count, width] of the first documents that the reporting rank knows, NaN of others, on every rank.
-        Collective."""
+        """[count, width] numbers of the first documents, on every rank; NaN for those that the reporting rank does not
+        know. Collective."""
         numbers = np.full((count, self._width), -np.inf)
         for index, told in known.items():
             if index < count:
@@ -166,7 +167,7 @@ class _Asking:
         return numbers
 
     def told(self, index: int, numbers: NDArray[np.float64]) -> Told:
-        """What the file says of a document."""
+        """The result of a document, as documents.jsonl records it."""
         document, column, outcomes = self._draw.documents[index], _HEAD, {}
         for measure in self._measures if numbers[2] else ():
             outcomes[measure.name] = measure.outcome(numbers[column : column + measure.width], document)
@@ -175,7 +176,7 @@ class _Asking:
         return Told(index, document.where, shown, bool(numbers[1]), outcomes)
 
     def samples(self, told: Sequence[Told], right: Sequence[bool | None]) -> list[dict[str, Any]]:
-        """The first documents that were answered rightly, and the first that were not."""
+        """The first documents that were answered correctly, and the first that were not."""
         asked = [index for index, one in enumerate(told) if one.outcomes]
         wrong = [index for index in asked if not right[index]][:_SAMPLES]
         chosen = sorted([*wrong, *[index for index in asked if right[index]][:_SAMPLES]])
@@ -202,7 +203,7 @@ class _Asking:
 
 
 def check_kind(task: Task, scorer: Scorer) -> None:
-    """Raises ConfigError for what a model of the scorer's kind cannot do."""
+    """Raises ConfigError for a task that a model of the scorer's kind cannot do."""
     if "generate_until" in task.output_types and not scorer.generates:
         raise ConfigError(f"task {task.name} asks for text, which a model of this kind does not make")
     if "loglikelihood_rolling" in task.output_types and not scorer.rolls:
@@ -212,7 +213,8 @@ def check_kind(task: Task, scorer: Scorer) -> None:
 
 
 def _right(outcomes: Mapping[str, Any], metric: str) -> bool:
-    """By the task's metric; of one that is of all documents together, by the sum of log probabilities."""
+    """Whether the answer is correct by the task's metric; for a metric over all documents, by the sum of log
+    probabilities."""
     if "choice" in outcomes:
         by_way = outcomes["choice"]["right"]
         return bool(by_way.get(metric.removeprefix("accuracy_"), by_way["sum"]))

@@ -1,4 +1,4 @@
-"""Results of several draws of examples -> one."""
+"""Results of several draws of few-shot examples -> one result."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ _ERROR = "_stderr"
 
 
 def together(results: Sequence[dict[str, Any]], problems: int) -> dict[str, Any]:
-    """The first result, with `malformed`, lines that were no documents. Of several, every metric that has a standard
-    error is the mean over draws; NAME_spread is the standard deviation between draws, NAME_by_draw their values, and
-    the counts are the first draw's; so it is with each of `groups`."""
+    """The mean of `results` over draws, with `malformed`, the number of invalid lines. Every metric that has a standard
+    error is averaged; NAME_spread is the standard deviation between draws, NAME_by_draw lists their values, and counts
+    are the first draw's. The same holds for each of `groups`."""
     first = _mean(results) | {"malformed": problems, "draws": len(results)}
     if "groups" in first:
         first["groups"] = {name: _mean([result["groups"][name] for result in results]) for name in first["groups"]}

@@ -35,8 +35,8 @@ def try_hub() -> None:
 
 
 def fetch(file: Fetched, directory: Path) -> int | None:
-    """Writes one file, whole or not at all, and returns its lines; None: it is there already. Raises RunError where the
-    dataset can't be had."""
+    """Writes one file atomically, and returns its lines; None: it is there already. Raises RunError if the
+    dataset cannot be downloaded."""
     path = directory / file.file
     if any(there.is_file() for there in (path, path.with_name(f"{path.name}.gz"))):
         return None
@@ -52,7 +52,7 @@ def fetch(file: Fetched, directory: Path) -> int | None:
         part = f"part {file.config}, " if file.config is not None else ""
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RunError(
-            f"{path} is not written: dataset {file.dataset} ({part}split {file.split}) cannot be had: {why:.200}"
+            f"{path} is not written: dataset {file.dataset} ({part}split {file.split}) cannot be downloaded: {why:.200}"
         ) from error
     return count
 

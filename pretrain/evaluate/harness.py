@@ -29,7 +29,7 @@ _SETTINGS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_
 
 
 class HarnessModel(TemplateLM):
-    """An engine and its tokenizer, as lm-eval wants them."""
+    """An engine and its tokenizer behind the model interface of lm-eval."""
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, sequence_length: int, tokens: int | None = None) -> None:
         """`tokens`: positions that are scored at a time, on each data rank."""
@@ -51,7 +51,7 @@ class HarnessModel(TemplateLM):
         return self.text.identity
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Our tokenizers add no special tokens, asked or not."""
+        """Ids of a text. Our tokenizers never add special tokens."""
         return self.text.encode(string)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
@@ -70,10 +70,10 @@ class HarnessModel(TemplateLM):
         return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Greedy, drawn (`do_sample` or a temperature, `top_k`, `top_p`) or by a beam (`num_beams`, with
-        `length_penalty` as GNMT's). A prompt that is asked several times is drawn anew each time, and likewise again.
-        Where as many tokens are asked for as the model has positions, or more, the prompt gets half of these. Raises
-        ConfigError for settings that are none of these."""
+        """Greedy decoding, sampling (`do_sample` or a temperature, `top_k`, `top_p`) or beam search (`num_beams`, with
+        GNMT's `length_penalty`). Repeated requests of one prompt get different samples, the same ones in every
+        evaluation. If `max_gen_toks` is at least the model's length, the prompt gets half of the positions. Raises
+        ConfigError for other settings."""
         answers = [""] * len(requests)
         alike: dict[str, list[int]] = {}  # requests that can be decoded together
         settings = [_settings(request.args[1]) for request in requests]
@@ -115,7 +115,7 @@ class HarnessModel(TemplateLM):
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    """As lm-eval reads them for its own models."""
+    """Generation settings, normalized as lm-eval does for its own models."""
     found = dict(normalize_gen_kwargs(given, _NEW_TOKENS))
     if unknown := found.keys() - _SETTINGS:
         raise ConfigError(

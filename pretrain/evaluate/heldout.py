@@ -3,8 +3,8 @@
 The stream is the validation split's documents, each followed by an end of text, read as training reads: in windows of
 the model's length, one after the other, without regard for document borders. Every token but the stream's first is
 predicted exactly once, ends of text included. Packed rows (`objective.packing=best_fit`) are scored packed: every token
-but each document's first, from what comes before it in its document. Objectives other than the causal one are asked
-what they ask in training, of the same samples every time.
+but each document's first, from what comes before it in its document. Objectives other than the causal one are scored
+on their training task, with the same samples every time.
 
 Of several sources each one's held-out text is scored, and the loss is the mean over the tokens of all: a source counts
 by how much of it is held out, not by its weight in the mix. Of a limited number of samples each source has its part, by
@@ -34,15 +34,15 @@ class HeldOut:
     """Sums over the windows that were scored."""
 
     loss_sum: float
-    """of token losses, nats"""
+    """sum of token losses, nats"""
     token_count: int
     """tokens predicted"""
     words: int | None
-    """white-space words of the text; of a part of the split, not counted unless asked for (`count_text`)"""
+    """whitespace-separated words of the text; None: only a part of the split was scored (`count_text` counts it)"""
     text_bytes: int | None
-    """UTF-8 bytes of the text, likewise"""
+    """UTF-8 bytes of the text; None: as for `words`"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """of a loss of several terms: sum and count of those besides the tokens'"""
+    """sum and count of each further term of the loss, by the name of the term"""
     by_source: Sequence[tuple[float, int]] = ()
     """loss_sum and token_count of each source"""
 
@@ -63,7 +63,7 @@ class HeldOut:
 
     @property
     def byte_perplexity(self) -> float | None:
-        """Per byte of the text, likewise."""
+        """Per byte of the text: comparable between tokenizers. None: not counted."""
         return exp(self.loss_sum / self.text_bytes) if self.text_bytes else None
 
     @property

@@ -11,7 +11,7 @@ _ROUNDING = 1e-2  # of bf16, over all layouts; nats per token
 
 @dataclass(frozen=True)
 class InTraining:
-    """Of the weights after a step."""
+    """The held-out loss that training measured after a step."""
 
     loss: float
     """nats per token"""
@@ -22,7 +22,7 @@ class InTraining:
 
 
 def in_training(run_dir: Path, step: int, sequences: int) -> InTraining | None:
-    """What the run's events.jsonl says of `step`; None where it says nothing."""
+    """The held-out loss in the run's events.jsonl at `step`; None: it has none."""
     found = [line for line in read_events(run_dir) if line["event"] == "heldout" and line.get("step") == step]
     if not found or not isinstance(found[-1].get("loss"), float) or "predicted_tokens" not in found[-1]:
         return None

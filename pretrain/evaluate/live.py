@@ -1,5 +1,5 @@
-"""Tasks on the model that is being trained, as it is laid out over ranks, between two steps: nothing is converted, and
-the run goes on as if nobody had asked."""
+"""Tasks on the model in training, between two steps and on its own layout: nothing is converted, and the losses of the
+run do not change."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +18,8 @@ Scores = Callable[[], Results]
 
 
 def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
-    """What `evaluate.tasks` asks of `engine`. Everything that could fail for want of a file or of room
-    is looked at here, before the first step: raises ConfigError."""
+    """A function that scores `evaluate.tasks` on `engine`. Checks files and layout here, before the first step: raises
+    ConfigError."""
     asked = config.evaluate
     if HELD_OUT in asked.tasks:
         raise ConfigError(f"evaluate.tasks: the held-out loss is always there, so leave {HELD_OUT} out")

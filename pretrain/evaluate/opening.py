@@ -24,8 +24,8 @@ def open_checkpoint(
     candidates: list[Path], overrides: list[str], one_rank: bool, asked: Mapping[str, object] | None = None
 ) -> tuple[RunConfig, Path]:
     """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
-    the process group; every rank calls this. Raises ConfigError on all of them where they were not started alike;
-    `asked`: besides the config."""
+    the process group; every rank calls this. Raises ConfigError on all ranks if their configs or their
+    `asked` options disagree."""
     config = expected_config(candidates, overrides, one_rank)
     rendezvous.init_process_group(config.health, config_fingerprint(config) | dict(asked or {}))
     checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
@@ -44,7 +44,7 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
 
 
 def load_weights(config: RunConfig, engine: Engine, checkpoint: Path) -> None:
-    """Those of another checkpoint of the run, into what `build_scorer` made. Raises RunError for a damaged one."""
+    """Loads another checkpoint of the run into the engine of `build_scorer`. Raises RunError for a damaged one."""
     group = file_group(config.health.timeout_s)
     store.first_valid([checkpoint], _warn, group)
     store.load(checkpoint, engine.state(), group)

@@ -1,5 +1,5 @@
-"""documents.jsonl: what the model said of each document, the evidence of a report, and what an evaluation that was
-interrupted goes on from.
+"""documents.jsonl: the result of each document, the evidence of a report, and the state from which an interrupted
+evaluation resumes.
 
 A line: `of` (a digest of all that the outcome depends on but the document: checkpoint, settings, the task's documents,
 shots, draw), `task`, `shots`, `draw`, `document` (its number), `where` (file and line), `shown` (numbers of the solved
@@ -19,7 +19,7 @@ FILE = "documents.jsonl"
 
 
 def digest(*parts: Any) -> str:
-    """16 hex digits of plain values."""
+    """A digest of plain values, 16 hex digits."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -33,12 +33,12 @@ class Told:
     shown: Sequence[int]
     truncated: bool
     outcomes: Mapping[str, Any]
-    """by the measure's name"""
+    """outcome of each measure, by its name"""
 
 
 @dataclass
 class Outcomes:
-    """The file of one report directory, where the reporting rank keeps it; without `path`, nothing is kept."""
+    """The file of one report directory, which the reporting rank writes; without `path`, nothing is written."""
 
     path: Path | None = None
     _known: dict[str, dict[int, Told]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Outcomes:
                     continue
 
     def known(self, of: str) -> Mapping[int, Told]:
-        """By number of the document, what an earlier evaluation found."""
+        """Results of an earlier evaluation, by the number of the document."""
         return self._known.get(of, {})
 
     def add(self, of: str, about: Mapping[str, Any], found: Iterable[Told]) -> None:
@@ -65,8 +65,8 @@ class Outcomes:
                 file.writelines(_line(of, about, told) for told in found)
 
     def finish(self, sets: Iterable[tuple[str, Mapping[str, Any], Iterable[Told]]]) -> None:
-        """Puts the lines of these (as `add` takes them) in order, and leaves out those of other evaluations, which the
-        report does not speak of."""
+        """Rewrites the file with the lines of `sets` (the arguments of `add`) in order, and drops lines of other
+        evaluations, which the report does not cover."""
         if self.path is not None:
             lines = [_line(of, about, told) for of, about, found in sets for told in found]
             write_whole(self.path, "".join(lines).encode())

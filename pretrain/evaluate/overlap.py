@@ -1,4 +1,4 @@
-"""Of the examples that were scored, which ones the training text held, and how well the others were answered.
+"""Contamination: which of the scored examples the training text contains, and the accuracy on the others.
 
 As in section 4 of GPT-3's paper (2005.14165, appendix C): a task's accuracy on all of its examples, on the clean and on
 the dirty ones. What is dirty is in the datasets, whose builds looked for it (step `decontaminate`); or it is looked for

@@ -16,7 +16,7 @@ from pretrain.evaluate.tasks.base import Choice, Examples, Format, TaskDocument
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the model reads, and what it may say next."""
+    """A prompt, and the targets that are scored after it."""
 
     before: str
     """instruction and solved examples, with what separates them from the question"""
@@ -27,7 +27,7 @@ class Prompt:
     shots: int
     """solved examples shown"""
     truncated: bool
-    """it did not fit: shots were left out at the end, or the scorer will cut the text at its beginning"""
+    """whether it did not fit: shots were dropped from the end, or the scorer cuts the beginning of the text"""
 
     @property
     def text(self) -> str:
@@ -45,7 +45,8 @@ def shot_indices(task: str, document: int, documents: int, shots: int, seed: int
 
 
 def shots_from_elsewhere(task: str, document: int, pool: Examples, shots: int, seed: int, draw: int = 0) -> list[int]:
-    """Likewise, of a `pool` of other documents, such as a training split."""
+    """Which `shots` documents of a `pool`, such as a training split, are shown before `document`: different ones, and
+    the first k are those of k shots. Raises ConfigError when there are too few."""
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")
     found = _drawn(stream, len(pool), shots, lambda place: pool.example(place) is not None)
     if len(found) < shots:

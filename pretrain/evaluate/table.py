@@ -22,9 +22,9 @@ _WIDTH = 100
 _LEAST = 12  # characters that are left of a name
 _LEFT = ("task", "metric")
 _KEPT = ("loss", "token_count", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
-"""of held-out text, by a tracker"""
+"""values of held-out text that a tracker keeps"""
 _COUNTS = ("documents", "not_asked", "malformed", "truncated", "chance")
-"""of tasks, likewise, besides metrics"""
+"""values of tasks that a tracker keeps, besides metrics"""
 
 
 def table(
@@ -34,8 +34,9 @@ def table(
     problems: Mapping[str, Sequence[Problem]] | None = None,
     not_shown: Mapping[str, Sequence[Problem]] | None = None,
 ) -> str:
-    """A row for each task and number of shots, beside GPT-3 of the size that is nearest to `parameters`; then what was
-    not scored, and which examples were not shown; below, the held-out text, and how its loss goes with training's."""
+    """A row for each task and number of shots, compared with the GPT-3 model nearest to `parameters`; then the
+    documents that were not scored and the examples that were not shown; last, the held-out loss, compared with
+    training's."""
     lines = list(_lines(list(_rows(results, parameters)))) if any(name != HELD_OUT for name in results) else []
     notes = [f"cut to fit the model: {', '.join(cut)}"] if (cut := cut_prompts(results)) else []
     notes += [
@@ -53,7 +54,7 @@ def table(
 
 
 def _rows(results: Results, parameters: int) -> Iterator[dict[str, str]]:
-    """By heading; a heading whose cells are all empty is left out by `_lines`."""
+    """Cells of each row by heading; `_lines` leaves out a heading whose cells are all empty."""
     size = gpt3.nearest(parameters)
     for task, by_shots in results.items():
         if task == HELD_OUT:
@@ -100,7 +101,7 @@ def _held_out(found: dict[str, Any]) -> str:
 
 
 def scores(results: Results) -> dict[str, float]:
-    """What a tracker keeps of them: `eval/TASK/N-shot/METRIC` (`eval/heldout/METRIC`), with errors, spreads between
+    """Scores for a tracker: `eval/TASK/N-shot/METRIC` (`eval/heldout/METRIC`), with errors, spreads between
     draws, and the numbers of documents."""
     found: dict[str, float] = {}
     for task, by_shots in results.items():

@@ -1,4 +1,4 @@
-"""Targets for a file of sources, and how near they come to those given: BLEU, by sacrebleu."""
+"""Targets for a file of sources, and their BLEU against given targets, by sacrebleu."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _BATCH = 32  # inputs at a time, of like length
 
 @dataclass(frozen=True)
 class Lines:
-    """Of a file: sources, and targets if it has them."""
+    """A file's sources, and its targets if it has any."""
 
     sources: list[str]
     targets: list[str] | None
@@ -26,7 +26,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Translation:
-    """Of a whole file, in its order."""
+    """Hypotheses for a file, in its order, and their BLEU."""
 
     hypotheses: list[str]
     bleu: float | None

@@ -1,4 +1,4 @@
-"""What decoding is asked for, and what it gives: texts of token ids, for any model that has a decoder."""
+"""Requests to decoding and its results: texts of token ids, for any model that has a decoder."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ class Request:
     """One prompt, as the engine is to read it."""
 
     reads: Sequence[int]
-    """ids read first: an encoder's input, a prefix, or all but the last of a text that goes on"""
+    """ids read first: an encoder's input, a prefix, or all but the last token of a text to continue"""
     start: int
-    """read next, by the decoder, which then begins to say something: its start, or the last of a text that goes on"""
+    """first id that the decoder reads before it generates: its start token, or the last token of a text to continue"""
     longest: int
-    """the most tokens to make"""
+    """maximum number of new tokens"""
     stream: str
     """name of the random numbers that it is sampled with: requests of the same name, alike, give the same texts"""
 
@@ -41,7 +41,7 @@ class Beam:
 
     width: int
     penalty: float = 0.6
-    """of length; 0: none"""
+    """length penalty; 0: none"""
     texts: int = 1
     """found of each request, the best first; at most `width`"""
 
@@ -80,4 +80,4 @@ class Generated:
 
 
 Watch = Callable[[Sequence[Sequence[int]]], bool]
-"""Told the tokens of all texts that are not over, whenever they have one more; returns whether to go on."""
+"""Called with the tokens of all unfinished texts after each new token; returns whether to continue."""

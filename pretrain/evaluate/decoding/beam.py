@@ -1,7 +1,7 @@
 """Beam search: the most probable texts of each request, as far as a beam finds them.
 
 Length is made up for as in GNMT (Wu et al. 2016, arXiv 1609.08144, section 7): a hypothesis of n tokens scores its log
-probability divided by ((5 + n) / 6)^penalty. The engine holds what it has read of each hypothesis that goes on.
+probability divided by ((5 + n) / 6)^penalty. The engine holds what it has read of each unfinished hypothesis.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ class _Hypothesis:
 
 @dataclass
 class _Search:
-    """Of one request."""
+    """Beam search of one request."""
 
     request: Request
     open: list[_Hypothesis]
-    """those that go on, the best first"""
+    """unfinished hypotheses, the best first"""
     done: list[tuple[float, Generated]] = field(default_factory=list)
-    """with their scores, of those that ended, the best first"""
+    """finished hypotheses with their scores, the best first"""
 
 
 def search(engine: DecodeEngine, requests: Sequence[Request], how: Beam, stops: Stops) -> list[list[Generated]]:

@@ -36,7 +36,7 @@ def decode_mine(
     engine: DecodeEngine, requests: Sequence[Request], how: Decoding, stops: Stops,
     progress: Callable[[str], None] = lambda line: None, hypotheses: int = _HYPOTHESES,
 ) -> list[list[Generated]]:  # fmt: skip
-    """Likewise, of this data rank's own requests, in batches of like length. Collective within one replica of the
+    """Texts of this data rank's own requests, in batches of similar length. Collective within one replica of the
     model."""
     each = how.width if isinstance(how, Beam) else how.texts
     at_a_time = max(1, hypotheses // each)
@@ -54,7 +54,7 @@ def decode_mine(
 def decode_batch(
     engine: DecodeEngine, requests: Sequence[Request], how: Decoding, stops: Stops
 ) -> list[list[Generated]]:
-    """Likewise, of requests that grow together. Collective within one replica of the model."""
+    """Texts of requests that are decoded as one batch. Collective within one replica of the model."""
     if isinstance(how, Beam):
         return search(engine, requests, how, stops)
     return sample(engine, requests, how, stops)

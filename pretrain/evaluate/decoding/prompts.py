@@ -1,7 +1,7 @@
 """Prompts as a model reads them, and what it says as text.
 
-A prompt may name the specials that its model knows: `<extra_id_0>` a sentinel, `[MASK]` or `<mask>` a mask. Each stands
-for a token or several with the space before them, so one space before a name is left out.
+A prompt may name the specials that its model knows: `<extra_id_0>` a sentinel, `[MASK]` or `<mask>` a mask. Each is
+a token or several with the space before them, so one space before a name is left out.
 """
 
 import re
@@ -18,7 +18,7 @@ _MASKS = ("[MASK]", "<mask>")
 
 
 class Prompts:
-    """Of one model."""
+    """Encoding and decoding of prompts for one model."""
 
     def __init__(self, config: RunConfig, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._model = tokenizer, config.model
@@ -81,11 +81,11 @@ class Prompts:
         return [*before, *ids, after]
 
     def context(self, request: Request) -> list[int]:
-        """Ids of the text that a model's own words go on with."""
+        """Ids of the text that the model continues."""
         return [*request.reads, request.start] if self.continues else []
 
     def said(self, request: Request, tokens: Sequence[int]) -> str:
-        """The text of what a model said: of one that goes on with a text, what it added to that."""
+        """The generated text, without the context that the model continued."""
         context = self.context(request)
         before, whole = self.decode(context), self.decode([*context, *tokens])
         return whole[len(before) :] if whole.startswith(before) else self.decode(tokens)

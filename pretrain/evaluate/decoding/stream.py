@@ -7,7 +7,7 @@ _LONGEST = 3  # bytes that begin a character of UTF-8 and do not end it
 
 
 class TextStream:
-    """Of one text, which goes on after the tokens of `context` and is over before the first of `stops`."""
+    """A stream of one text, which follows the tokens of `context` and ends before the first of `stops`."""
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], context: Sequence[int] = (), stops: Sequence[str] = ()

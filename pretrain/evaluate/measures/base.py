@@ -18,7 +18,7 @@ from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.tasks.base import Task, TaskDocument
 
 Outcome = Mapping[str, Any]
-"""of one document, in JSON's types"""
+"""outcome of one document, in JSON types"""
 
 
 @dataclass(frozen=True)

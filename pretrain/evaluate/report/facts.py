@@ -8,41 +8,41 @@ from pretrain.evaluate.decoding.base import Beam, Decoding
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Of one checkpoint."""
+    """Facts about the evaluation of one checkpoint."""
 
     name: str
-    """of the run"""
+    """name of the run"""
     checkpoint: str
     identity: str
-    """digest of the weights, and of the precision that they were asked in"""
+    """digest of the weights and of the precision of the evaluation"""
     step: int
     tokens: int
     """trained on"""
     parameters: int
     layout: str
-    """of the evaluation"""
+    """layout of the evaluation"""
     scorer: str
     """what a score is, by the kind of model"""
     seed: int
-    """of the choice of shots, and of generated documents"""
+    """seed of the few-shot examples and of generated documents"""
     shots: Sequence[int] | None
-    """asked for; None: 0, 1 and the K of the paper's few-shot setting"""
+    """numbers of few-shot examples; None: 0, 1 and the K of the paper's few-shot setting"""
     draws: int
-    """choices of shots for each document"""
+    """random draws of few-shot examples per document"""
     limit: int | None
     """documents per task"""
     decoding: str
     """how answers in text were made"""
     command: str
-    """what was typed"""
+    """the command line"""
     versions: dict[str, str]
-    """of the libraries"""
+    """versions of the libraries"""
     unigram_entropy: float | None
-    """of the held-out tokens, nats per token (see heldout.py)"""
+    """unigram entropy of the held-out tokens, nats per token (see heldout.py)"""
 
 
 def decoding_words(how: Decoding | None) -> str:
-    """How texts are made, as a report says it."""
+    """The decoding, in words for a report."""
     if how is None:
         return "as GPT-3's paper: greedy, or where it says so a beam of 4 with length penalty 0.6"
     if isinstance(how, Beam):

@@ -1,4 +1,4 @@
-"""GPT-3's published results, as they stand beside ours."""
+"""GPT-3's published results, as reports show them next to ours."""
 
 import math
 
@@ -14,12 +14,13 @@ def nearest(parameters: int) -> str:
 
 
 def size_text(size: str) -> str:
-    """By its parameters, as people call it."""
+    """Name of a GPT-3 model by its parameter count, such as GPT-3 175B."""
     return f"GPT-3 {compact(SIZES[size])}"
 
 
 def score_at(task: str, metric: str, shots: int, size: str) -> float | None:
-    """Of the setting that `shots` belongs to (zero-, one- or few-shot), as the paper writes it; None: not known."""
+    """The published score of the setting that `shots` belongs to (zero-, one- or few-shot), as the paper writes it;
+    None: not known."""
     published = PUBLISHED.get((task, metric))
     if published is None:
         return None

@@ -57,7 +57,7 @@ METRICS: dict[str, Metric] = {
     "loss": Metric("loss, nats per token", "loss per token", "plain"),
     "bits_per_byte": Metric("bits per byte", "bits per byte", "plain"),
 }
-"""by their names in results"""
+"""metrics by their names in results"""
 
 
 def metric_named(name: str) -> Metric:

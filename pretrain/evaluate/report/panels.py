@@ -64,7 +64,7 @@ class Series:
     group: int = 0
     """series of one group have one colour"""
     member: int = 0
-    """of their group: they differ in their dashes"""
+    """number within the group: members differ in their dashes"""
 
 
 def over(title: str, metric: Metric, series: Sequence[Series], along: str, chance: float | None, log: bool) -> str:
@@ -92,7 +92,7 @@ def over(title: str, metric: Metric, series: Sequence[Series], along: str, chanc
 
 
 def _apart(values: Sequence[float]) -> list[float]:
-    """Those of them that have room for a label on a logarithmic axis."""
+    """The values whose labels do not overlap on a logarithmic axis."""
     least = (values[-1] / values[0]) ** (1 / 6) if values[0] > 0 else 1.0
     kept: list[float] = []
     for value in values:

@@ -40,7 +40,7 @@ class Sample:
 
 
 def shown(sample: Mapping[str, Any], metric: str) -> Sample:
-    """Of one of `Evaluation.samples`, judged by `metric`."""
+    """A sample of `Evaluation.samples` for display, with the choices that `metric` compares."""
     outcomes, prompt, question = sample["outcomes"], sample["prompt"], sample["question"]
     contexts = sample["contexts"] or [question]
     common = _shared(contexts) if sample["contexts"] else question

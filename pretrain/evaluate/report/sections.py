@@ -39,7 +39,7 @@ class Row:
     spread: str
     bar: Bar | None
     gpt3: Sequence[str]
-    """by size"""
+    """GPT-3's scores, one per size"""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Section:
     others: Sequence[tuple[str, Sequence[str]]]
     """metrics besides the main one, with their values by number of shots"""
     counts: Sequence[tuple[str, Sequence[str]]]
-    """numbers of documents, likewise"""
+    """numbers of documents by number of shots"""
     groups: Sequence[tuple[str, int, Sequence[str]]]
-    """of a task of several sets, each one's name, documents, and accuracy by number of shots"""
+    """name, documents and accuracy by number of shots, of each set of a task of several sets"""
     problems: Sequence[Mapping[str, str]]
     """the first ones"""
     num_problems: int
@@ -71,7 +71,7 @@ class Section:
 
 
 def sections(evaluation: Evaluation, sizes: Sequence[str]) -> Iterator[Section]:
-    """A section for each task; `sizes` of GPT-3 stand beside it."""
+    """A section for each task; it compares the scores with GPT-3 of `sizes`."""
     for task, by_k in evaluation.results.items():
         if task != HELD_OUT:
             yield _section(evaluation, task, by_k, sizes)
@@ -140,7 +140,7 @@ def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) 
 
 
 def cut_prompts(results: Results) -> list[str]:
-    """Of each task and number of shots, what did not fit; empty where all did."""
+    """Truncated prompts of each task and number of shots; empty if every prompt fits."""
     return [
         f"{task} {k}-shot {result['truncated']:,} of {result['documents']:,}"
         + (f" ({result['mean_shots']:.1f} examples shown on average)" if int(k) else "")

@@ -45,7 +45,7 @@ class Scorer(Protocol):
         self, contexts: Sequence[Sequence[int]], longest: int, how: Decoding, stops: Sequence[str]
     ) -> list[list[int]]:
         """What the model says after each of the contexts of pairs: up to `longest` tokens, up to an end of text or to
-        the first of `stops`, which may still stand at the end."""
+        the first of `stops`, which may still be at the end."""
 
 
 def encode_pair(tokenizer: Tokenizer, context: str, target: str) -> Pair:

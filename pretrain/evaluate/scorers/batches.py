@@ -34,11 +34,11 @@ class Group:
     """Pairs that begin alike."""
 
     numbers: list[int]
-    """of the pairs"""
+    """numbers of the pairs"""
     begins: list[int]
     """ids that are read once"""
     ends: list[list[int]]
-    """of each pair what comes then, the target's last token included"""
+    """the ids after `begins` of each pair, up to and including the target's last token"""
     targets: list[int]
     """tokens of each target"""
 
@@ -49,7 +49,7 @@ class Group:
 
 
 def groups(pairs: Sequence[Pair], owners: Sequence[int], length: int) -> list[Group]:
-    """Of pairs in their order, for a model of `length` positions."""
+    """Groups of pairs with a shared context, in order, for a model of `length` positions."""
     rows = [[*context, *target][-(length + 1) :] for context, target in pairs]
     asked = [len(target) for _, target in pairs]
     found: list[Group] = []
@@ -88,7 +88,7 @@ def batches(found: Sequence[Group], length: int, tokens: int) -> Iterator[list[G
 
 
 def alone(found: Sequence[Group]) -> list[Group]:
-    """Those of one pair, with nothing to read before."""
+    """The groups of a single pair, with its context moved into the pair's own ids."""
     return [
         Group(group.numbers, [], [group.begins + end], group.targets)
         for group in found
@@ -112,7 +112,7 @@ def follow(engine: DecodeEngine, batch: Sequence[Group]) -> Said:
 
 
 def at_once(engine: ScoreEngine, batch: Sequence[Group]) -> Said:
-    """Of groups that have nothing in common: each row is read as a whole, and asked about its target."""
+    """Scores of groups without a shared context: each row is read in full, and its target is scored."""
     _, tokens, labels = rectangle(batch)
     counts = [count for group in batch for count in group.targets]
     lengths = np.array([len(end) - 1 for group in batch for end in group.ends])[:, None]

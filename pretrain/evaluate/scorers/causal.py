@@ -1,4 +1,4 @@
-"""Models that go on with a text: a target's probability is that of its tokens, each after all before it."""
+"""Models that continue a text: a target's probability is that of its tokens, each after all before it."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -75,7 +75,7 @@ class CausalScorer:
         return scored(self._engine, pairs, batches(found, self.length, self._tokens), ask)
 
     def _whole(self, batch: Sequence[Group]) -> Said:
-        """As `follow`, where the layout can't read on from what it has read: every row is read as a whole."""
+        """Scores a batch in full rows, for layouts that cannot reuse the keys and values of a shared context."""
         rows = [[*group.begins, *end] for group in batch for end in group.ends]
         begins = [len(group.begins) for group in batch for _ in group.ends]
         width = min(self.length, -(-(max(map(len, rows)) - 1) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)

@@ -1,7 +1,7 @@
 """Models that answer an input with a target: encoder-decoders, and decoders with a prefix. Text in, text out, as T5's:
 the input is the context, the target what is asked for.
 
-A model that was trained to fill gaps (it has sentinels) is asked for what stands in a gap at the context's end, which
+A model that was trained to fill gaps (it has sentinels) is asked for the content of a gap at the context's end, which
 it says behind the gap's sentinel.
 """
 

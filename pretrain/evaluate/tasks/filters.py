@@ -57,12 +57,12 @@ def positions(values: Any, wanted: Any) -> list[int]:
 
 
 def before(text: Any, mark: str) -> str:
-    """What stands before the first `mark`, which has to be there."""
+    """The text before the first `mark`, which must occur."""
     return _cut(text, mark)[0]
 
 
 def after(text: Any, mark: str) -> str:
-    """What stands after the first `mark`, which has to be there."""
+    """The text after the first `mark`, which must occur."""
     return _cut(text, mark)[1]
 
 
@@ -143,7 +143,7 @@ def bold(text: Any, word: Any, said: Any) -> str:
 
 
 def instead(noun: Any, pronoun: Any, text: Any, begin: Any) -> str:
-    """A noun as it stands in the place of the pronoun that is at character `begin`, as lm-eval has it for Winograd's
+    """A noun in the form that replaces the pronoun at character `begin`, as in lm-eval for Winograd's
     schemas: "the councilmen" within a sentence, "the man's" for "his"."""
     name, place, possessive = _text(noun), number(begin), _text(pronoun).lower() in _POSSESSIVE
     if not _text(text)[place:].startswith(_text(pronoun)) or not name.strip():

@@ -1,4 +1,4 @@
-"""Files of JSON lines, where one bad line does not stop the others: it is told, with its number."""
+"""Files of JSON lines, where an invalid line does not stop the others: it is reported with its number."""
 
 import gzip
 import hashlib
@@ -57,9 +57,9 @@ class LinesOnDemand(Generic[Made]):
         for number, line in self._lines:
             digest.update(f"{number}:{line}\n".encode())
         self.digest = digest.hexdigest()[:16]
-        """Of all that the documents say."""
+        """digest of all lines"""
         self.problems: list[Problem] = []
-        """Of the lines that were asked for, in that order."""
+        """invalid lines among those that were read, in the order of reading"""
         self._made: dict[int, Made | None] = {}
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Files of github.com/openai/gpt-3, data/: lines of a `context` and its `completion`, as they stand in a prompt."""
+"""Files of github.com/openai/gpt-3, data/: lines of a `context` and its `completion`, exactly as in a prompt."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a table is read by rows)
-"""GPT-3's own results, to stand beside ours: Table H.1 of 2005.14165. Percent, or perplexity."""
+"""GPT-3's published results, for comparison with ours: Table H.1 of 2005.14165. Percent, or perplexity."""
 
 from dataclasses import dataclass
 
@@ -79,4 +79,4 @@ def _row(line: str) -> tuple[tuple[str, str], Published]:
 
 
 PUBLISHED: dict[tuple[str, str], Published] = dict(map(_row, _TABLE.strip().splitlines()))
-"""by (task, metric)"""
+"""published results by (task, metric)"""

@@ -18,7 +18,7 @@ HELD_OUT = "heldout"
 FILES = {path.stem: path for path in sorted(Path(__file__).with_name("files").glob("*.yaml"))}
 _TASKS: dict[str, Task] = {task.name: task for task in (*last_word.TASKS, *arithmetic.TASKS, *scrambling.TASKS)}
 NAMES: tuple[str, ...] = (HELD_OUT, *_TASKS, *FILES)
-"""Of the built-in tasks."""
+"""Names of the built-in tasks."""
 _PLUGINS: Registry[Task] = Registry("pretrain.tasks", {}, Task)
 
 

@@ -74,7 +74,7 @@ def test_what_cannot_be_had_is_said_of_each_file_and_the_others_come(
     said = capsys.readouterr().out.splitlines()
     assert said[0] == (
         f"boolq: {tmp_path}/boolq_validation.jsonl is not written: dataset aps/super_glue (part boolq, split "
-        "validation) cannot be had: Couldn't reach the hub"
+        "validation) cannot be downloaded: Couldn't reach the hub"
     )
     assert said[2] == "piqa: piqa_validation.jsonl has 1 lines"
     assert said[4] == f"2 of 4 files could not be downloaded: copy them into {tmp_path} yourself"
@@ -125,7 +125,7 @@ def test_offline_the_command_says_so_in_a_sentence_and_fails(tmp_path: Path) -> 
     assert len(lines) == 3
     assert lines[0].startswith(
         f"rte: {tmp_path}/data/rte_validation.jsonl is not written: dataset aps/super_glue (part rte, split validation)"
-        " cannot be had: "
+        " cannot be downloaded: "
     )
     assert "Traceback" not in done.stdout + done.stderr
 
