@@ -36,11 +36,11 @@ def main(argv: list[str]) -> int:
     candidates, expected = open_run(options, options.overrides, one_rank, SCORING)
     if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["eval", *argv], None)
-    from pretrain.commands.scoring import Asked, report
+    from pretrain.commands.scoring import EvalRequest, report
     from pretrain.evaluate.opening import open_checkpoint
 
     shots = None if options.shots == _PAPER else options.shots
-    asked = Asked(
+    request = EvalRequest(
         options.tasks,
         shots,
         options.limit,
@@ -52,9 +52,9 @@ def main(argv: list[str]) -> int:
         options.out,
         shlex.join(["pretrain", "eval", *argv]),
     )
-    alike = {f"--{name}": str(getattr(asked, name)) for name in ("tasks", "shots", "limit", "seed", "draws", "how")}
+    alike = {f"--{name}": str(getattr(request, name)) for name in ("tasks", "shots", "limit", "seed", "draws", "how")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
-    report(config, candidates[::-1] if options.all_checkpoints else [checkpoint], asked)
+    report(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request)
     return 0
 
 

@@ -35,13 +35,13 @@ def main(argv: list[str]) -> int:
     if starts_ranks(expected, options.nproc, trains=False):
         _decoding(options)  # so that a mistake is reported once
         return start_ranks(options.nproc, ["generate", *argv], None)
-    from pretrain.commands.writing import Asked, write_texts
+    from pretrain.commands.writing import GenerateRequest, write_texts
     from pretrain.evaluate.opening import open_checkpoint
 
-    asked = Asked(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
+    generation = GenerateRequest(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
     alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "seed")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
-    write_texts(config, checkpoint, prompts, asked)
+    write_texts(config, checkpoint, prompts, generation)
     return 0
 
 

@@ -41,7 +41,7 @@ from pretrain.observe.track import keep_report
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvalRequest:
     """A request of `pretrain eval`; see `evaluate.settings.Settings`."""
 
     tasks: list[str]
@@ -58,41 +58,47 @@ class Asked:
     """the command line"""
 
 
-def report(config: RunConfig, checkpoints: list[Path], asked: Asked) -> None:
+def report(config: RunConfig, checkpoints: list[Path], request: EvalRequest) -> None:
     """Scores the checkpoints, of one run and in its order, with one engine, and writes the report; of several also one
     for each. `config` comes from `scoring_config`."""
-    searched_in = Dataset(asked.overlap) if asked.overlap is not None else None
+    searched_in = Dataset(request.overlap) if request.overlap is not None else None
     engine = build_scorer(config, checkpoints[0])
     tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
     datasets, scorer = _datasets(config, tokenizer), make_scorer(config, engine, tokenizer)
     dataset = datasets[0] if datasets else None
     windows = config.objective.predicts_next and not config.objective.columns
     settings = Settings(
-        asked.shots, asked.limit, asked.seed, asked.draws, asked.data_dir,
-        None if windows else recipe_of(config, tokenizer), datasets, asked.how,
+        request.shots, request.limit, request.seed, request.draws, request.data_dir,
+        None if windows else recipe_of(config, tokenizer), datasets, request.how,
     )  # fmt: skip
-    work = read(scorer, dataset, asked.tasks, settings)
+    work = read(scorer, dataset, request.tasks, settings)
     searched = None
     if searched_in is not None:
         with EvaluationProgress(engine.is_reporter) as progress:
             searched = searched_now(engine, work, searched_in, progress)
-    outs = [asked.out / path.name if len(checkpoints) > 1 else asked.out for path in checkpoints]
+    outs = [request.out / path.name if len(checkpoints) > 1 else request.out for path in checkpoints]
     for number, (checkpoint, out) in enumerate(zip(checkpoints, outs, strict=True)):
         if number:
             load_weights(config, engine, checkpoint)
         identified = replace(settings, identity=_identity(config, checkpoint))
         outcomes = Outcomes(out / FILE) if engine.is_reporter else None
         with EvaluationProgress(engine.is_reporter) as progress:
-            evaluation = evaluate(engine, scorer, dataset, asked.tasks, identified, progress, outcomes, work)
+            evaluation = evaluate(engine, scorer, dataset, request.tasks, identified, progress, outcomes, work)
         if engine.is_reporter:
-            facts = _facts(config, checkpoint, asked, identified.identity, str(engine.layout), scorer.name, datasets)
-            _write(config, checkpoint, asked, evaluation, facts, searched, out)
+            facts = _facts(config, checkpoint, request, identified.identity, str(engine.layout), scorer.name, datasets)
+            _write(config, checkpoint, request, evaluation, facts, searched, out)
     if len(checkpoints) > 1 and engine.is_reporter:
-        print(f"curves: {combine(outs, asked.out)}")
+        print(f"curves: {combine(outs, request.out)}")
 
 
 def _facts(
-    config: RunConfig, checkpoint: Path, asked: Asked, identity: str, layout: str, scorer: str, datasets: list[Dataset]
+    config: RunConfig,
+    checkpoint: Path,
+    request: EvalRequest,
+    identity: str,
+    layout: str,
+    scorer: str,
+    datasets: list[Dataset],
 ) -> Facts:
     record = Record.read(checkpoint / RECORD)
     return Facts(
@@ -104,19 +110,19 @@ def _facts(
         parameters=num_parameters(config.model),
         layout=layout,
         scorer=scorer,
-        seed=asked.seed,
-        shots=asked.shots,
-        draws=asked.draws,
-        limit=asked.limit,
-        decoding=decoding_words(asked.how),
-        command=asked.command,
+        seed=request.seed,
+        shots=request.shots,
+        draws=request.draws,
+        limit=request.limit,
+        decoding=decoding_words(request.how),
+        command=request.command,
         versions=versions(),
         unigram_entropy=unigram_entropy(datasets) if datasets and config.objective.predicts_next else None,
     )
 
 
 def _write(
-    config: RunConfig, checkpoint: Path, asked: Asked, evaluation: Evaluation, facts: Facts,
+    config: RunConfig, checkpoint: Path, request: EvalRequest, evaluation: Evaluation, facts: Facts,
     found_now: Sequence[SearchedSet] | None, out: Path,
 ) -> None:  # fmt: skip
     """The report of one checkpoint, and its figures for a terminal and a tracker."""
@@ -124,7 +130,7 @@ def _write(
     searched: Mapping[str, Sequence[SearchedSet]]
     searched, unknown = _searched(config, record) if evaluation.documents and found_now is None else ({}, None)
     if found_now is not None:
-        searched = {str(asked.overlap): found_now}
+        searched = {str(request.overlap): found_now}
     with of_a_run():
         trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
     same_data = config.data.resolved_sources == trained.data.resolved_sources

@@ -25,7 +25,7 @@ from pretrain.evaluate.opening import build_scorer
 
 
 @dataclass(frozen=True)
-class Asked:
+class GenerateRequest:
     """A request of `pretrain generate`: how to decode, and where to write."""
 
     how: Decoding
@@ -36,23 +36,25 @@ class Asked:
     interactive: bool
 
 
-def write_texts(config: RunConfig, checkpoint: Path, given: list[str] | None, asked: Asked) -> None:
+def write_texts(config: RunConfig, checkpoint: Path, given: list[str] | None, generation: GenerateRequest) -> None:
     """Prints texts of the prompts `given` (None: of what is typed, or of standard input as a whole), or writes them to
-    `asked.out`. Raises ConfigError for a prompt that the model cannot read, before the weights are loaded."""
+    `generation.out`. Raises ConfigError for a prompt that the model cannot read, before the weights are loaded."""
     prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER))
-    if asked.interactive:
+    if generation.interactive:
         engine = build_scorer(config, checkpoint)
-        assert isinstance(asked.how, Sampling), "a beam has nothing to show until its end"
-        converse(engine, config, prompts, asked.how, asked.longest, asked.stops)
+        assert isinstance(generation.how, Sampling), "a beam has nothing to show until its end"
+        converse(engine, config, prompts, generation.how, generation.longest, generation.stops)
         return
     texts = given if given is not None else _standard_input()
     called = [f"prompt {number}" for number in range(1, len(texts) + 1)]
     if config.model.has_decoder:
-        requests = [prompts.request(text, asked.longest, name) for text, name in zip(texts, called, strict=True)]
+        requests = [prompts.request(text, generation.longest, name) for text, name in zip(texts, called, strict=True)]
         engine = build_scorer(config, checkpoint)
-        found = decode(engine, requests, asked.how, prompts.stops(asked.stops))
+        found = decode(engine, requests, generation.how, prompts.stops(generation.stops))
         records = [
-            _record(text, until(prompts.said(request, one.tokens), asked.stops), prompts.filled(request, one.tokens))
+            _record(
+                text, until(prompts.said(request, one.tokens), generation.stops), prompts.filled(request, one.tokens)
+            )
             | {"tokens": len(one.tokens), "log_probability": one.log_probability, "ended": one.ended}
             for text, request, made in zip(texts, requests, found, strict=True)
             for one in made
@@ -67,11 +69,11 @@ def write_texts(config: RunConfig, checkpoint: Path, given: list[str] | None, as
         ]
     if not engine.is_reporter:
         return
-    if asked.out is None:
+    if generation.out is None:
         show(_printed(records))
         return
-    write_lines(asked.out, [json.dumps(record, ensure_ascii=False) for record in records])
-    print(f"{len(records)} texts of {len(texts)} prompts: {asked.out}")
+    write_lines(generation.out, [json.dumps(record, ensure_ascii=False) for record in records])
+    print(f"{len(records)} texts of {len(texts)} prompts: {generation.out}")
 
 
 def _record(prompt: str, text: str, filled: str | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.measures.base import ForTask, Measure, Query
 from pretrain.evaluate.measures.registry import MEASURES
-from pretrain.evaluate.outcomes import Outcomes, Told, digest
+from pretrain.evaluate.outcomes import DocumentResult, Outcomes, digest
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Scorer
@@ -62,7 +62,7 @@ class Scored:
     of: str
     """digest of what the outcomes depend on: see outcomes.py"""
     about: Mapping[str, Any]
-    told: Sequence[Told]
+    results: Sequence[DocumentResult]
     """result of each document, including those that did not fit the model"""
     result: dict[str, Any]
     samples: list[dict[str, Any]]
@@ -84,9 +84,9 @@ def score_draw(
     read = [part.digest for part in (draw.loaded, draw.pool) if part is not None]
     widths = [measure.width for measure in measures]
     of = digest(settings.identity, scorer.name, settings.seed, repr(settings.how), about, read, widths)
-    asking = _Asking(engine, scorer, draw, measures, settings.seed)
+    scoring = _DrawScoring(engine, scorer, draw, measures, settings.seed)
     count = min(len(documents), settings.limit or len(documents))
-    numbers = asking.from_before(outcomes.known(of) if engine.is_reporter else {}, count)
+    numbers = scoring.from_before(outcomes.known(of) if engine.is_reporter else {}, count)
     todo = [index for index in range(count) if np.isnan(numbers[index, 0])]
     step = _AT_A_TIME * engine.data_world
     for first in range(0, len(todo), step):
@@ -94,33 +94,33 @@ def score_draw(
         watchdog.kick(f"scoring {label}")
         progress(label, count - len(todo) + first, count)
         part = todo[first : first + step]
-        numbers[part] = asking.ask(part)
+        numbers[part] = scoring.ask(part)
         if engine.is_reporter:
-            outcomes.add(of, about, (asking.told(index, numbers[index]) for index in part))
-    told = [asking.told(index, numbers[index]) for index in range(count)]
-    asked = [index for index, one in enumerate(told) if one.outcomes]
+            outcomes.add(of, about, (scoring.document_result(index, numbers[index]) for index in part))
+    results = [scoring.document_result(index, numbers[index]) for index in range(count)]
+    asked = [index for index, one in enumerate(results) if one.outcomes]
     if not asked:
         raise ConfigError(f"task {task.name}: no document's answer fits the {scorer.length} positions of the model")
     result: dict[str, Any] = {
         "documents": len(asked),
-        "not_asked": len(told) - len(asked),
+        "not_asked": len(results) - len(asked),
         "truncated": int(numbers[asked, 1].sum()),
         "mean_shots": float(numbers[asked, 0].sum()) / len(asked),
         "metric": task.metric,
     }
     for measure in measures:
-        of_measure = [told[index].outcomes[measure.name] for index in asked]
+        of_measure = [results[index].outcomes[measure.name] for index in asked]
         result |= measure.result(of_measure, [documents[index] for index in asked])
-    right = [_right(one.outcomes, task.metric) if one.outcomes else None for one in told]
+    right = [_right(one.outcomes, task.metric) if one.outcomes else None for one in results]
     problems = [
         Problem(documents[index].where or f"document {index}", f"its answer is longer than the model's {scorer.length}")
-        for index, one in enumerate(told)
+        for index, one in enumerate(results)
         if not one.outcomes
     ]
-    return Scored(of, about, told, result, asking.samples(told, right), right, problems)
+    return Scored(of, about, results, result, scoring.samples(results, right), right, problems)
 
 
-class _Asking:
+class _DrawScoring:
     """The scoring of one draw: its prompts, and the numbers of each document."""
 
     def __init__(self, engine: Engine, scorer: Scorer, draw: Draw, measures: Sequence[Measure], seed: int) -> None:
@@ -152,32 +152,32 @@ class _Asking:
             column += measure.width
         return gather(self._engine, found, len(part))
 
-    def from_before(self, known: Mapping[int, Told], count: int) -> NDArray[np.float64]:
+    def from_before(self, known: Mapping[int, DocumentResult], count: int) -> NDArray[np.float64]:
         """[count, width] numbers of the first documents, on every rank; NaN for those that the reporting rank does not
         know. Collective."""
         numbers = np.full((count, self._width), -np.inf)
-        for index, told in known.items():
+        for index, result in known.items():
             if index < count:
-                of_measures = [list(m.numbers(told.outcomes[m.name])) for m in self._measures if told.outcomes]
-                head = [len(told.shown), told.truncated, bool(told.outcomes)]
+                of_measures = [list(m.numbers(result.outcomes[m.name])) for m in self._measures if result.outcomes]
+                head = [len(result.shown), result.truncated, bool(result.outcomes)]
                 row = [*map(float, head), *(value for values in of_measures for value in values)]
                 numbers[index] = [*row, *[0.0] * (self._width - len(row))]
         numbers = self._engine.largest(numbers)
         numbers[np.isinf(numbers)] = np.nan
         return numbers
 
-    def told(self, index: int, numbers: NDArray[np.float64]) -> Told:
+    def document_result(self, index: int, numbers: NDArray[np.float64]) -> DocumentResult:
         """The result of a document, as documents.jsonl records it."""
         document, column, outcomes = self._draw.documents[index], _HEAD, {}
         for measure in self._measures if numbers[2] else ():
             outcomes[measure.name] = measure.outcome(numbers[column : column + measure.width], document)
             column += measure.width
         shown = self._draw.shown(index, self._seed)[: int(numbers[0])]
-        return Told(index, document.where, shown, bool(numbers[1]), outcomes)
+        return DocumentResult(index, document.where, shown, bool(numbers[1]), outcomes)
 
-    def samples(self, told: Sequence[Told], right: Sequence[bool | None]) -> list[dict[str, Any]]:
+    def samples(self, results: Sequence[DocumentResult], right: Sequence[bool | None]) -> list[dict[str, Any]]:
         """The first documents that were answered correctly, and the first that were not."""
-        asked = [index for index, one in enumerate(told) if one.outcomes]
+        asked = [index for index, one in enumerate(results) if one.outcomes]
         wrong = [index for index in asked if not right[index]][:_SAMPLES]
         chosen = sorted([*wrong, *[index for index in asked if right[index]][:_SAMPLES]])
         found = []
@@ -196,7 +196,7 @@ class _Asking:
                     "target": document.target.strip(),
                     "references": list(document.references),
                     "right": right[index],
-                    "outcomes": told[index].outcomes,
+                    "outcomes": results[index].outcomes,
                 }
             )
         return found

@@ -9,7 +9,7 @@ import numpy as np
 _ERROR = "_stderr"
 
 
-def together(results: Sequence[dict[str, Any]], problems: int) -> dict[str, Any]:
+def average_draws(results: Sequence[dict[str, Any]], problems: int) -> dict[str, Any]:
     """The mean of `results` over draws, with `malformed`, the number of invalid lines. Every metric that has a standard
     error is averaged; NAME_spread is the standard deviation between draws, NAME_by_draw lists their values, and counts
     are the first draw's. The same holds for each of `groups`."""

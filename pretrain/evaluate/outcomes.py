@@ -25,7 +25,7 @@ def digest(*parts: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Told:
+class DocumentResult:
     """One line, without `of`."""
 
     document: int
@@ -41,36 +41,38 @@ class Outcomes:
     """The file of one report directory, which the reporting rank writes; without `path`, nothing is written."""
 
     path: Path | None = None
-    _known: dict[str, dict[int, Told]] = field(default_factory=dict)
+    _known: dict[str, dict[int, DocumentResult]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.path is not None and self.path.exists():
             for line in self.path.read_bytes().split(b"\n"):
                 try:
                     values = json.loads(line)
-                    told = Told(*(values[name] for name in ("document", "where", "shown", "truncated", "outcomes")))
-                    self._known.setdefault(values["of"], {})[told.document] = told
+                    result = DocumentResult(
+                        *(values[name] for name in ("document", "where", "shown", "truncated", "outcomes"))
+                    )
+                    self._known.setdefault(values["of"], {})[result.document] = result
                 except (ValueError, KeyError, TypeError):  # the last line of a process that was killed
                     continue
 
-    def known(self, of: str) -> Mapping[int, Told]:
+    def known(self, of: str) -> Mapping[int, DocumentResult]:
         """Results of an earlier evaluation, by the number of the document."""
         return self._known.get(of, {})
 
-    def add(self, of: str, about: Mapping[str, Any], found: Iterable[Told]) -> None:
+    def add(self, of: str, about: Mapping[str, Any], found: Iterable[DocumentResult]) -> None:
         """Appends lines; `about`: task, shots and draw."""
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(_line(of, about, told) for told in found)
+                file.writelines(_line(of, about, result) for result in found)
 
-    def finish(self, sets: Iterable[tuple[str, Mapping[str, Any], Iterable[Told]]]) -> None:
+    def finish(self, sets: Iterable[tuple[str, Mapping[str, Any], Iterable[DocumentResult]]]) -> None:
         """Rewrites the file with the lines of `sets` (the arguments of `add`) in order, and drops lines of other
         evaluations, which the report does not cover."""
         if self.path is not None:
-            lines = [_line(of, about, told) for of, about, found in sets for told in found]
+            lines = [_line(of, about, result) for of, about, found in sets for result in found]
             write_whole(self.path, "".join(lines).encode())
 
 
-def _line(of: str, about: Mapping[str, Any], told: Told) -> str:
-    return json.dumps({"of": of, **about, **vars(told)}, allow_nan=False) + "\n"
+def _line(of: str, about: Mapping[str, Any], result: DocumentResult) -> str:
+    return json.dumps({"of": of, **about, **vars(result)}, allow_nan=False) + "\n"

@@ -18,14 +18,14 @@ from data_pipeline.overlap.overlap import GramIndex, example_hashes
 from data_pipeline.overlap.search import grams_held
 from pretrain.engine.base import Ranks
 from pretrain.evaluate.measures.base import fraction
-from pretrain.evaluate.run import Evaluation, Work
+from pretrain.evaluate.run import Evaluation, LoadedTasks
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.metric_names import GROUP_METRICS
 from pretrain.process import watchdog
 
 
 def searched_now(
-    ranks: Ranks, work: Work, dataset: Dataset,
+    ranks: Ranks, work: LoadedTasks, dataset: Dataset,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[SearchedSet]:  # fmt: skip
     """A set for each task, of all its documents, for which the training shards of `dataset` are searched. Collective:

@@ -13,7 +13,7 @@ from data_pipeline.dataset.dataset import Dataset
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.draw import Draw, Scored, check_kind, score_draw
-from pretrain.evaluate.draws import together
+from pretrain.evaluate.draws import average_draws
 from pretrain.evaluate.heldout import count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.scorers.base import Scorer
@@ -50,7 +50,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Work:
+class LoadedTasks:
     """What is to be scored, by the names that tasks were asked for by."""
 
     tasks: dict[str, Task]
@@ -60,7 +60,7 @@ class Work:
     """what examples are drawn from; None: the task's own documents, or nothing is drawn"""
 
 
-def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings: Settings) -> Work:
+def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings: Settings) -> LoadedTasks:
     """Reads all that will be needed, so that nothing fails after hours. Raises ConfigError as `evaluate`."""
     _check(settings)
     sources = Sources(settings.data_dir, dataset, scorer.tokenizer, settings.seed)
@@ -72,7 +72,7 @@ def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings
     pools = {name: _pool(task, shots[name], sources) for name, task in chosen.items()}
     for name, task in chosen.items():  # which raises where there are too few to draw from
         Draw(task, loaded[name], pools[name], max(shots[name]), 0).shown(0, settings.seed)
-    return Work(chosen, loaded, shots, pools)
+    return LoadedTasks(chosen, loaded, shots, pools)
 
 
 def evaluate(
@@ -83,7 +83,7 @@ def evaluate(
     settings: Settings,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     outcomes: Outcomes | None = None,
-    read_before: Work | None = None,
+    read_before: LoadedTasks | None = None,
 ) -> Evaluation:
     """Scores `tasks` (names, or files that declare one) at every number of shots. Collective over all ranks. The
     reporting rank keeps `outcomes`, and what they hold already is not asked again. `progress` gets what is asked, and
@@ -114,12 +114,12 @@ def evaluate(
                 for draw in range(settings.draws if k else 1)
             ]
             first, kept = draws[0], kept + draws
-            results[task.name][str(k)] = together([draw.result for draw in draws], len(loaded[name].problems))
+            results[task.name][str(k)] = average_draws([draw.result for draw in draws], len(loaded[name].problems))
             samples[task.name][str(k)], right[task.name][str(k)] = first.samples, first.right
             if k == shots[name][0]:
                 problems[task.name] = [*loaded[name].problems, *first.problems]
     if engine.is_reporter:
-        outcomes.finish((scored.of, scored.about, scored.told) for scored in kept)
+        outcomes.finish((scored.of, scored.about, scored.results) for scored in kept)
     scored_documents = {chosen[n].name: loaded[n].documents[: settings.limit] for n in chosen}
     not_shown = {chosen[n].name: list(pool.problems) for n, pool in pools.items() if pool is not None}
     return Evaluation(results, samples, scored_documents, right, problems, not_shown)

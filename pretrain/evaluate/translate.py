@@ -17,7 +17,7 @@ _BATCH = 32  # inputs at a time, of like length
 
 
 @dataclass(frozen=True)
-class Lines:
+class TranslationInput:
     """A file's sources, and its targets if it has any."""
 
     sources: list[str]
@@ -25,7 +25,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Translation:
+class TranslationResult:
     """Hypotheses for a file, in its order, and their BLEU."""
 
     hypotheses: list[str]
@@ -37,7 +37,7 @@ class Translation:
     """sources that were longer than the model reads"""
 
 
-def read(path: Path) -> Lines:
+def read(path: Path) -> TranslationInput:
     """JSON lines with `source`, and with `target` in all of them or in none. Raises ConfigError for others."""
     try:
         records = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
@@ -52,13 +52,13 @@ def read(path: Path) -> Lines:
     with_target = sum("target" in record for record in records)
     if with_target not in (0, len(records)):
         raise ConfigError(f"{path}: {with_target} of {len(records)} lines have a target; all or none should")
-    return Lines(sources, [str(record["target"]) for record in records] if with_target else None)
+    return TranslationInput(sources, [str(record["target"]) for record in records] if with_target else None)
 
 
 def translate(
-    engine: Engine, tokenizer: Tokenizer, specials: Specials, lines: Lines, length: int, longest: int, beam: int,
-    penalty: float, progress: Callable[[str], None] = lambda line: None,
-) -> Translation:  # fmt: skip
+    engine: Engine, tokenizer: Tokenizer, specials: Specials, lines: TranslationInput, length: int, longest: int,
+    beam: int, penalty: float, progress: Callable[[str], None] = lambda line: None,
+) -> TranslationResult:  # fmt: skip
     """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
     ranks share the sources, and all have the result."""
     ids = [tokenizer.encode(source) for source in lines.sources]
@@ -69,6 +69,6 @@ def translate(
     texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in found]
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
-        return Translation(hypotheses, None, None, cut)
+        return TranslationResult(hypotheses, None, None, cut)
     scored = bleu(hypotheses, [[target] for target in lines.targets])
-    return Translation(hypotheses, scored.score, scored.signature, cut)
+    return TranslationResult(hypotheses, scored.score, scored.signature, cut)

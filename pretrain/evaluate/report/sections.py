@@ -31,7 +31,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """One task at one number of shots."""
 
     shots: int
@@ -43,7 +43,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Section:
+class TaskSection:
     """One task."""
 
     task: str
@@ -52,7 +52,7 @@ class Section:
     documents: int
     draws: int
     chance: str
-    rows: Sequence[Row]
+    rows: Sequence[ScoreRow]
     others: Sequence[tuple[str, Sequence[str]]]
     """metrics besides the main one, with their values by number of shots"""
     counts: Sequence[tuple[str, Sequence[str]]]
@@ -70,20 +70,22 @@ class Section:
     """SVG, where there are several numbers of shots"""
 
 
-def sections(evaluation: Evaluation, sizes: Sequence[str]) -> Iterator[Section]:
+def sections(evaluation: Evaluation, sizes: Sequence[str]) -> Iterator[TaskSection]:
     """A section for each task; it compares the scores with GPT-3 of `sizes`."""
     for task, by_k in evaluation.results.items():
         if task != HELD_OUT:
             yield _section(evaluation, task, by_k, sizes)
 
 
-def _section(evaluation: Evaluation, task: str, by_k: Mapping[str, dict[str, Any]], sizes: Sequence[str]) -> Section:
+def _section(
+    evaluation: Evaluation, task: str, by_k: Mapping[str, dict[str, Any]], sizes: Sequence[str]
+) -> TaskSection:
     first = next(iter(by_k.values()))
     name = first["metric"]
     samples = evaluation.samples.get(task, {})
     most = max((int(k) for k, some in samples.items() if some), default=0)
     problems = evaluation.problems.get(task, ())
-    return Section(
+    return TaskSection(
         task=task,
         metric=metric_named(name).words,
         documents=first["documents"],
@@ -108,13 +110,13 @@ def _section(evaluation: Evaluation, task: str, by_k: Mapping[str, dict[str, Any
     )
 
 
-def _row(task: str, k: int, result: Mapping[str, Any], sizes: Sequence[str]) -> Row:
+def _row(task: str, k: int, result: Mapping[str, Any], sizes: Sequence[str]) -> ScoreRow:
     name = result["metric"]
     bar = None
     if metric_named(name).kind != "plain" and result[name] is not None:
         bar = Bar(100 * result[name], 100 * result["chance"] if chance_text(result, name) else None)
     cells = [gpt3.cell(task, name, k, size) for size in sizes]
-    return Row(k, score_text(result, name), spread_text(result, name), bar, cells)
+    return ScoreRow(k, score_text(result, name), spread_text(result, name), bar, cells)
 
 
 def _counts(by_k: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:

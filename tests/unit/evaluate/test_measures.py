@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretrain.evaluate.draws import together
+from pretrain.evaluate.draws import average_draws
 from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.measures.target import TargetMeasure
@@ -47,7 +47,7 @@ def test_the_error_of_a_target_s_perplexity_is_that_of_a_sample() -> None:
 
 def test_several_draws_are_their_mean_with_the_spread_of_a_sample() -> None:
     results = [{"accuracy": value, "accuracy_stderr": 0.1, "accuracy_count": 3} for value in (0.5, 0.25, 0.75)]
-    found = together(results, 2)
+    found = average_draws(results, 2)
     assert found["accuracy"] == 0.5
     assert found["accuracy_spread"] == pytest.approx(0.25)
     assert found["accuracy_by_draw"] == [0.5, 0.25, 0.75]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluate.draws import together
+from pretrain.evaluate.draws import average_draws
 from pretrain.evaluate.measures.base import ForTask, Measure
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.report.facts import Facts
@@ -140,7 +140,7 @@ def _add(
             for measure in measures:
                 found |= measure.result([one[measure.name] for one in outcomes], documents)
             results.append(found)
-        evaluation.results[task.name][str(k)] = together(results, len(evaluation.problems[task.name]))
+        evaluation.results[task.name][str(k)] = average_draws(results, len(evaluation.problems[task.name]))
         evaluation.right[task.name][str(k)] = right.tolist()
         chosen = [*np.flatnonzero(right)[:2], *np.flatnonzero(~right)[:2]]
         evaluation.samples[task.name][str(k)] = [_sample(documents[n], k, bool(right[n]), outcomes[n]) for n in chosen]
