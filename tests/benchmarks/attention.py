@@ -114,7 +114,7 @@ def main() -> None:
         for name in options.patterns:
             run = attend(PATTERNS[name])
             one: Attend = run if options.packed else dense
-            other: Attend = partial(attend_by_segment, run, runs=documents(length)) if options.packed else run
+            other: Attend = partial(attend_by_segment, run, segments=documents(length)) if options.packed else run
             first, second = compare(one, other, length, options.device, options.rounds)
             names = ("plain", "packed") if options.packed else ("dense", "sparse")
             print(f"{name:24} {length:6} {names[0]} {first:7.3f} s {names[1]} {second:7.3f} s  {first / second:5.2f}",

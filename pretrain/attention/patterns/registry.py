@@ -1,4 +1,4 @@
-"""What makes the parts of each pattern, by the class of what says who sees whom in a head."""
+"""The function that makes the tiles of each pattern, by the class of its mask rule."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -27,7 +27,7 @@ _SHORT = 256
 
 
 class MakeTiles(Protocol):
-    """The parts of a sequence of `length` positions; `before`: of a decoder, without what comes later."""
+    """Makes the tiles of a sequence of `length` positions; `before`: in a decoder, without later keys."""
 
     def __call__(self, settings: Any, length: int, before: bool, /) -> Iterator[AttentionTile]: ...
 
@@ -41,18 +41,18 @@ TILES: dict[type, MakeTiles] = {
     Dense: _dense, Banded: banded, Strided: strided, Fixed: fixed, Dilated: dilated, LocalGlobal: local_global,
     Blocks: blocks, BigBirdHead: bigbird, Function: function,
 }  # fmt: skip
-"""One that has no row is one part, under a mask."""
+"""A pattern without a row is one tile, under a mask."""
 
 
 @lru_cache(maxsize=1024)
-def tiles_of(seen: MaskRule, length: int, before: bool) -> tuple[AttentionTile, ...]:
-    """Those that are computed: the pattern's own, or one for all pairs where that is less work."""
-    make = TILES.get(type(seen))
+def tiles_of(rule: MaskRule, length: int, before: bool) -> tuple[AttentionTile, ...]:
+    """The tiles that are computed: the pattern's own, or one for all pairs where that is less work."""
+    make = TILES.get(type(rule))
     if make is None:
-        return (dense_tile(seen, length, before),)
-    parts = tuple(make(seen, length, before))
-    if isinstance(seen, BigBirdHead) and seen.settings.weighs:
-        return parts  # which a mask cannot say
-    if len(parts) > 1 and (length <= _SHORT or total(parts) >= length**2):
-        return (dense_tile(seen, length, before),)
-    return parts
+        return (dense_tile(rule, length, before),)
+    tiles = tuple(make(rule, length, before))
+    if isinstance(rule, BigBirdHead) and rule.settings.weighs:
+        return tiles  # a mask can't count a key twice
+    if len(tiles) > 1 and (length <= _SHORT or total(tiles) >= length**2):
+        return (dense_tile(rule, length, before),)
+    return tiles

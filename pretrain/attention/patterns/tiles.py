@@ -1,9 +1,8 @@
-"""What a pattern is made of: parts, each of which is attention of some queries to some keys.
+"""Tiles of a pattern: attention of some queries to some keys.
 
-Parts are disjoint: of each pair that the pattern shows, one part has it, and no part has another. Only where a pattern
-counts a pair several times, as BigBird may, do parts have it as often. A query may be in several parts; its softmax is
-over the keys of all (`merged.py`). A part is a number of groups of equal size, so that one call of a kernel computes
-it.
+Tiles are disjoint: each pair that the mask rule allows is in one tile, and no other pair is in any. Only if a pattern
+counts a pair several times, as BigBird may, is it in as many tiles. A query may be in several tiles; its softmax is
+over the keys of all (`merged.py`). A tile has groups of equal size, so that one call of a kernel computes it.
 
 Shapes: G groups, Q queries and K keys of each; R residue classes, N positions of each.
 """
@@ -26,8 +25,8 @@ _CHUNK = 128  # queries of a band that share a window of keys, at least
 
 @dataclass(frozen=True, eq=False)
 class AttentionTile:
-    """Positions, and which of its pairs it has. Of each query it has at least one: for others, kernels return an lse of
-    0 and not of minus infinity."""
+    """Groups of queries and keys, and a mask. Each query has at least one key: for a query without one, kernels return
+    an lse of 0 and not of minus infinity."""
 
     queries: PositionGroups
     """[G, Q]"""
@@ -37,7 +36,7 @@ class AttentionTile:
     """bool [G or 1, Q, K]; causal: key i by query i and those after it (Q = K)"""
 
     def __post_init__(self) -> None:
-        assert isinstance(self.mask, str) or self.mask.any(2).all(), "a query of a part has a key in it"
+        assert isinstance(self.mask, str) or self.mask.any(2).all(), "a query of a tile has a key in it"
 
     @staticmethod
     def of(queries: Positions, keys: Positions, mask: Mask) -> "AttentionTile":
@@ -57,7 +56,7 @@ class AttentionTile:
 
     @property
     def pairs(self) -> int:
-        """That a kernel goes through."""
+        """Pairs that a kernel computes."""
         return self.queries.positions.size * self.keys.shape[1]
 
     def mask_on(self, device: torch.device) -> Tensor | None:
@@ -80,7 +79,7 @@ def residues(length: int, step: int) -> list[Positions]:
 
 
 def causal(positions_RN: Positions) -> Iterator[AttentionTile]:
-    """Of each class, what comes before."""
+    """Causal attention within each class."""
     if positions_RN.size:
         places = PositionGroups(positions_RN)
         yield AttentionTile(places, places, "causal")
@@ -109,27 +108,26 @@ def band(positions_RN: Positions, before: int, after: int) -> Iterator[Attention
 
 
 def tiles_by_shape(
-    pairs: Iterable[tuple[Positions, Positions]], seen: MaskRule, before: bool
+    pairs: Iterable[tuple[Positions, Positions]], rule: MaskRule, before: bool
 ) -> Iterator[AttentionTile]:
-    """Of groups, each of some queries [Q] and the keys [K] they may see; of these, what `seen` shows, and if `before`,
-    comes no later."""
+    """Tiles of groups, each of queries [Q] and keys [K], under the mask rule, and if `before` without later keys."""
     alike: dict[tuple[int, int], list[tuple[Positions, Positions]]] = defaultdict(list)
     for queries, keys in pairs:
         alike[len(queries), len(keys)].append((queries, keys))
     for groups in alike.values():
         q, k = (np.stack(positions) for positions in zip(*groups, strict=True))
         query, key = q[:, :, None], k[:, None]
-        shown = np.broadcast_to(seen.attends(query, key), (*q.shape, k.shape[1]))
+        shown = np.broadcast_to(rule.attends(query, key), (*q.shape, k.shape[1]))
         yield AttentionTile.of(q, k, shown & (key <= query) if before else shown)
 
 
-def dense_tile(seen: MaskRule, length: int, before: bool) -> AttentionTile:
-    """Everything as one part."""
+def dense_tile(rule: MaskRule, length: int, before: bool) -> AttentionTile:
+    """All pairs as one tile."""
     positions = np.arange(length)
-    (part,) = tiles_by_shape([(positions, positions)], seen, before)
-    return part
+    (tile,) = tiles_by_shape([(positions, positions)], rule, before)
+    return tile
 
 
-def total(parts: Sequence[AttentionTile]) -> int:
-    """Pairs that kernels go through."""
-    return sum(part.pairs for part in parts)
+def total(tiles: Sequence[AttentionTile]) -> int:
+    """Pairs that kernels compute."""
+    return sum(tile.pairs for tile in tiles)

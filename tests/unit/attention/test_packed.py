@@ -1,4 +1,4 @@
-"""Runs of rows with padding, wherever it lies."""
+"""Segments of rows with padding, wherever it lies."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as kernel
