@@ -14,7 +14,7 @@ from pretrain.layout.layout import Layout
 
 @dataclass(frozen=True)
 class StepResult:
-    """Of the whole global batch, the same on every rank."""
+    """Results of a step over the global batch, the same on every rank."""
 
     loss_sum: float
     """sum of token losses, nats; where the loss has more terms, what divided by the tokens is the whole loss"""
@@ -27,9 +27,9 @@ class StepResult:
     lowered_scale: bool = False
     """it overflowed at the loss scale, which is lower from the next step on (fp16)"""
     loss_scale: float | None = None
-    """of this step; None but in fp16"""
+    """the loss scale of this step; None unless precision is fp16"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """of a loss of several terms, each by name, the main one first: its sum, and its count"""
+    """sum and count of each term by name, the main one first; empty for a loss of one term"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Scores:
     greedy: np.ndarray
     """[rows, labels] bool: whether the label was the most probable token"""
     terms: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """of the terms of the loss besides the labels': sum and count over these rows"""
+    """sum and count over these rows of each further term of the loss"""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class LossScale(Protocol):
 
 
 class Ranks(Protocol):
-    """Where this rank stands. Every method here and below is collective, but where it says otherwise: all ranks call
-    it, in the same order."""
+    """This rank's coordinates in the layout. Every method here and below is collective unless it says otherwise: all
+    ranks call it, in the same order."""
 
     layout: Layout
     data_rank: int
@@ -110,7 +110,7 @@ class TrainEngine(ScoreEngine, Protocol):
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """None but in fp16"""
+        """The dynamic loss scale; None unless precision is fp16."""
 
     def initialise(self) -> None:
         """Fills the weights from (seed, name, shape), the optimizer's state with zeros."""
@@ -134,28 +134,28 @@ class DecodeEngine(ScoreEngine, Protocol):
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Any:
         """Hypotheses without a token yet, one for each of `inputs` (ids, of any lengths), which have been read: by an
-        encoder-decoder's encoder; else by the decoder itself, as the beginning of a text that goes on (where there may
-        be nothing to read) or, if it is trained on targets, as a prefix. For `next_tokens`. Collective within one
-        replica of the model. Raises ConfigError for layouts that cannot decode."""
+        encoder-decoder's encoder; else by the decoder itself, as a prompt to continue (which may be empty) or, if it is
+        trained on targets, as a prefix. For `next_tokens`. Collective within one replica of the model. Raises
+        ConfigError for layouts that cannot decode."""
 
     def next_tokens(self, hypotheses: Any, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Makes `hypotheses` those that go on from `parents` [hypotheses], numbers of what they were before, by a token
-        each, of `tokens` [hypotheses] (int64; first the decoder's start, or the last token of a text that goes on),
-        which alone are read. Returns [hypotheses, vocabulary] float32: log probabilities, in nats, of what follows, the
-        same bits on every rank of the replica. Collective likewise."""
+        """Replaces `hypotheses` by continuations of `parents` [hypotheses] (their previous indices), by one token each
+        of `tokens` [hypotheses] (int64; first the decoder's start, or the last token of the prompt), and reads only
+        those. Returns [hypotheses, vocabulary] float32: log probabilities, in nats, of what follows, the same bits on
+        every rank of the replica. Collective within one replica."""
 
     def score_continuations(
         self, hypotheses: Any, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores what may follow `hypotheses`, which are over with this: the log probability [continuations, T] of each
-        of `labels` (float32, nats) and whether it is the most probable (bool), after what hypothesis `parents[i]` has
-        read and row i of `tokens` up to the label's place. `tokens` and `labels` are [continuations, T] int64; rows
-        that are shorter are filled up at their end with anything. Several may follow one hypothesis, which is read
-        once for all of them. Collective likewise."""
+        """Scores continuations of `hypotheses`, which cannot be used afterwards: the log probability [continuations, T]
+        of each of `labels` (float32, nats) and whether it is the most probable (bool), after what hypothesis
+        `parents[i]` has read and row i of `tokens` up to the label's place. `tokens` and `labels` are [continuations,
+        T] int64; rows that are shorter are filled up at their end with anything. Several may follow one hypothesis,
+        which is read once for all of them. Collective within one replica."""
 
     def argmax_tokens(self, batch: Rows) -> np.ndarray:
-        """[rows, labels] int64: the most probable token where each label is asked for; the labels' values don't matter.
-        Collective likewise."""
+        """The most probable token at each label's position, [rows, labels] int64; the labels' values don't matter.
+        Collective within one replica."""
 
 
 class InspectEngine(Ranks, Protocol):

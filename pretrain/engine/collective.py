@@ -68,7 +68,8 @@ def run_on_all_ranks(action: str, work: Callable[[], T], group: dist.ProcessGrou
 
 
 def run_on_rank_0(action: str, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
-    """Runs `work` on the first rank only and returns what it gave, on every rank. Otherwise as `together`."""
+    """Runs `work` on the first rank only and returns what it gave, on every rank. Errors are raised as by
+    `run_on_all_ranks`."""
     leader = dist.get_rank() == 0
     result = run_on_all_ranks(action, lambda: work() if leader else None, group)
     return gather(result, group)[0]  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from pretrain.model_spec.parameters import Stages
 
 
 class Groups:
-    """Where this rank stands in a layout, and the few collectives the engine needs beyond megatron-core's own."""
+    """This rank's coordinates in a layout, and the few collectives the engine needs beyond megatron-core's own."""
 
     def __init__(self, layout: Layout, timeout_s: int) -> None:
         parallel_state.destroy_model_parallel()
@@ -51,7 +51,7 @@ class Groups:
 
     @property
     def weight_axes(self) -> dict[str, tuple[int, int]]:
-        """Likewise, on the axes whose ranks share weights."""
+        """(rank, number of ranks) on the axes whose ranks share weights."""
         return {"tensor": (self.tensor_rank, self.tensor_world)}
 
     @property
@@ -92,7 +92,7 @@ class Groups:
         return group
 
     def sum_over_replicas(self, value: Tensor) -> Tensor:
-        """Over data and context ranks: those that have tokens of their own."""
+        """Sums over data and context ranks, which have tokens of their own."""
         dist.all_reduce(value, group=self.replica_group)
         return value
 
@@ -105,7 +105,7 @@ class Groups:
         return torch.cat(parts, dim=-1)
 
     def sum_over_context(self, value: Tensor) -> Tensor:
-        """Over the ranks that share each sequence."""
+        """Sums over the ranks that share each sequence."""
         if self.context_world > 1:
             dist.all_reduce(value, group=parallel_state.get_context_parallel_group())
         return value
@@ -119,20 +119,20 @@ class Groups:
 
     def broadcast_from_last_stage(self, value: Tensor) -> Tensor:
         """The value of the last stage's first tensor rank, on every rank of the replica: the same bits, also where
-        ranks compute alike but not on the same hardware. As for `from_last_stage`; without context ranks."""
+        ranks run the same computation on different hardware. `value` is the buffer; only without context ranks."""
         if self.tensor_world * self.pipeline_world > 1:
             group = parallel_state.get_model_parallel_group()
             dist.broadcast(value, src=dist.get_process_group_ranks(group)[-self.tensor_world], group=group)
         return value
 
     def largest(self, values: np.ndarray) -> np.ndarray:
-        """Over all ranks, each element for itself; written over. What hosts know they tell each other, past the GPUs,
-        which may be behind."""
+        """The maximum over all ranks of each element, in place. Hosts communicate directly, without waiting for
+        GPUs."""
         dist.all_reduce(torch.from_numpy(values), op=dist.ReduceOp.MAX, group=self._hosts)
         return values
 
     def sum_over_data(self, values: np.ndarray) -> np.ndarray:
-        """Over the ranks that have rows of their own; likewise."""
+        """The sum over data ranks of each element. Hosts communicate directly, without waiting for GPUs."""
         if self._hosts is None:
             dist.all_reduce(torch.from_numpy(values), group=parallel_state.get_data_parallel_group())
             return values

@@ -73,7 +73,7 @@ RESIDUALS: dict[str, type[BiasDropoutAdd]] = {
     "post": ResidualThenNorm,
     "sandwich": NormThenResidual,
 }
-"""by `model.norm`"""
+"""Residual connections by `model.norm`."""
 
 
 class FeedForward(MLP):
@@ -97,8 +97,8 @@ class FeedForward(MLP):
 def layer_parts(
     model: Model, megatron: MegatronConfig, part: Literal["encoder", "decoder"]
 ) -> TransformerLayerSubmodules:
-    """Of a layer of `part`: self-attention, attention to the encoder if that is the decoder of both, feed-forward; each
-    with its norms."""
+    """The submodules of a layer of `part`: self-attention, cross-attention in a decoder that has an encoder,
+    feed-forward; each with its norms."""
     kernels = megatron.kernels
     core = partial(CoreAttention, model=model, backends=kernels.attention)
     norm = kernels.norm[model.norm_type] if model.norm_first else IdentityOp

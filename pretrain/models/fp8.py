@@ -2,9 +2,9 @@
 
 Weights and activations keep 4 significant bits (e4m3); gradients keep 3, and reach further (e5m2): the choice of
 Micikevicius et al. 2022 (arXiv 2209.05433). A tensor is multiplied by a factor first, so that its values fit. Factors
-are powers of two, found anew from the tensor itself. So a run that is resumed needs no history of them, and however a
-layout cuts a tensor, its values are rounded alike, but for those 2^13 times smaller than the largest (of gradients,
-2^28).
+are powers of two, computed from the tensor itself each time. So a run that is resumed needs no history of them, and
+however a layout cuts a tensor, its values are rounded the same, but for those 2^13 times smaller than the largest (of
+gradients, 2^28).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _ROUNDED_BELOW = {VALUES: 2.0**8, GRADIENTS: 2.0**15}  # the greatest powers of 
 _LEAST = 2.0**-100  # smaller values are taken for this large, so that the factor is finite
 _EXPONENT = 0x7F800000  # of the bits of an fp32 number
 Quantized = tuple[Tensor, Tensor]
-"""(8-bit values, what to multiply them by)"""
+"""(8-bit values, the factor that restores their scale)"""
 Quantize = Callable[[Tensor, torch.dtype], Quantized]
 
 
@@ -39,7 +39,7 @@ class InFp8:
     """See `linears.Arithmetic`."""
 
     rounding: Quantize = quantize
-    """as `rounded`"""
+    """the implementation of `quantize`"""
 
     def concerns(self, x: Tensor) -> bool:
         return True

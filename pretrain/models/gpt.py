@@ -9,7 +9,7 @@ from pretrain.models.megatron_config import MegatronConfig
 
 
 class GptEmbedding(StackEmbedding):
-    """Of the only stack."""
+    """The embedding of the only stack."""
 
     global_name = "embedding"
 
@@ -19,7 +19,7 @@ class GptEmbedding(StackEmbedding):
 
 
 def final_norm(megatron: MegatronConfig) -> nn.Module:
-    """Without dropout behind it."""
+    """The final norm, without dropout behind it."""
     norm = megatron.make_norm()
     _name(norm, "decoder.final_layernorm")
     return norm

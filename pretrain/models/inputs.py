@@ -28,7 +28,7 @@ class MicroBatch:
 
 
 def positions_within(documents_BS: Tensor) -> Tensor:
-    """Of each position of a row its number within its document; likewise within the padding at the end."""
+    """The number of each position within its document, or within the padding at the end of its row."""
     places = torch.arange(documents_BS.shape[1], device=documents_BS.device)
     begins = documents_BS.diff(dim=1, prepend=documents_BS[:, :1]) != 0
     return places - (begins * places).cummax(dim=1).values

@@ -44,7 +44,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Likewise, without mean and bias."""
+    """RMS norm, without mean and bias; its gain says whether its gradient is partial (sequence parallelism)."""
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps)
@@ -59,7 +59,8 @@ class RMSNorm(nn.RMSNorm):
 
 
 class ZeroCenteredRMSNorm(RMSNorm):
-    """Likewise, with the gain kept less one: what decays to zero, or has few bits, is the distance from one."""
+    """RMS norm that stores its gain minus one: weight decay, and the few bits of half precision, act on the distance
+    from one."""
 
     @staticmethod
     def compute(x: Tensor, weight: Tensor, eps: float | None) -> Tensor:
@@ -89,40 +90,41 @@ class VocabEmbedding(VocabParallelEmbedding):
 
 @dataclass(frozen=True)
 class Kernels:
-    """One provider."""
+    """The operations of one provider."""
 
     device: torch.device
     column_linear: type[nn.Module]
-    """[..., in] -> [..., out / tensor ranks], called as megatron-core's ColumnParallelLinear"""
+    """[..., in] -> [..., out / tensor ranks], called like megatron-core's ColumnParallelLinear"""
     output_linear: type[nn.Module]
-    """likewise, to the vocabulary: called as `output_linear.OutputLinear`"""
+    """[..., in] -> [..., vocabulary / tensor ranks], called like `output_linear.OutputLinear`"""
     row_linear: type[nn.Module]
-    """[..., in / tensor ranks] -> [..., out], as its RowParallelLinear"""
+    """[..., in / tensor ranks] -> [..., out], called like megatron-core's RowParallelLinear"""
     linear: type[nn.Module]
-    """[..., in] -> [..., out], as torch's nn.Linear: for a matrix that every tensor rank holds"""
+    """[..., in] -> [..., out], called like torch's nn.Linear: for a matrix that is replicated on tensor ranks"""
     embedding: type[nn.Module]
-    """ids -> [..., width], rows shared by tensor ranks, as its VocabParallelEmbedding"""
+    """ids -> [..., width], rows split over tensor ranks, called like megatron-core's VocabParallelEmbedding"""
     table: type[nn.Module]
-    """ids -> [..., width], as torch's nn.Embedding: for a table that every tensor rank holds"""
+    """ids -> [..., width], called like torch's nn.Embedding: for a table that is replicated on tensor ranks"""
     norm: Mapping[str, type[nn.Module]]
-    """by `model.norm_type`: (config, width, eps)"""
+    """Norm classes by `model.norm_type`, called with (config, width, eps)."""
     activation: Mapping[str, Callable[[Tensor], Tensor]]
-    """by `model.activation`; of a gated one, of the gate"""
+    """Activation functions by `model.activation`; for a gated one, that of the gate."""
     bias_activation: Callable[[Tensor, Tensor | None, Callable[[Tensor], Tensor], bool], Tensor]
-    """(x [..., F], bias [F], activation, gated) -> what it makes of x + bias, [..., F], or of a gated one [..., F / 2],
-    whose gates and values lie side by side"""
+    """(x [..., F], bias [F], activation, gated) -> activation(x + bias), [..., F], or for a gated one [..., F / 2]:
+    gates and values are interleaved"""
     dropout: Callable[[Tensor, Drawn], Tensor]
-    """as random.dropout.dropped"""
+    """same signature as random.dropout.dropout"""
     bias_dropout_add: Callable[[Tensor, Tensor | None, Tensor, Drawn | None], Tensor]
-    """(x [S, B, H], bias [H], residual [S, B, H], what drops of x + bias) -> their sum"""
+    """(x [S, B, H], bias [H], residual [S, B, H], dropout of x + bias or None) -> residual + dropout(x + bias)"""
     apply_rope: Callable[..., Tensor]
-    """as attention.rotary.rotated"""
+    """same signature as attention.rotary.apply_rope"""
     quantize: fp8.Quantize
-    """as fp8.rounded"""
+    """same signature as fp8.quantize"""
     attention: Sequence[AttentionBackend]
-    """in this order: the first that applies computes a case"""
+    """attention backends in order of preference: the first that applies computes a case"""
     attended: Callable[..., Tensor]
-    """(what attends, queries, keys, values, what else it is told) -> what it says of them"""
+    """(attention function, queries, keys, values, its further arguments) -> its result, computed in fp32 where that is
+    faster"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
     """(logits [L, B, V / tensor ranks], labels [L, B]) -> losses [L, B]; overwrites the logits"""
 
@@ -142,7 +144,8 @@ def _bias_activation(x: Tensor, bias: Tensor | None, activation: Callable[[Tenso
 
 
 def _with_bias(x: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The bias added already where its gradient is summed in fp32, which torch.compile cannot be told."""
+    """`x` and its bias; added here already where the bias gradient must be summed in fp32, which torch.compile would
+    not do."""
     return (x, bias) if bias is None or not sums_in_half(x) else (add_bias(x, bias), None)
 
 
@@ -190,11 +193,11 @@ def plain(device: torch.device) -> Kernels:
 
 
 def compiled(device: torch.device) -> Kernels:
-    """Likewise, but what lies between matrix products, dropout among it, and norms that take several operations are one
-    kernel each, made by torch.compile; and the product that gives a weight's gradient adds it to the sum. Raises
-    ConfigError where nothing here can compile."""
+    """The plain provider with torch.compile: the operations between matrix products (dropout included) and norms of
+    several operations are one fused kernel each, and the product that gives a weight's gradient accumulates it in fp32.
+    Raises ConfigError where no compiler is available."""
     check_compiler(device)
-    # Of each function: beyond it, torch goes on with plain kernels and a line in the log.
+    # The limit per function: beyond it, torch falls back to plain kernels and logs a line.
     torch._dynamo.config.recompile_limit = 64
     fused = partial(torch.compile, dynamic=True)
     fused_bias_dropout_add, fused_bias_activation = fused(_bias_dropout_add), fused(_bias_activation)
@@ -230,10 +233,10 @@ def compiled(device: torch.device) -> Kernels:
 
 
 def in_fp8(kernels: Kernels) -> Kernels:
-    """Likewise, but that layers' linears multiply in 8 bits. Raises ConfigError on a GPU that can't."""
+    """`kernels` whose layers' linears multiply in 8 bits. Raises ConfigError on a GPU without fp8."""
     if kernels.on_gpu and torch.cuda.get_device_capability(kernels.device) < _FP8_CAPABILITY:
         name = torch.cuda.get_device_name(kernels.device)
-        raise ConfigError(f"precision=fp8 is not in this hardware ({name}): use bf16, or fp16 where that is not there")
+        raise ConfigError(f"{name} does not support precision=fp8: use bf16, or fp16 if bf16 is not supported either")
     column, row, _ = linears(fp8.InFp8(kernels.quantize))
     return replace(kernels, column_linear=column, row_linear=row)
 
@@ -246,8 +249,10 @@ def check_compiler(device: torch.device) -> None:
         names = [os.environ.get("CXX", "g++"), "clang++"]
         needed, found = "a C++ compiler", any(shutil.which(name) for name in names)
     if not found:
-        raise ConfigError(f"run.kernels=compiled needs {needed}, which is not here: install it, or set plain")
+        raise ConfigError(
+            f"run.kernels=compiled requires {needed}, which is not installed: install it, or set run.kernels=plain"
+        )
 
 
 PROVIDERS: Mapping[str, Callable[[torch.device], Kernels]] = {"plain": plain, "compiled": compiled}
-"""by `run.kernels`"""
+"""Providers by the value of `run.kernels`."""

@@ -32,13 +32,13 @@ Final = Callable[[MegatronConfig], nn.Module]
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """What the layers of a call are told besides the stream."""
+    """Inputs of the layers of a call besides the stream."""
 
     stream: Stream
     own: Mapping[str, AttentionInputs]
-    """of each stack's attention to its own part"""
+    """inputs of each stack's self-attention"""
     memory: AttentionInputs | None = None
-    """of the decoder's attention to the encoder's part"""
+    """inputs of the decoder's cross-attention"""
     cache: KeyValueCache | None = None
 
 
@@ -55,7 +55,7 @@ class FinalNorm(nn.Module):
 
 
 class FinalNormAlone(FinalNorm):
-    """Without dropout behind it."""
+    """A norm without dropout behind it."""
 
     def forward(self, x_SBH: Tensor) -> Tensor:
         out: Tensor = self.norm(x_SBH)
@@ -121,7 +121,8 @@ def share(layer: Layer, first: Layer) -> None:
 
 
 class Layers(nn.Module):
-    """Of one chunk. Runs those whose part is in the stream; recomputed, if the config says so, one at a time."""
+    """The layers of one chunk. Runs those whose part is in the stream; recomputes them one at a time if the config says
+    so."""
 
     def __init__(self, model: Model, megatron: MegatronConfig, chunk: int | None, final: Final) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ class Arithmetic(Protocol[Received]):
 
 
 class Linear:
-    """What is laid over one of megatron-core's."""
+    """Overrides the arithmetic of a linear of megatron-core."""
 
     arithmetic: Arithmetic[Any]
 
@@ -72,7 +72,7 @@ def linears(by: Arithmetic[Any]) -> tuple[type[ColumnParallelLinear], type[RowPa
 
 class Product(torch.autograd.Function):
     """x [S, B, in], weight [out, in] -> [S, B, out]. Ranks of the group `gathers` each have a part of S; those of
-    `sums` each have a part of the gradient of x. Exchanges go on beside products, and x is kept as it came."""
+    `sums` each have a part of the gradient of x. Communication overlaps with products, and x is kept as it came."""
 
     @staticmethod
     def forward(

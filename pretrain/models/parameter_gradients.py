@@ -102,7 +102,7 @@ class _WithFp32Sums(torch.autograd.Function):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """As `_WithFp32Sums`, by torch's own backward kernel: nothing is computed a second time."""
+    """Layer norm with fp32 sums by torch's own backward kernel: nothing is computed a second time."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:

@@ -27,15 +27,15 @@ class Parameter:
     declared: Declared
     value: nn.Parameter
     local_shape: tuple[int, ...]
-    """of this rank's part. Under ZeRO stage 3 the value itself is there only while it is computed with"""
+    """shape of this rank's part. Under ZeRO stage 3 the value itself exists only while it is in use"""
     offset: tuple[int, ...]
     """where this rank's part begins in the whole"""
     copy: bool
     """on another stage than the first, of a tied embedding or of layers that are one: it goes by the first's name"""
     stages: Stages
-    """that hold it, and have to agree on its gradient"""
+    """stages that hold it and must agree on its gradient"""
     primary: bool
-    """of the tensor ranks and stages that hold the same values, this rank is the one that counts and saves them"""
+    """this rank counts and saves the values, which other tensor ranks or stages may hold too"""
 
     @property
     def name(self) -> str:
@@ -62,8 +62,8 @@ def parameters(chunk: nn.Module, held: Iterable[Held], axes: Axes) -> list[Param
 
 
 def mark_shared(placed: Iterable[Parameter]) -> None:
-    """Tells megatron-core which parameters every stage holds, as it is told of a tied embedding: its sharding is to cut
-    them alike on all, and its norm to count them once."""
+    """Tells megatron-core which parameters every stage holds, as for a tied embedding: its sharding must cut them
+    the same on all, and its norm count them once."""
     for parameter in placed:
         if parameter.stages == "all":
             parameter.value.shared_embedding = True  # type: ignore[attr-defined]

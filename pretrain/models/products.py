@@ -99,7 +99,7 @@ class InFp32:
 
 
 class AccumulateGradFp32(InFp32):
-    """Likewise of all numbers: for what it does with the gradient of the weight."""
+    """Arithmetic for numbers of every precision, whose weight gradient is accumulated in fp32 by the product itself."""
 
     def concerns(self, x: Tensor) -> bool:
         return True

@@ -20,7 +20,7 @@ Part = Literal["encoder", "decoder", "tables"]
 
 @dataclass(frozen=True)
 class Stream:
-    """Of one call, on one rank."""
+    """The layout of the stream of one call, on one rank."""
 
     lengths: Mapping[Part, int]
     """positions of each part that there is, in their order"""

@@ -46,7 +46,7 @@ class LossObjective(Protocol):
     """One way to judge answers; see `registry.py`."""
 
     weights: Mapping[str, float]
-    """of each term; the first is the main one, of weight 1"""
+    """weight of each term; the first is the main one, with weight 1"""
 
     def counts(self, rows: Rows) -> Sequence[float]:
         """How many losses of each term, in the order of `weights`, `rows` ask for."""
@@ -55,10 +55,10 @@ class LossObjective(Protocol):
         """Hidden states for the next stage, or on the last one logits."""
 
     def forward_train(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Likewise, or on the last one what `terms` reads."""
+        """Hidden states for the next stage, or on the last one the inputs of `terms`."""
 
     def forward_score(self, model: nn.Module, batch: MicroBatch) -> Any:
-        """Likewise, or on the last one what `score` reads."""
+        """Hidden states for the next stage, or on the last one the inputs of `score`."""
 
     def terms(self, outputs: Any, batch: MicroBatch) -> dict[str, Term]:
         """The terms, by the names that `weights` has."""

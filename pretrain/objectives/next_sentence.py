@@ -56,6 +56,6 @@ class NextSentence(Tokens):
 
 
 class SentenceOrder(NextSentence):
-    """Likewise, of segments that may have been swapped."""
+    """The loss of the answer whether two segments are in their original order."""
 
     question = "sentence_order"

@@ -91,8 +91,8 @@ class Tokens:
         return {name: Term(one, count) for name, one in zip(("tokens", "z"), sums, strict=False)}
 
     def _sums(self, logits_LBV: Tensor, labels_LB: Tensor, mask_LB: Tensor) -> tuple[Tensor, ...]:
-        """Of the terms. The gradient of all is the first's: both count the same, so that the weight is all that the
-        second is multiplied by. Overwrites the logits."""
+        """Sums of the terms. The gradient of all is in the first: both have the same count, so the second needs only
+        its weight as a factor. Overwrites the logits."""
         spread_LB: Tensor | float = 0.0
         if self._smoothing:  # before the logits are overwritten
             spread_LB = _AboveMean.apply(logits_LBV, labels_LB, self.vocabulary, self._group)  # type: ignore[no-untyped-call]
@@ -126,7 +126,7 @@ class Tokens:
 
     def _real(self, logits_LBV: Tensor) -> Tensor:
         """The logits with padding columns at minus infinity, in place. Autograd need not know (`data`), since their
-        gradient from the cross entropy is their probability, zero; told, it would copy all the logits twice."""
+        gradient from the cross entropy is their probability, zero; otherwise it would copy all logits twice."""
         real = self.vocabulary - dist.get_rank(self._group) * logits_LBV.shape[-1]
         logits_LBV.data[..., max(0, real) :] = -torch.inf
         return logits_LBV

@@ -24,7 +24,7 @@ _LANES, _LEVELS = 4, 1 << 16  # one 64-bit hash decides four elements, each by 1
 
 
 def key(name: str) -> int:
-    """64 bits that stand for `name`."""
+    """A 64-bit hash of `name`."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
 
 
@@ -41,12 +41,12 @@ class Drawn(NamedTuple):
     """What decides which elements of a tensor drop out."""
 
     first: Tensor
-    """[] int64, of the first row at one site"""
+    """[] int64: hash key of the first row at this site"""
     begin: int
-    """of this rank's part of the shared dimension, in the whole"""
+    """first index of this rank's part of the shared dimension"""
     begin_columns: int
     levels: int
-    """of 2**16, those that drop"""
+    """dropout probability in steps of 2**-16"""
     rows_second: bool
     """the tensor is [shared, rows, ..., columns], not [rows, shared, ..., columns]"""
 
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
 
 
 def dropout(x: Tensor, drawn: Drawn) -> Tensor:
-    """`x`, where what remains is made larger by the share that drops."""
+    """Dropout of `x`: remaining elements are scaled by 1 / (1 - probability)."""
     return x.masked_fill(drawn.mask(x.shape), 0.0) * (_LEVELS / (_LEVELS - drawn.levels))
 
 
@@ -72,7 +72,7 @@ class Dropout(nn.Module):
 
     `probability` counts in steps of 2**-16, rounded down; `shared_by` names the axes of the layout whose ranks share
     that dimension, each holding an equal part, the outermost first; `columns_by` those that share the columns.
-    `compute` does what `dropped` does."""
+    `compute` has the signature of `dropout`."""
 
     def __init__(
         self,

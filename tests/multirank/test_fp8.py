@@ -190,7 +190,7 @@ def test_a_gpu_without_such_products_is_refused(monkeypatch: pytest.MonkeyPatch)
     on_gpu = replace(plain(torch.device("cpu")), device=torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    with pytest.raises(ConfigError, match=r"fp8 is not in this hardware \(NVIDIA A100-SXM4-80GB\): use bf16"):
+    with pytest.raises(ConfigError, match=r"NVIDIA A100-SXM4-80GB does not support precision=fp8: use bf16"):
         in_fp8(on_gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
     assert in_fp8(on_gpu).column_linear is not on_gpu.column_linear

@@ -137,7 +137,7 @@ class Decoder:
 
 
 def _reported(says: Any) -> Any:
-    """As the schedule wants a loss: with nothing in it, and what is reported."""
+    """A loss function for the schedule whose loss is empty, with what it reports."""
 
     def loss(batch: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
         first = outputs[0] if isinstance(outputs, tuple) else outputs

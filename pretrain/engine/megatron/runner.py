@@ -35,8 +35,8 @@ class Runner:
     def train(
         self, batches: Sequence[MicroBatch], forward: Forward, loss: Loss, forwarded: Callable[[Any, Any], None]
     ) -> list[Any]:
-        """Forward and backward. What `loss` reports of each micro-batch, on the last stage; `forwarded` is told of each
-        chunk's output."""
+        """Forward and backward. What `loss` reports of each micro-batch, on the last stage; `forwarded` is called with
+        each chunk's output."""
         return self._run(batches, forward, loss, forwarded)
 
     def evaluate(
@@ -110,7 +110,7 @@ class Runner:
         return found
 
     def _stream_positions(self, batch: MicroBatch, cached: bool) -> int:
-        """Of what travels between stages, over all ranks that share it: megatron-core divides by those."""
+        """Positions of what is sent between stages, over all ranks that share it: megatron-core divides by those."""
         layout = self._layout
         slices = layout.tensor if get_model_config(self.bare[0]).sequence_parallel else 1
         own = streams.of_call(self._model, batch, cached, slices, layout.tensor)

@@ -1,7 +1,7 @@
 """Adafactor: Adam with second moments of rows and columns (Shazeer and Stern 2018, arXiv 1804.04235, algorithms 4, 5).
 
     d = 1 - t^-0.8
-    row = d * row + (1 - d) * mean over columns of (g^2 + 1e-30), col likewise; of a vector, v for each value
+    row = d * row + (1 - d) * mean over columns of (g^2 + 1e-30), and col over rows; of a vector, v for each value
     u = g / sqrt(row col / mean(row)), or g / sqrt(v);    u = u / max(1, RMS(u))
     w = w - learning_rate * max(1e-3, RMS(w)) * u, the middle factor only if `relative`
 
@@ -37,7 +37,7 @@ ROW, COLUMN, SQUARE, MEAN = "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq", "e
 
 
 class Adafactor(Rule):
-    """See `base.Rule`. Every rank keeps the moments of rows and of columns of its stage's matrices whole."""
+    """See `base.Rule`. Every rank keeps the moments of rows and of columns of its stage's matrices in full."""
 
     settings: AdafactorOptimizer
 
@@ -125,7 +125,7 @@ class Adafactor(Rule):
 
 
 def _factor_shapes(parameter: Parameter) -> tuple[Shape, Shape]:
-    """Of the moments of rows, and of columns."""
+    """Shapes of the moments of rows and of columns."""
     *before, rows, columns = parameter.declared.shape
     return (*before, rows), (*before, columns)
 

@@ -1,4 +1,4 @@
-"""The seam between a sharding and a rule that updates parameters by what it knows of each one as a whole.
+"""The seam between a sharding and a rule that updates parameters by statistics of full parameters.
 
 A rank owns ranges of parameters, cut anywhere. A `Rule` gets those with their gradients, sums over ranks what it needs
 of whole parameters (`totals.py`), and updates its ranges: the same rule on every layout and sharding. Adam needs no
@@ -32,7 +32,7 @@ class Owned:
 
 @dataclass(frozen=True)
 class UpdateRange:
-    """A range that is to be updated now: fp32 live views, flat."""
+    """A range of a parameter to update now: fp32 live views, flat."""
 
     parameter: Parameter
     start: int
@@ -47,11 +47,12 @@ class Rule(ABC):
     def __init__(self, settings: Optimizer, holders: ReplicaGroups) -> None:
         self.settings, self.holders = settings, holders
         self.updates = 0
-        """made so far"""
+        """updates made so far"""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
 
     def moments(self, parameter: Parameter, main: Tensor) -> dict[str, Tensor]:
-        """Of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first step."""
+        """Moments of the range of `parameter` that this rank owns, whose weights are `main`. Zeros before the first
+        step."""
         if parameter.value not in self._moments:
             self._moments[parameter.value] = {name: torch.zeros_like(main) for name in self.moment_names(parameter)}
         return self._moments[parameter.value]
@@ -79,7 +80,7 @@ class Rule(ABC):
     def _squares(
         self, ranges: Sequence[UpdateRange], update: Callable[[UpdateRange], Tensor]
     ) -> dict[str, list[float]]:
-        """Of each parameter by name: the sums of squares of all its weights, and of all its updates.
+        """Sums of squares of each parameter's weights and of its updates, by parameter name.
 
         `update` is computed here and once more when it is applied: to keep it would take the memory of a moment."""
         totals = self.holders.totals(lambda parameter: 2)
@@ -93,7 +94,7 @@ class Rule(ABC):
 
     @abstractmethod
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
-        """Of what is kept of each of its weights."""
+        """Names in checkpoints of the moments that each weight of `parameter` has."""
 
     @abstractmethod
     def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None: ...

@@ -46,5 +46,5 @@ class Lamb(Rule):
 
 
 def _ratio(weights: float, direction: float) -> float:
-    """Of the norms, given their squares."""
+    """Ratio of the norms, given their squares."""
     return sqrt(weights / direction) if weights > 0 and direction > 0 else 1.0

@@ -33,7 +33,7 @@ def find_rule(
 
 
 class NullOptimizer(torch.optim.Optimizer):
-    """For an engine to wrap where a `Rule` has made the update already: its step does nothing."""
+    """An optimizer whose step does nothing, for an engine to wrap where a `Rule` makes the update."""
 
     def __init__(self, groups: list[dict[str, object]], learning_rate: float) -> None:
         super().__init__(groups, {"lr": learning_rate})

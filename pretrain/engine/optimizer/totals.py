@@ -1,4 +1,4 @@
-"""Sums over whole parameters whose values lie in pieces on several ranks."""
+"""Sums over full parameters whose values are sharded over several ranks."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -15,8 +15,8 @@ _BLOCK = 1 << 20  # values squared at a time in fp64: bounds that to 8 MiB
 
 
 class ReplicaGroups:
-    """This rank's parameters, and who holds the rest of each. Rows that only pad the vocabulary count for nothing: how
-    many there are is chosen for the layouts' sake."""
+    """This rank's parameters, and the groups of ranks that hold the rest of each. Rows that only pad the vocabulary are
+    not counted: their number depends on the layout."""
 
     def __init__(
         self, parameters: Sequence[Parameter], groups: Groups, device: torch.device, replicated: bool, offloads: bool
@@ -41,7 +41,7 @@ class ReplicaGroups:
         return Totals(self, sizes)
 
     def sum(self, values: Tensor, group: dist.ProcessGroup) -> None:
-        """In place. NCCL knows no values in host memory."""
+        """Sums `values` over `group` in place, on the device: NCCL cannot read host memory."""
         there = values.to(self._device)
         dist.all_reduce(there, group=group)
         values.copy_(there)
@@ -66,11 +66,11 @@ class Totals:
         self._of = dict(zip(holders.parameters, parts, strict=True))
 
     def of(self, parameter: Parameter) -> Tensor:
-        """Live: to add to before `sum`, to read after it."""
+        """A live view of the parameter's sums: add to it before `sum`, read it afterwards."""
         return self._of[parameter.value]
 
     def sum(self) -> None:
-        """Over all ranks that hold a part. Collective."""
+        """Sums over all ranks that hold a part of a parameter. Collective."""
         self._holders.sum_over_holders(self._flat, self.of)
 
     def by_name(self) -> dict[str, list[float]]:
@@ -80,7 +80,7 @@ class Totals:
 
 
 def sum_of_squares(flat: Tensor) -> Tensor:
-    """In fp64, so that how ranks share a parameter doesn't show."""
+    """Sum of squares in fp64, so that the result does not depend on how a parameter is sharded."""
     blocks = (block.double().square().sum() for block in flat.split(_BLOCK))
     return sum(blocks, torch.zeros((), dtype=torch.float64, device=flat.device))
 

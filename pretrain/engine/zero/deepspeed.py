@@ -172,7 +172,7 @@ class DeepSpeedSharding(ABC):
 
     @abstractmethod
     def _gradient(self, flat: Flat) -> Tensor:
-        """Of a range, after `_finish`: fp32, flat."""
+        """The gradient of a range after `_finish`: fp32, flat."""
 
     @abstractmethod
     def _backward_begins(self, chunk: Any) -> None: ...
@@ -190,7 +190,7 @@ class DeepSpeedSharding(ABC):
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """In tuples of tuples."""
+    """The tensors in nested tuples."""
     if isinstance(output, tuple):
         for one in output:
             yield from _tensors(one)
