@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.config import LARGEST
+from data_pipeline.config import MAX_INTEGER
 from data_pipeline.errors import DataError
 
 
@@ -31,7 +31,12 @@ class Cursor:
     def from_dict(cls, values: dict[str, Any]) -> Cursor:
         """The inverse of `to_dict`; raises DataError when `values` is not a cursor."""
         samples, fingerprint = values.get("samples"), values.get("fingerprint")
-        if len(values) != 2 or type(samples) is not int or not 0 <= samples <= LARGEST or type(fingerprint) is not str:
+        if (
+            len(values) != 2
+            or type(samples) is not int
+            or not 0 <= samples <= MAX_INTEGER
+            or type(fingerprint) is not str
+        ):
             shown = f"{values!r:.100}"
             raise DataError(f"this is not a data cursor: {shown}; the checkpoint it came from is damaged.")
         return cls(samples, fingerprint)
@@ -47,15 +52,15 @@ class Column:
 
     axes: tuple[Axis, ...]
     """What its dimensions count."""
-    whole: bool
-    """Context ranks, which share the positions of a row, each get all of them."""
-    unasked: float | None
-    """The value that asks nothing of a row; None where a column asks nothing by itself."""
+    replicated: bool
+    """Whether context ranks, which share the positions of a row, each get all of them."""
+    masked: float | None
+    """The value of a masked row, which adds nothing to the loss; None where the column itself adds nothing."""
 
 
-def column(*axes: Axis, whole: bool = False, unasked: float | None = None) -> dict[str, Column]:
+def column(*axes: Axis, replicated: bool = False, masked: float | None = None) -> dict[str, Column]:
     """Metadata of a field of `Rows`. All that is known about it stands there: slices, moves and digests follow."""
-    return {"column": Column(axes, whole, unasked)}
+    return {"column": Column(axes, replicated, masked)}
 
 
 @dataclass(frozen=True)
@@ -67,26 +72,26 @@ class Rows:
     """[rows, S] what the model reads; in an encoder-decoder, its encoder."""
     labels: NDArray[np.int64] = field(metadata=column("rows", "labels"))
     """[rows, L] what it should say at each position."""
-    loss_mask: NDArray[np.float32] = field(metadata=column("rows", "labels", unasked=0))
+    loss_mask: NDArray[np.float32] = field(metadata=column("rows", "labels", masked=0))
     """[rows, L] 1 where the label counts, 0 where it does not."""
     decoder_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] what an encoder-decoder's decoder reads: the labels one position later."""
-    attention_mask: NDArray[np.bool_] | None = field(default=None, metadata=column("rows", "inputs", whole=True))
+    attention_mask: NDArray[np.bool_] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))
     """[rows, S] the positions that every other may attend to: an encoder's real tokens, not padding (None: all); a
     decoder's prefix, which it sees besides what lies before (None: nothing)."""
     segments: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
     """[rows, S] which of the segments (or languages) that a model tells apart each token belongs to."""
-    next_sentence: NDArray[np.int64] | None = field(default=None, metadata=column("rows", unasked=-1))
+    next_sentence: NDArray[np.int64] | None = field(default=None, metadata=column("rows", masked=-1))
     """[rows] 1 where the second segment follows the first in its document, 0 where it does not: it comes from another
     one, or from before the first; -1 in a row that only fills up a batch."""
     positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
     """[rows, S] the position of each token in its own text, where a row has several texts that see each other. None: in
     its row, or in its document."""
-    documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", whole=True))
+    documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))
     """[rows, S] which of the row's documents each token belongs to, which sees no other one: 0, 1, ...; -1 where the
     rest of a row is padding. None: documents are not told apart."""
 
-    places: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
+    label_positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] the input position that each label is asked at, where few are; the model says nothing elsewhere. None:
     they are the last L. Only for scoring."""
 
@@ -106,13 +111,13 @@ class Rows:
         """Some of the rows."""
         return Rows(**{name: values[rows] for name, _, values in self.columns()})
 
-    def unasked(self, rows: NDArray[np.bool_]) -> Rows:
-        """The same, but that nothing is asked of `rows` [rows], which only fill up a batch."""
+    def with_masked_rows(self, rows: NDArray[np.bool_]) -> Rows:
+        """A copy in which `rows` [rows], which only pad a batch, add nothing to the loss."""
         changed: dict[str, Any] = {}
-        for name, what, values in self.columns():
-            changed[name] = values if what.unasked is None else values.copy()
-            if what.unasked is not None:
-                changed[name][rows] = what.unasked
+        for name, column, values in self.columns():
+            changed[name] = values if column.masked is None else values.copy()
+            if column.masked is not None:
+                changed[name][rows] = column.masked
         return Rows(**changed)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.interrupt import ends_at_a_signal
-from data_pipeline.common.scratch import scratch_of
+from data_pipeline.common.interrupt import exit_on_signal
+from data_pipeline.common.scratch import scratch_folder
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS, SplitName
-from data_pipeline.dataset.mix import MIX, Mix
+from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
 from data_pipeline.overlap.contamination import searched_sets
 
 _SAMPLE_CHARACTERS, _LINE_CHARACTERS = 400, 200
@@ -23,8 +23,8 @@ _BEFORE_AND_AFTER = (("before", "before"), ("after", "text"))
 def build_and_show(config: BuildConfig) -> None:
     """Builds the dataset, unless it is there already, and shows what is in it. A signal ends the process, with a
     sentence. Raises DataError for what the user has to mend."""
-    kept = f"what is done is kept in {scratch_of(config.output)}, and the same command goes on from there"
-    with ends_at_a_signal(f"pretrain: stopped; {kept}"):
+    kept = f"what is done is kept in {scratch_folder(config.output)}, and the same command goes on from there"
+    with exit_on_signal(f"pretrain: stopped; {kept}"):
         built = build(config)
     if not built:
         print(f"{config.output} is already built from this input with these settings.")
@@ -46,9 +46,9 @@ def inspect(address: str) -> None:
 def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
     """(title, dataset) of a directory or address, or of each source of a mix in a directory."""
     directory = Path(address)
-    if not os.path.isfile(directory / MIX):  # also of a name that no file can have
+    if not os.path.isfile(directory / MIX_MANIFEST):  # also of a name that no file can have
         return [("", Dataset(address))]
-    sources = Mix.load(directory).sources
+    sources = MixManifest.load(directory).sources
     return [(f"\n=== {s.name} (weight {s.weight:g})\n", Dataset(directory / s.name)) for s in sources]
 
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-LARGEST = 2**53
+MAX_INTEGER = 2**53
 """of whole numbers: up to here floats, JSON and YAML hold each exactly"""
-LONGEST = 4096
+MAX_TEXT_LENGTH = 4096
 """characters of a text, as of a path"""
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")  # that no file name and no UTF-8 can have
 
@@ -51,10 +51,10 @@ class StrictSettings(BaseModel):
     @classmethod
     def _values_have_bounds(cls, value: Any) -> Any:
         for one in _values(value):
-            if isinstance(one, int) and abs(one) > LARGEST:
-                raise PydanticCustomError("bound", f"Input should be at most {LARGEST:,}")
-            if isinstance(one, str) and (len(one) > LONGEST or _UNWRITABLE.search(one)):
-                raise PydanticCustomError("text", f"Input should be text of at most {LONGEST:,} characters")
+            if isinstance(one, int) and abs(one) > MAX_INTEGER:
+                raise PydanticCustomError("bound", f"Input should be at most {MAX_INTEGER:,}")
+            if isinstance(one, str) and (len(one) > MAX_TEXT_LENGTH or _UNWRITABLE.search(one)):
+                raise PydanticCustomError("text", f"Input should be text of at most {MAX_TEXT_LENGTH:,} characters")
         return value
 
 
@@ -121,7 +121,7 @@ class TokenizerConfig(StrictSettings):
         return self
 
 
-class Reading(StrictSettings):
+class ReadingConfig(StrictSettings):
     """How files become documents."""
 
     text_field: str = Field(

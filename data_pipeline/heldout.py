@@ -59,7 +59,7 @@ def _heldout_samples(
         number = np.arange(first, first + rows)
         filler = number >= count
         ids = np.stack([np.zeros_like(number), np.zeros_like(number), np.where(filler, 0, number)], axis=1)
-        made = samples.rows(_HELDOUT_SEED, ids[mine]).unasked(filler[mine])
+        made = samples.rows(_HELDOUT_SEED, ids[mine]).with_masked_rows(filler[mine])
         ids[filler, 2] = -1
         yield batch_of(made, ids, Cursor(samples=min(first + rows, count), fingerprint=dataset.identity))
 

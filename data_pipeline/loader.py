@@ -23,10 +23,10 @@ from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.order.gaps import Gaps
 from data_pipeline.order.mixture import Mixture
 from data_pipeline.order.order import permute, round_keys
-from data_pipeline.recipes.base import Recipe, Samples, in_order
+from data_pipeline.order.skipped_ranges import SkippedRanges
+from data_pipeline.recipes.base import Recipe, Samples, interleave
 from data_pipeline.recipes.causal import CausalRecipe
 
 _ORDER_VERSION = 1  # raise it when order or windows would give other samples for the same settings
@@ -76,37 +76,37 @@ class SampleStream:
             self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
         self.fingerprint = self._fingerprints[0]
         """Of the order that a run begins with."""
-        self._gaps = Gaps()
+        self._skipped = SkippedRanges()
         # Ids cost small batches more than reading does, unless they are computed for many at once.
         self._block = functools.lru_cache(_BLOCKS)(lambda number: self._ids(number * _BLOCK, _BLOCK))
 
-    def leaving_out(self, gaps: Sequence[tuple[int, int]]) -> SampleStream:
+    def skipping(self, skips: Sequence[tuple[int, int]]) -> SampleStream:
         """The same stream but for `gaps` (`order/gaps.py`), in place of any that it has. Phases stay where they are in
         the order. Raises ValueError for gaps out of order."""
         other = copy.copy(self)
-        other._gaps = Gaps(gaps)
+        other._skipped = SkippedRanges(skips)
         return other
 
-    def left_out(self, number: int) -> NDArray[np.int64]:
+    def skipped_ids(self, number: int) -> NDArray[np.int64]:
         """[samples, 3] (source, epoch, number) of what gap `number` passes over."""
-        return np.concatenate([self._in_order(first, count) for first, count in self._gaps.left_out(number)])
+        return np.concatenate([self._in_order(first, count) for first, count in self._skipped.skipped(number)])
 
     def cursor(self, samples: int) -> Cursor:
         """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count, nor
         gaps after them: a run may yet be given others."""
-        fingerprint = self._fingerprints[self.mixture.phase(self._gaps.place(max(0, samples - 1)))]
-        gaps = self._gaps.gaps and self._gaps.begun_by(samples).gaps
-        return Cursor(samples=samples, fingerprint=digest_of([fingerprint, gaps]) if gaps else fingerprint)
+        fingerprint = self._fingerprints[self.mixture.phase(self._skipped.order_position(max(0, samples - 1)))]
+        skips = self._skipped.skips and self._skipped.before(samples).skips
+        return Cursor(samples=samples, fingerprint=digest_of([fingerprint, skips]) if skips else fingerprint)
 
-    def part(self, start: int, count: int) -> tuple[SampleStream, int]:
+    def locate(self, start: int, count: int) -> tuple[SampleStream, int]:
         """The stream that these samples are of, and where in it they begin: this one, and there."""
         return self, start
 
     def counts(self, samples: int) -> NDArray[np.int64]:
         """[sources] how many of the first `samples` samples come from each."""
-        if not self._gaps.gaps:
+        if not self._skipped.skips:
             return self.mixture.counts(samples)
-        ends = [(first, first + count) for first, count in self._gaps.stretches(0, samples)]
+        ends = [(first, first + count) for first, count in self._skipped.ranges(0, samples)]
         counts: NDArray[np.int64] = np.sum([self.mixture.counts(b) - self.mixture.counts(a) for a, b in ends], axis=0)
         return counts
 
@@ -117,12 +117,12 @@ class SampleStream:
 
     def shares(self, samples: int) -> list[float]:
         """Of each source, in the blend that the sample after the first `samples` comes from."""
-        phase = self.mixture.phase(self._gaps.place(samples))
+        phase = self.mixture.phase(self._skipped.order_position(samples))
         return [float(share) for share in self.mixture.blends[phase].shares]
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """[count, 3] (source, epoch, number) of the samples from position `start` on."""
-        parts = [self._in_order(*stretch) for stretch in self._gaps.stretches(start, count)]
+        parts = [self._in_order(*one) for one in self._skipped.ranges(start, count)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _in_order(self, start: int, count: int) -> NDArray[np.int64]:
@@ -170,7 +170,7 @@ class SampleStream:
         if len(self.samples) == 1:
             return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
         positions = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
-        rows = in_order(
+        rows = interleave(
             [
                 (at, samples.rows(self._seed, mine[at]))
                 for at, samples in zip(positions, self.samples, strict=True)
@@ -185,7 +185,7 @@ class ChainedStreams:
 
     def __init__(self, first: SampleStream, samples: int, then: SampleStream) -> None:
         self._first, self._samples, self._then = first, samples, then
-        self._gaps: tuple[tuple[int, int], ...] = ()
+        self._skipped: tuple[tuple[int, int], ...] = ()
 
     @property
     def datasets(self) -> list[Dataset]:
@@ -197,18 +197,18 @@ class ChainedStreams:
         """Of each dataset, in the last phase."""
         return self._then.samples
 
-    def leaving_out(self, gaps: Sequence[tuple[int, int]]) -> ChainedStreams:
+    def skipping(self, skips: Sequence[tuple[int, int]]) -> ChainedStreams:
         """As SampleStream.leaving_out. Each phase leaves out its own, so that it still begins where it did."""
-        first = self._first.leaving_out([gap for gap in gaps if gap[0] < self._samples])
-        then = self._then.leaving_out([(begin - self._samples, n) for begin, n in gaps if begin >= self._samples])
+        first = self._first.skipping([skip for skip in skips if skip[0] < self._samples])
+        then = self._then.skipping([(begin - self._samples, n) for begin, n in skips if begin >= self._samples])
         other = ChainedStreams(first, self._samples, then)
-        other._gaps = tuple(gaps)
+        other._skipped = tuple(skips)
         return other
 
-    def left_out(self, number: int) -> NDArray[np.int64]:
-        """As SampleStream.left_out."""
-        earlier = sum(begin < self._samples for begin, _ in self._gaps)
-        return self._first.left_out(number) if number < earlier else self._then.left_out(number - earlier)
+    def skipped_ids(self, number: int) -> NDArray[np.int64]:
+        """As SampleStream.skipped_ids."""
+        earlier = sum(begin < self._samples for begin, _ in self._skipped)
+        return self._first.skipped_ids(number) if number < earlier else self._then.skipped_ids(number - earlier)
 
     def cursor(self, samples: int) -> Cursor:
         """As SampleStream.cursor, with the fingerprint of both phases."""
@@ -216,8 +216,8 @@ class ChainedStreams:
         then = self._then.cursor(max(0, samples - self._samples)).fingerprint
         return Cursor(samples=samples, fingerprint=digest_of([first, self._samples, then]))
 
-    def part(self, start: int, count: int) -> tuple[SampleStream, int]:
-        """As SampleStream.part. Raises ValueError for samples of both phases, which have no one shape."""
+    def locate(self, start: int, count: int) -> tuple[SampleStream, int]:
+        """As SampleStream.locate. Raises ValueError for samples of both phases, which have no one shape."""
         if start < self._samples < start + count:
             raise ValueError(
                 f"Samples {start} to {start + count - 1} are of two phases, which {self._samples} divides."
@@ -236,17 +236,17 @@ class ChainedStreams:
 
     def shares(self, samples: int) -> list[float]:
         """As SampleStream.shares."""
-        stream, begin = self.part(samples, 1)
+        stream, begin = self.locate(samples, 1)
         return stream.shares(begin)
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
         """As SampleStream.sample_ids, within one phase."""
-        stream, begin = self.part(start, count)
+        stream, begin = self.locate(start, count)
         return stream.sample_ids(begin, count)
 
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
         """As SampleStream.batch, within one phase."""
-        stream, begin = self.part(start, count)
+        stream, begin = self.locate(start, count)
         return replace(stream.batch(begin, count, data_rank, data_world), cursor=self.cursor(start + count))
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from data_pipeline.errors import ExitStatus
 from launch.run_files import tail
 
@@ -63,7 +63,7 @@ def append(directory: Path, attempt: Attempt, then: str) -> None:
 
 def forbid(directory: Path) -> None:
     """From now on a stop of the job is for good. Raises OSError."""
-    write_whole(directory / _CANCELLED, b"")
+    atomic_write(directory / _CANCELLED, b"")
 
 
 def allow(directory: Path) -> None:

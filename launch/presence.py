@@ -5,7 +5,7 @@ import os
 import socket
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 
 _FILE = "supervisor.json"
 
@@ -13,7 +13,7 @@ _FILE = "supervisor.json"
 def write(directory: Path, job: str | None) -> None:
     """This process does, for a job of Slurm's or none. Raises OSError."""
     whom = {"pid": os.getpid(), "host": socket.gethostname(), "job": job}
-    write_whole(directory / _FILE, json.dumps(whom).encode())
+    atomic_write(directory / _FILE, json.dumps(whom).encode())
 
 
 def here(directory: Path) -> int | None:

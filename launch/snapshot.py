@@ -6,7 +6,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import unwritable
@@ -19,11 +19,11 @@ def take(directory: Path, config: RunConfig) -> Path:
     """Writes the files into `directory`, and returns that of the config. Raises RunError where they can't be
     written."""
     try:
-        write_whole(directory / CONFIG, dump(config).encode())
-        write_whole(directory / "code.json", json.dumps(code(), indent=1).encode() + b"\n")
+        atomic_write(directory / CONFIG, dump(config).encode())
+        atomic_write(directory / "code.json", json.dumps(code(), indent=1).encode() + b"\n")
         patch = _git("diff", "HEAD", "--binary")
         if patch:
-            write_whole(directory / "code.patch", patch)
+            atomic_write(directory / "code.patch", patch)
         else:
             (directory / "code.patch").unlink(missing_ok=True)
     except OSError as error:

@@ -5,7 +5,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.errors import ConfigError
 
 FILE = "tasks.jsonl"
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[list[str]]:
 
 
 def write(path: Path, tasks: list[ArrayTask]) -> None:
-    write_whole(path, "".join(f"{json.dumps(asdict(task))}\n" for task in tasks).encode())
+    atomic_write(path, "".join(f"{json.dumps(asdict(task))}\n" for task in tasks).encode())
 
 
 def read(path: Path, number: int) -> ArrayTask:

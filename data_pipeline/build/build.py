@@ -19,21 +19,29 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.build.assemble import SplitPlan, assemble, plan_splits, split_of, unigram
+from data_pipeline.build.chunks import RunTasks, chunk_bytes, split_into_chunks
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.digests import find_digests, keep_digests, known_digests
+from data_pipeline.build.digests import cache_digests, cached_digests, compute_digests
 from data_pipeline.build.encode import encode
-from data_pipeline.build.inputs import HOW, SIZES, InputSource, files_of, find_sources, identity_of, work_identity
-from data_pipeline.build.passes import GroupSurvey, clean, counted, step_folder
-from data_pipeline.build.projection import check_inputs, check_output
-from data_pipeline.build.units import RunTasks, cut, piece_bytes
-from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
+from data_pipeline.build.inputs import (
+    EXECUTION_SETTINGS,
+    SHARD_SETTINGS,
+    InputSource,
+    build_identity,
+    file_records,
+    find_sources,
+    work_identity,
+)
+from data_pipeline.build.passes import GroupSummary, run_steps, step_folder, summarize_groups
+from data_pipeline.build.shards import SplitPlan, plan_splits, split_record, unigram_counts, write_shards
+from data_pipeline.build.size_limits import check_inputs, check_output
+from data_pipeline.build.tokenizer import make_tokenizer, validation_cutoffs
 from data_pipeline.common import scratch
-from data_pipeline.common.atomic import sync
+from data_pipeline.common.atomic import fsync
 from data_pipeline.common.hashing import digest_of, file_sha256
-from data_pipeline.common.limits import allow_open_files
+from data_pipeline.common.open_files import raise_open_file_limit
 from data_pipeline.common.progress import TaskProgress
-from data_pipeline.common.work import BuildTask, Executor, run_tasks
+from data_pipeline.common.tasks import BuildTask, Executor, run_tasks
 from data_pipeline.dataset.manifest import (
     MANIFEST,
     BuildRecord,
@@ -42,13 +50,13 @@ from data_pipeline.dataset.manifest import (
     TokenizerRecord,
     stream_identity,
 )
-from data_pipeline.dataset.mix import MIX, Mix, MixSource
-from data_pipeline.dataset.shards import token_dtype
+from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest, MixSource
+from data_pipeline.dataset.shard_writer import token_dtype
 from data_pipeline.errors import DataError
-from data_pipeline.executors.processes import Processes
+from data_pipeline.executors.processes import ProcessExecutor
 from data_pipeline.executors.ray_cluster import connected
-from data_pipeline.reading.bad_input import BadInput
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.malformed import MalformedRecords
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
@@ -68,32 +76,32 @@ def build(
     Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
     kept for another start.
     """
-    allow_open_files()
+    raise_open_file_limit()
     try:
         sources = find_sources(config)
         check_inputs(sources)
         there = _identity_there(config.output)
-        sha256 = known_digests(config, sources)
+        sha256 = cached_digests(config, sources)
         if there is not None and sha256 is not None:
-            _check_built(config.output, there, identity_of(config, sources, sha256))
+            _check_built(config.output, there, build_identity(config, sources, sha256))
         else:
             # Work done with others would not fit together.
-            cut_so = digest_of([work_identity(config, sources), piece_bytes(config, sources), _versions()])
-            sizes = digest_of([getattr(config, name) for name in SIZES])
+            cut_so = digest_of([work_identity(config, sources), chunk_bytes(config, sources), _versions()])
+            sizes = digest_of([getattr(config, name) for name in SHARD_SETTINGS])
             with (
-                scratch.at_work(config.output, cut_so, sizes, _BY_SIZES) as folder,
+                scratch.open_scratch(config.output, cut_so, sizes, _BY_SIZES) as folder,
                 nullcontext(given) if given is not None else _executor(config, sources, folder) as executor,
             ):
                 run = _runner(executor, folder, progress)
-                sha256 = find_digests(config, sources, run)
-                identity = identity_of(config, sources, sha256)
+                sha256 = compute_digests(config, sources, run)
+                identity = build_identity(config, sources, sha256)
                 if (found := _identity_there(config.output)) is not None:
                     _check_built(config.output, found, identity)
                 else:
                     _build(config, sources, sha256, identity, folder, run, executor)
                     _publish(folder / "output", config.output)
-                keep_digests(config, sources, sha256)
-        scratch.remove(config.output)
+                cache_digests(config, sources, sha256)
+        scratch.remove_scratch(config.output)
         return there is None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -114,25 +122,25 @@ def _build(
     executor: Executor,
 ) -> None:
     """Leaves in `folder / "output"` what is to be published."""
-    chunks = cut(config, sources, folder, run)
-    surveys = clean(config, chunks, folder, run)
-    groups = counted(config, chunks, folder, run)
-    cutoff = cutoffs(config, sources, surveys)
+    chunks = split_into_chunks(config, sources, folder, run)
+    surveys = run_steps(config, chunks, folder, run)
+    groups = summarize_groups(config, chunks, folder, run)
+    cutoff = validation_cutoffs(config, sources, surveys)
     path = make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
-    tokens = encode(config, surveys, cutoff, path, folder, run, executor.cores_for(len(surveys)))
+    tokens = encode(config, surveys, cutoff, path, folder, run, executor.cores_per_task(len(surveys)))
     tokenizer = load_tokenizer(path)
     plans = plan_splits(config, sources, surveys, tokens, cutoff, folder)
     check_output(config, plans, tokenizer.vocabulary_size, folder)
-    made = assemble(config, sources, plans, tokenizer.vocabulary_size, folder, run)
+    made = write_shards(config, sources, plans, tokenizer.vocabulary_size, folder, run)
     finish = partial(_finish, config, sources, sha256, identity, groups, plans, made, tokenizer, path, folder)
-    run("finishing", [BuildTask("finish", finish, alone=True)])
+    run("finishing", [BuildTask("finish", finish, serial=True)])
 
 
 @contextmanager
 def _executor(config: BuildConfig, sources: list[InputSource], folder: Path) -> Iterator[Executor]:
     """Who does the tasks. Raises DataError where a Ray cluster can't."""
     if config.executor != "ray":
-        yield Processes(config.workers or len(os.sched_getaffinity(0)))
+        yield ProcessExecutor(config.workers or len(os.sched_getaffinity(0)))
         return
     read = [source.inputs[0].path for source in sources] + [path for step in config.steps for path in step.files()]
     with connected(config.ray_address, config.workers, folder, read, _versions) as cluster:
@@ -157,7 +165,7 @@ def _finish(
     sources: list[InputSource],
     sha256: dict[Path, str],
     identity: str,
-    groups: list[GroupSurvey],
+    groups: list[GroupSummary],
     plans: list[SplitPlan],
     made: list[list[dict[str, Any]]],
     tokenizer: Tokenizer,
@@ -175,10 +183,10 @@ def _finish(
         mine = {
             plan.split: (plan, results) for plan, results in zip(plans, made, strict=True) if plan.source == source.name
         }
-        splits = {split: split_of(*of_split) for split, of_split in mine.items()}
-        np.save(directory / _UNIGRAM, unigram(mine["train"][0], tokenizer.vocabulary_size))
+        splits = {split: split_record(*of_split) for split, of_split in mine.items()}
+        np.save(directory / _UNIGRAM, unigram_counts(mine["train"][0], tokenizer.vocabulary_size))
         (directory / _REPORT).write_text(json.dumps(_report(config, source, groups, folder), indent=1) + "\n")
-        files, held_out = files_of(source, sha256), [file.validation for file in source.inputs]
+        files, held_out = file_records(source, sha256), [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
         manifest = DatasetManifest(
             identity=stream_identity(tokenizer.identity, dtype, splits),
@@ -196,7 +204,7 @@ def _finish(
             splits=splits,
             build=BuildRecord(
                 identity=identity,
-                config=config.model_dump(mode="json", exclude=set(HOW)),
+                config=config.model_dump(mode="json", exclude=set(EXECUTION_SETTINGS)),
                 source=source.name,
                 inputs=tuple(f for f, held in zip(files, held_out, strict=True) if not held),
                 validation_inputs=tuple(f for f, held in zip(files, held_out, strict=True) if held),
@@ -208,7 +216,7 @@ def _finish(
         manifest.save(directory)
         identities[source.name] = manifest.identity
     if config.sources:
-        Mix(
+        MixManifest(
             identity=identity,
             sources=tuple(MixSource(name=s.name, weight=s.weight, identity=identities[s.name]) for s in sources),
         ).save(output)
@@ -224,21 +232,21 @@ def _file(path: Path) -> FileRecord:
     return FileRecord(file=path.name, bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
-def _report(config: BuildConfig, source: InputSource, groups: list[GroupSurvey], folder: Path) -> dict[str, Any]:
+def _report(config: BuildConfig, source: InputSource, groups: list[GroupSummary], folder: Path) -> dict[str, Any]:
     """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
     a few of each."""
-    bad = BadInput()
+    bad = MalformedRecords()
     mine = [group for group in groups if group.source == source.name]
     for group in mine:
-        bad.add(BadInput.from_dict(group.bad))
+        bad.add(MalformedRecords.from_dict(group.bad))
     steps = []
     for index, step in enumerate(config.steps):
-        tally = Tally()
+        stats = StepStats()
         for group in mine:
-            if str(index) in group.tallies:
-                tally.add(Tally.from_dict(group.tallies[str(index)]))
-        said = {"warning": warning} if (warning := tally.warning(step.title)) else {}
-        steps.append({"name": step.title, **said, **tally.to_dict(), **step.findings(step_folder(folder, index))})
+            if str(index) in group.step_stats:
+                stats.add(StepStats.from_dict(group.step_stats[str(index)]))
+        said = {"warning": warning} if (warning := stats.warning(step.title)) else {}
+        steps.append({"name": step.title, **said, **stats.to_dict(), **step.findings(step_folder(folder, index))})
     return {"malformed": bad.to_dict(), "steps": steps}
 
 
@@ -247,8 +255,8 @@ def _identity_there(output: Path) -> str | None:
     neither."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
-    if (output / MIX).is_file():
-        mix = Mix.load(output)
+    if (output / MIX_MANIFEST).is_file():
+        mix = MixManifest.load(output)
         for source in mix.sources:
             if DatasetManifest.load(output / source.name).identity != source.identity:
                 raise DataError(
@@ -273,10 +281,10 @@ def _publish(made: Path, output: Path) -> None:
     """Make all of `made` durable, then give it its name."""
     try:
         for path in [*made.rglob("*"), made]:
-            sync(path)
+            fsync(path)
         made.rename(output)
     except FileNotFoundError:
         if not output.exists():
             raise
         return  # another command of this build was faster
-    sync(output.parent)
+    fsync(output.parent)

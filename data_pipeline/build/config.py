@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from data_pipeline.config import FilePath, PathText, Reading, StrictSettings, TokenizerConfig
+from data_pipeline.config import FilePath, PathText, ReadingConfig, StrictSettings, TokenizerConfig
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.registry import make_step
 
@@ -24,7 +24,7 @@ class SourceConfig(StrictSettings):
     )
 
 
-class BuildConfig(Reading):
+class BuildConfig(ReadingConfig):
     """Text files -> a dataset, or several sources -> a mix of datasets with one tokenizer."""
 
     input: PathText | list[PathText] | None = Field(

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Literal
 
 from data_pipeline.build.build import build
+from data_pipeline.build.chunks import chunk_bytes, default_chunk_bytes, read_input_files
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.inputs import InputSource, find_sources
-from data_pipeline.build.units import documents_of, piece_bytes, unit_bytes
 from data_pipeline.common.grid import Grid
 from data_pipeline.common.progress import TaskProgress
 from data_pipeline.config import StrictSettings
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
 from data_pipeline.errors import DataError
-from data_pipeline.executors.measured import Measured, TimedStage
-from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.executors.timed import TimedExecutor, TimedStage
+from data_pipeline.reading.malformed import MalformedRecords
 
 _PIECES = 32  # that a sample is cut into, at least: as many as tasks have files to read in a real build, or fewer
 _LEAST_PIECE_BYTES = 2**16
@@ -45,7 +45,7 @@ class StageRate(StrictSettings):
     """On top of it, for the input that was measured."""
     grows: Literal["input", "training", "no"]
     """With what: all input, what the tokenizer learns from, or nothing."""
-    alone: bool
+    serial: bool
     """Whether it is one task, on one core, however large the input."""
 
 
@@ -81,13 +81,13 @@ class BuildCost:
     stages: list[StageCost]
     input_bytes: int
     tokens: int
-    units: int
+    chunks: int
     shards: int
     members: int
     cells: int
-    """Files that bring units together for shards; 0 where each shard's task reads all units."""
+    """Files that bring chunks together for shards; 0 where each shard's task reads all chunks."""
     tasks: int
-    """Of reading digests, passes over units, encoding, cells and shards; without those of deduplication."""
+    """Of reading digests, passes over chunks, encoding, cells and shards; without those of deduplication."""
 
     @property
     def core_hours(self) -> float:
@@ -103,7 +103,7 @@ def measure(config: BuildConfig, folder: Path) -> BuildRates:
     sources = find_sources(config)
     files = [file for source in sources for file in source.inputs]
     size, read = sum(file.state[0] for file in files), {file.path for file in files}
-    pieces = min(piece_bytes(config, sources), max(_LEAST_PIECE_BYTES, size // _PIECES))
+    pieces = min(chunk_bytes(config, sources), max(_LEAST_PIECE_BYTES, size // _PIECES))
     config = config.model_copy(update={"piece_bytes": pieces})
     part = _part(config, sources, folder)
     _timed(part, folder / "first")  # imports what the others then have
@@ -118,7 +118,7 @@ def measure(config: BuildConfig, folder: Path) -> BuildRates:
         growing = min(stage.seconds, max(0.0, stage.seconds - few_s) / (1 - share))
         fixed, grows = stage.seconds - growing, _grows(config, read, name)
         rates.append(
-            StageRate(name=name, fixed_s=round(fixed, 5), growing_s=round(growing, 5), grows=grows, alone=stage.alone)
+            StageRate(name=name, fixed_s=round(fixed, 5), growing_s=round(growing, 5), grows=grows, serial=stage.serial)
         )
     return BuildRates(
         machine=f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
@@ -141,25 +141,25 @@ def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int
         )
     times = input_bytes / rates.input_bytes
     tokens = round(rates.tokens * times)
-    units = max(1, math.ceil(rates.text_bytes * times / (config.piece_bytes or unit_bytes(input_bytes))))
+    chunks = max(1, math.ceil(rates.text_bytes * times / (config.piece_bytes or default_chunk_bytes(input_bytes))))
     shards = max(1, math.ceil(tokens / config.shard_tokens))
-    grid = Grid(units, shards)
+    grid = Grid(chunks, shards)
     cells = 0 if grid.direct else grid.row_groups * grid.column_groups
     passes = sum(stage.name.startswith("pass-") for stage in rates.stages)
     return BuildCost(
-        stages=[_cost(config, rates, stage, times, units, cores) for stage in rates.stages],
+        stages=[_cost(config, rates, stage, times, chunks, cores) for stage in rates.stages],
         input_bytes=input_bytes,
         tokens=tokens,
-        units=units,
+        chunks=chunks,
         shards=shards,
         members=tokens // config.member_tokens + shards,
         cells=cells,
-        tasks=math.ceil(input_bytes / _DIGEST_BYTES) + units * (passes + 1) + cells + shards,
+        tasks=math.ceil(input_bytes / _DIGEST_BYTES) + chunks * (passes + 1) + cells + shards,
     )
 
 
-def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float, units: int, cores: int) -> StageCost:
-    """By the clock, a stage takes its share of the cores, and the time of one unit more: the last task's. A task that
+def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float, chunks: int, cores: int) -> StageCost:
+    """By the clock, a stage takes its share of the cores, and the time of one chunk more: the last task's. A task that
     is alone takes all of its seconds."""
     if stage.grows == "no":
         times = 1.0
@@ -167,7 +167,7 @@ def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float
         most = config.tokenizer.training_bytes
         times = min(most, rates.kept_bytes * times) / min(most, rates.kept_bytes)
     seconds = stage.fixed_s + stage.growing_s * times
-    return StageCost(stage.name, seconds, seconds if stage.alone else seconds / min(cores, units) + seconds / units)
+    return StageCost(stage.name, seconds, seconds if stage.serial else seconds / min(cores, chunks) + seconds / chunks)
 
 
 def _grows(config: BuildConfig, read: set[Path], name: str) -> Literal["input", "training", "no"]:
@@ -180,7 +180,7 @@ def _grows(config: BuildConfig, read: set[Path], name: str) -> Literal["input", 
 
 
 def _timed(config: BuildConfig, output: Path) -> dict[str, TimedStage]:
-    measured = Measured()
+    measured = TimedExecutor()
     build(config.model_copy(update={"output": output}), TaskProgress, measured)
     return measured.stages
 
@@ -198,7 +198,7 @@ def _part(config: BuildConfig, sources: list[InputSource], folder: Path) -> Buil
     for source in sources:
         left = _PART * sum(file.state[0] for file in source.inputs)
         with paths[source.name].open("w", encoding="utf-8") as file:
-            for document in documents_of(source.inputs, config, BadInput()):
+            for document in read_input_files(source.inputs, config, MalformedRecords()):
                 if left <= 0:
                     break
                 file.write(json.dumps(dict(zip(fields, document.texts, strict=True))) + "\n")

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.build.chunks import RunTasks
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import InputSource, State, state_of
-from data_pipeline.build.units import RunTasks
-from data_pipeline.common.atomic import written
+from data_pipeline.build.inputs import FileState, InputSource, file_state
+from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.hashing import digest_of, file_sha256
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.dataset.cache import default_folder
 from data_pipeline.errors import DataError
 
@@ -29,7 +29,7 @@ Digests = dict[Path, str]
 """sha256 by file."""
 
 
-def known_digests(config: BuildConfig, sources: list[InputSource]) -> Digests | None:
+def cached_digests(config: BuildConfig, sources: list[InputSource]) -> Digests | None:
     """Those kept of an earlier build of this output, if each file is as it was then."""
     try:
         kept: dict[str, Any] = json.loads(_kept(config).read_bytes())
@@ -44,7 +44,7 @@ def known_digests(config: BuildConfig, sources: list[InputSource]) -> Digests | 
     return found
 
 
-def find_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks) -> Digests:
+def compute_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks) -> Digests:
     """Reads all files, in tasks. Raises DataError for one that changes meanwhile."""
     groups = list(_groups(_states(config, sources)))
     tasks = [
@@ -55,12 +55,12 @@ def find_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks)
     return {path: digest for group, its in found for (path, _), digest in zip(group, its, strict=True)}
 
 
-def keep_digests(config: BuildConfig, sources: list[InputSource], sha256: Digests) -> None:
-    """For `known_digests`."""
+def cache_digests(config: BuildConfig, sources: list[InputSource], sha256: Digests) -> None:
+    """For `cached_digests`."""
     states = _states(config, sources)
     kept = {str(path): {"state": states[path], "sha256": digest} for path, digest in sha256.items()}
     try:
-        with written(_kept(config), durable=False) as path:
+        with atomic_path(_kept(config), durable=False) as path:
             path.write_text(json.dumps(kept))
         for old in sorted(_kept(config).parent.glob("*.json"), key=_age)[:-_MOST_KEPT]:
             old.unlink(missing_ok=True)
@@ -68,8 +68,8 @@ def keep_digests(config: BuildConfig, sources: list[InputSource], sha256: Digest
         _log.warning("%s can't be written (%s): the next start reads all input again.", _kept(config), error.strerror)
 
 
-def _groups(files: dict[Path, State]) -> Iterator[list[tuple[Path, State]]]:
-    held: list[tuple[Path, State]] = []
+def _groups(files: dict[Path, FileState]) -> Iterator[list[tuple[Path, FileState]]]:
+    held: list[tuple[Path, FileState]] = []
     size = 0
     for path, state in files.items():
         if held and (size + state[0] > _TASK_BYTES or len(held) == _TASK_FILES):
@@ -80,19 +80,19 @@ def _groups(files: dict[Path, State]) -> Iterator[list[tuple[Path, State]]]:
     yield held
 
 
-def _digests(files: list[tuple[Path, State]]) -> list[str]:
+def _digests(files: list[tuple[Path, FileState]]) -> list[str]:
     found = []
     for path, state in files:
         found.append(file_sha256(path))
-        if state_of(path) != state:
+        if file_state(path) != state:
             raise DataError(f"{path} changed while it was read; start again once nothing writes to it.")
     return found
 
 
-def _states(config: BuildConfig, sources: list[InputSource]) -> dict[Path, State]:
+def _states(config: BuildConfig, sources: list[InputSource]) -> dict[Path, FileState]:
     """Of each file; of input, as it was found."""
     found = {file.path: file.state for source in sources for file in source.inputs}
-    return found | {path: state_of(path) for step in config.steps for path in step.files() if path not in found}
+    return found | {path: file_state(path) for step in config.steps for path in step.files() if path not in found}
 
 
 def _kept(config: BuildConfig) -> Path:

@@ -1,4 +1,4 @@
-"""Documents -> tokens: each unit's in the order of their keys, so that a shard can take a range of keys from it."""
+"""Documents -> tokens: each chunk's in the order of their keys, so that a shard can take a range of keys from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.build.chunks import InputChunk, RunTasks
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.passes import Survey, cleaned, groups_of, remove_spent
-from data_pipeline.build.pieces import read_piece
-from data_pipeline.build.units import InputChunk, RunTasks
-from data_pipeline.common.arrays import arrays_in, save
-from data_pipeline.common.work import BuildTask
+from data_pipeline.build.document_files import load_documents
+from data_pipeline.build.passes import ChunkSummary, cleaned_documents, group_chunks, remove_last_input
+from data_pipeline.common.arrays import read_arrays, save_arrays
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.dataset.manifest import SPLITS, SplitName
-from data_pipeline.dataset.shards import token_dtype
+from data_pipeline.dataset.shard_writer import token_dtype
 from data_pipeline.reading.documents import HASH_BITS, batched
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
@@ -28,8 +28,8 @@ FACTS = ("tokens", "file", "index", "part", "bytes", "words")
 """Of an encoded document: how many tokens, the number of its input file among all, its place there, its size."""
 
 
-class Encoded(NamedTuple):
-    """Documents as tokens, in the order of their keys: of one unit, or brought together of many."""
+class EncodedDocuments(NamedTuple):
+    """Documents as tokens, in the order of their keys: of one chunk, or brought together of many."""
 
     keys: NDArray[np.uint64]
     """[documents] sorted."""
@@ -39,19 +39,23 @@ class Encoded(NamedTuple):
     """[tokens] of the documents, one after the other, each with its end of text."""
 
     @classmethod
-    def between(cls, path: Path, least_key: int, end_key: int) -> Encoded:
+    def between(cls, path: Path, least_key: int, end_key: int) -> EncodedDocuments:
         """Those of a file whose keys lie in the range, in memory."""
-        keys, facts, starts, tokens = arrays_in(path)
+        keys, facts, starts, tokens = read_arrays(path)
         first, last = (_place(keys, key) for key in (least_key, end_key))
         begin, end = starts[first], starts[last]
         return cls(np.array(keys[first:last]), np.array(facts[:, first:last]), np.array(tokens[begin:end]))
 
     def save(self, path: Path) -> None:
         """For `between`."""
-        save(path, self.keys, self.facts, np.concatenate([[0], np.cumsum(self.facts[0])]).astype(np.int64), self.tokens)
+        save_arrays(
+            path, self.keys, self.facts, np.concatenate([[0], np.cumsum(self.facts[0])]).astype(np.int64), self.tokens
+        )
 
 
-def in_order(parts: Sequence[Encoded]) -> tuple[NDArray[np.uint64], NDArray[np.int64], Iterator[NDArray[Any]]]:
+def merge_by_key(
+    parts: Sequence[EncodedDocuments],
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], Iterator[NDArray[Any]]]:
     """(keys, facts, tokens of each) of the documents of all parts by key; equal ones in the order of the parts."""
     keys, facts = np.concatenate([p.keys for p in parts]), np.concatenate([p.facts for p in parts], axis=1)
     order = np.argsort(keys, kind="stable")
@@ -66,27 +70,27 @@ def in_order(parts: Sequence[Encoded]) -> tuple[NDArray[np.uint64], NDArray[np.i
     return keys[order], facts[:, order], tokens()
 
 
-def together(parts: Sequence[Encoded]) -> Encoded:
+def concatenate(parts: Sequence[EncodedDocuments]) -> EncodedDocuments:
     """The documents of all parts, likewise."""
-    keys, facts, tokens = in_order(parts)
-    return Encoded(keys, facts, np.concatenate([parts[0].tokens[:0], *tokens]))
+    keys, facts, tokens = merge_by_key(parts)
+    return EncodedDocuments(keys, facts, np.concatenate([parts[0].tokens[:0], *tokens]))
 
 
-def encoded_unit(unit: int, folder: Path) -> Path:
-    """The documents of a unit, by its number."""
-    return folder / "tokens" / f"{unit:06d}"
+def encoded_file(chunk: int, folder: Path) -> Path:
+    """The documents of a chunk, by its number."""
+    return folder / "tokens" / f"{chunk:06d}"
 
 
 def encode(
     config: BuildConfig,
-    surveys: list[Survey],
+    surveys: list[ChunkSummary],
     cutoff: dict[str, int],
     tokenizer: Path,
     folder: Path,
     run: RunTasks,
     threads: int,
 ) -> list[dict[SplitName, int]]:
-    """{split: tokens} of each unit."""
+    """{split: tokens} of each chunk."""
     tasks = [
         BuildTask(
             f"{survey.chunk.number:06d}",
@@ -96,8 +100,8 @@ def encode(
         for survey in surveys
     ]
     results = run("encoding", tasks)
-    groups = groups_of([survey.chunk for survey in surveys])
-    paths = ([cleaned(config, chunk, folder) for chunk in group] for group in groups)
+    groups = group_chunks([survey.chunk for survey in surveys])
+    paths = ([cleaned_documents(config, chunk, folder) for chunk in group] for group in groups)
     run(
         "clearing", [BuildTask(f"{number:06d}", partial(_remove, some), len(some)) for number, some in enumerate(paths)]
     )
@@ -107,7 +111,7 @@ def encode(
 def _encode(
     config: BuildConfig, chunk: InputChunk, cutoff: int, tokenizer_path: Path, folder: Path, threads: int
 ) -> dict[SplitName, int]:
-    remove_spent(config, chunk, folder)
+    remove_last_input(config, chunk, folder)
     tokenizer = _tokenizer(tokenizer_path)
     dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
     numbers = {file.name: chunk.first_file + place for place, file in enumerate(chunk.files)}
@@ -115,7 +119,7 @@ def _encode(
     facts: list[tuple[int, ...]] = []
     pieces: list[NDArray[Any]] = [np.empty(0, dtype)]
     counts: dict[SplitName, int] = dict.fromkeys(SPLITS, 0)
-    for batch in batched(read_piece(cleaned(config, chunk, folder)), _BATCH_CHARACTERS):
+    for batch in batched(load_documents(cleaned_documents(config, chunk, folder)), _BATCH_CHARACTERS):
         encoded = iter(tokenizer.encode_batch([text for document in batch for text in document.texts], threads))
         for document in batch:
             ids = [part for _ in document.texts for part in (next(encoded), [tokenizer.end_of_text])]
@@ -127,9 +131,9 @@ def _encode(
             facts.append((len(tokens), numbers[document.file], document.index, document.part, size, words))
             pieces.append(tokens)
     columns = np.array(facts, np.int64).reshape(-1, len(FACTS)).T
-    unsorted = Encoded(np.array(keys, np.uint64), columns, np.concatenate(pieces))
+    unsorted = EncodedDocuments(np.array(keys, np.uint64), columns, np.concatenate(pieces))
     del pieces
-    together([unsorted]).save(encoded_unit(chunk.number, folder))
+    concatenate([unsorted]).save(encoded_file(chunk.number, folder))
     return counts
 
 

@@ -19,15 +19,15 @@ from data_pipeline.tokenizers.load import load_tokenizer
 
 _BUILD_VERSION = 2  # raise it when equal input and settings would give another dataset
 _WORK_VERSION = 3  # raise it when what is kept of a stopped build is kept otherwise
-SIZES = ("member_tokens", "shard_tokens")
+SHARD_SETTINGS = ("member_tokens", "shard_tokens")
 """Settings that only the last stages go by."""
-State = tuple[int, int, int]
-HOW = ("output", "executor", "ray_address", "workers", "piece_bytes")
+FileState = tuple[int, int, int]
+EXECUTION_SETTINGS = ("output", "executor", "ray_address", "workers", "piece_bytes")
 """Settings that decide how and where a dataset is made, and nothing of what is in it."""
 
 
 @dataclass(frozen=True)
-class Input:
+class InputFile:
     """One file to read."""
 
     path: Path
@@ -35,12 +35,12 @@ class Input:
     """What the dataset calls it: its path from the folder that the source's files share, wherever that folder lies."""
     validation: bool
     """Whether all of its documents are held out."""
-    state: State
+    state: FileState
     """Its size in bytes, time of change in ns, and inode, before anything of it was read."""
 
     def check_unchanged(self) -> None:
         """Raises DataError when it is not the file any more that was found at the start."""
-        if state_of(self.path) != self.state:
+        if file_state(self.path) != self.state:
             raise DataError(f"{self.path} changed while it was read; start again once nothing writes to it.")
 
 
@@ -51,7 +51,7 @@ class InputSource:
     name: str
     """"" when it is the only one."""
     weight: float
-    inputs: tuple[Input, ...]
+    inputs: tuple[InputFile, ...]
 
     @property
     def has_validation_files(self) -> bool:
@@ -67,12 +67,12 @@ def find_sources(config: BuildConfig) -> list[InputSource]:
     ]
 
 
-def files_of(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
+def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
     """A source's files by their content."""
     return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
 
 
-def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> str:
+def build_identity(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> str:
     """Digest of all that decides what the build makes: settings, files by content, the tokenizer if one is given."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
@@ -88,9 +88,9 @@ def identity_of(config: BuildConfig, sources: list[InputSource], sha256: dict[Pa
 def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
     """Digest of all that decides what work is the same, but for the sizes of shards and members: it is cheap, as files
     stand there by size and time of change."""
-    settings = {name: value for name, value in _settings(config).items() if name not in SIZES}
+    settings = {name: value for name, value in _settings(config).items() if name not in SHARD_SETTINGS}
     files = [[s.name, s.weight, [[f.name, f.validation, *f.state[:2]] for f in s.inputs]] for s in sources]
-    given = [[[path.name, *state_of(path)[:2]] for path in step.files()] for step in config.steps]
+    given = [[[path.name, *file_state(path)[:2]] for path in step.files()] for step in config.steps]
     steps = [step.model_dump(mode="json", exclude=set(step.paths)) for step in config.steps]
     readers = reader_versions(path for source in sources for path in (file.path for file in source.inputs))
     return digest_of([_WORK_VERSION, _BUILD_VERSION, settings, files, given, steps, readers, _step_versions(config)])
@@ -108,7 +108,7 @@ def _settings(config: BuildConfig) -> dict[str, Any]:
             "input": True,
             "validation_input": True,
             "sources": True,
-            **dict.fromkeys(HOW, True),
+            **dict.fromkeys(EXECUTION_SETTINGS, True),
             "tokenizer": {"path"},
             "steps": True,
         },
@@ -119,7 +119,7 @@ def _settings(config: BuildConfig) -> dict[str, Any]:
     return settings
 
 
-def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tuple[Input, ...]:
+def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tuple[InputFile, ...]:
     held_out = set(find_inputs(validation)) if validation else set[Path]()
     found = find_inputs(patterns)
     if held_out:
@@ -131,18 +131,19 @@ def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tu
     folder = os.path.commonpath({os.path.dirname(real) for real, _ in places})
     names = [real[len(folder) :].lstrip("/") for real, _ in places]
     return tuple(
-        Input(path, name, path in held_out, state) for path, name, (_, state) in zip(found, names, places, strict=True)
+        InputFile(path, name, path in held_out, state)
+        for path, name, (_, state) in zip(found, names, places, strict=True)
     )
 
 
-def _places(paths: list[Path]) -> Iterator[tuple[str, State]]:
+def _places(paths: list[Path]) -> Iterator[tuple[str, FileState]]:
     """(real path, state) of each. Folders are resolved once: to ask at every file costs as much as to read a small
     one."""
     folders: dict[str, str] = {}
     for path in paths:
         status = os.lstat(path)
         if stat.S_ISLNK(status.st_mode):
-            yield os.path.realpath(path), state_of(path)
+            yield os.path.realpath(path), file_state(path)
             continue
         folder, name = os.path.split(path)
         if folder not in folders:
@@ -150,10 +151,10 @@ def _places(paths: list[Path]) -> Iterator[tuple[str, State]]:
         yield os.path.join(folders[folder], name), _state(status)
 
 
-def state_of(path: Path) -> State:
+def file_state(path: Path) -> FileState:
     """(size in bytes, time of change in ns, inode)"""
     return _state(os.stat(path))
 
 
-def _state(status: os.stat_result) -> State:
+def _state(status: os.stat_result) -> FileState:
     return status.st_size, status.st_mtime_ns, status.st_ino

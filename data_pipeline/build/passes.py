@@ -1,4 +1,4 @@
-"""Documents through the steps: each pass takes every unit as far as the next step that must have seen all of them."""
+"""Documents through the steps: each pass takes every chunk as far as the next step that must have seen all of them."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.build.chunks import InputChunk, RunTasks, chunk_folder, read_input_files
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
-from data_pipeline.build.units import InputChunk, RunTasks, documents_of, reading_folder
-from data_pipeline.common.arrays import arrays_in, batched, save
-from data_pipeline.common.atomic import written
-from data_pipeline.common.work import BuildTask
-from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.build.document_files import SUFFIX, load_documents, save_documents
+from data_pipeline.common.arrays import batched, read_arrays, save_arrays
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.reading.documents import HASH_BITS, Document
-from data_pipeline.reading.tally import Tally
-from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
+from data_pipeline.reading.malformed import MalformedRecords
+from data_pipeline.reading.step_stats import StepStats
+from data_pipeline.steps.base import GatheredChunk, GlobalStep, LocalStep, Step
 
 KEY_BUCKETS = 2**16
 """Ranges of keys that the survey counts bytes of."""
 
 
-_GROUP = 512  # units whose counts one task adds up
+_GROUP = 512  # chunks whose counts one task adds up
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What is known of one unit's documents when the last step is done with them."""
+class ChunkSummary:
+    """What is known of one chunk's documents when the last step is done with them."""
 
     chunk: InputChunk
     documents: int
@@ -44,12 +44,12 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class GroupSurvey:
-    """What was counted of units that follow each other, of one source, all held out by their files or none."""
+class GroupSummary:
+    """What was counted of chunks that follow each other, of one source, all held out by their files or none."""
 
     source: str
     validation: bool
-    tallies: dict[str, dict[str, Any]]
+    step_stats: dict[str, dict[str, Any]]
     """Of each step, by its index among the steps."""
     bad: dict[str, Any]
     """What was malformed in their files."""
@@ -57,8 +57,8 @@ class GroupSurvey:
     """int64 [2, buckets]: those of KEY_BUCKETS (the first bits of a document's key) that have text, its bytes."""
 
 
-def clean(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[Survey]:
-    """Runs all steps over all units; leaves their documents in `cleaned`."""
+def run_steps(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[ChunkSummary]:
+    """Runs all steps over all chunks; leaves their documents in `cleaned_documents`."""
     for index, step in enumerate(config.steps):
         step_folder(folder, index).mkdir(parents=True, exist_ok=True)
         for number, tasks in enumerate(step.prepare(step_folder(folder, index))):
@@ -76,41 +76,41 @@ def clean(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunT
         results = run(title, tasks)
         if segment.gathering is not None:
             index = segment.gathering
-            units = [
-                Unit(s.number, s.source, s.validation, r["documents"], _facts(folder, index, s.number))
+            gathered = [
+                GatheredChunk(s.number, s.source, s.validation, r["documents"], _facts(folder, index, s.number))
                 for s, r in zip(chunks, results, strict=True)
                 if _concerns(config.steps[index], s)
             ]
             decision = config.steps[index]
             assert isinstance(decision, GlobalStep)
-            _decide(decision.decide(units, step_folder(folder, index)), _title(index, decision), run)
+            _decide(decision.decide(gathered, step_folder(folder, index)), _title(index, decision), run)
     return [
-        Survey(chunk, result["documents"], result["bytes"], result["least_key"], result["most_key"])
+        ChunkSummary(chunk, result["documents"], result["bytes"], result["least_key"], result["most_key"])
         for chunk, result in zip(chunks, results, strict=True)
     ]
 
 
-def cleaned(config: BuildConfig, chunk: InputChunk, folder: Path) -> Path:
-    """A unit's documents after the last step."""
+def cleaned_documents(config: BuildConfig, chunk: InputChunk, folder: Path) -> Path:
+    """A chunk's documents after the last step."""
     return _output(chunk, len(_segments(config.steps)) - 1, folder)
 
 
-def counted(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[GroupSurvey]:
-    """Adds up what the units' passes counted."""
+def summarize_groups(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[GroupSummary]:
+    """Adds up what the chunks' passes counted."""
     last = len(_segments(config.steps)) - 1
-    groups = list(groups_of(chunks))
+    groups = list(group_chunks(chunks))
     tasks = [
         BuildTask(f"{number:06d}", partial(_count, [chunk.number for chunk in group], last, number, folder), len(group))
         for number, group in enumerate(groups)
     ]
     return [
-        GroupSurvey(group[0].source, group[0].validation, found["tallies"], found["bad"], _sum_by_key(number, folder))
+        GroupSummary(group[0].source, group[0].validation, found["tallies"], found["bad"], _sum_by_key(number, folder))
         for number, (group, found) in enumerate(zip(groups, run("counting", tasks), strict=True))
     ]
 
 
-def remove_spent(config: BuildConfig, chunk: InputChunk, folder: Path) -> None:
-    """Removes what the last pass over a unit read: for who reads what it wrote."""
+def remove_last_input(config: BuildConfig, chunk: InputChunk, folder: Path) -> None:
+    """Removes what the last pass over a chunk read: for who reads what it wrote."""
     _remove_spent(chunk, len(_segments(config.steps)), folder)
 
 
@@ -120,25 +120,25 @@ def _remove_spent(chunk: InputChunk, number: int, folder: Path) -> None:
         read.unlink(missing_ok=True)
 
 
-def groups_of(chunks: list[InputChunk]) -> Iterator[list[InputChunk]]:
-    """Units that follow each other, of one source, all held out by their files or none."""
+def group_chunks(chunks: list[InputChunk]) -> Iterator[list[InputChunk]]:
+    """Chunks that follow each other, of one source, all held out by their files or none."""
     for _, alike in itertools.groupby(chunks, lambda chunk: (chunk.source, chunk.validation)):
         yield from map(list, batched(list(alike), _GROUP))
 
 
-def _count(units: list[int], last: int, number: int, folder: Path) -> dict[str, Any]:
-    """Task: of some units, by number."""
-    bad, tallies, by_key = BadInput(), dict[str, Tally](), np.zeros(KEY_BUCKETS, np.int64)
-    for unit in units:
-        found = json.loads(_tallies(unit, last, folder).read_bytes())
-        bad.add(BadInput.from_dict(found["bad"]))
+def _count(chunks: list[int], last: int, number: int, folder: Path) -> dict[str, Any]:
+    """Task: of some chunks, by number."""
+    bad, step_stats, by_key = MalformedRecords(), dict[str, StepStats](), np.zeros(KEY_BUCKETS, np.int64)
+    for chunk in chunks:
+        found = json.loads(_tallies(chunk, last, folder).read_bytes())
+        bad.add(MalformedRecords.from_dict(found["bad"]))
         for index, values in found["tallies"].items():
-            tallies.setdefault(index, Tally()).add(Tally.from_dict(values))
-        buckets, sizes = next(arrays_in(bytes_by_key(unit, folder)))
+            step_stats.setdefault(index, StepStats()).add(StepStats.from_dict(values))
+        buckets, sizes = next(read_arrays(bytes_by_key(chunk, folder)))
         by_key[buckets] += sizes
     buckets = np.flatnonzero(by_key)
-    save(_sum_by_key(number, folder), np.stack([buckets, by_key[buckets]]))
-    return {"bad": bad.to_dict(), "tallies": {index: tally.to_dict() for index, tally in tallies.items()}}
+    save_arrays(_sum_by_key(number, folder), np.stack([buckets, by_key[buckets]]))
+    return {"bad": bad.to_dict(), "tallies": {index: stats.to_dict() for index, stats in step_stats.items()}}
 
 
 @dataclass(frozen=True)
@@ -164,31 +164,31 @@ def _segments(steps: list[Step]) -> list[_Segment]:
 
 
 def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> dict[str, Any]:
-    """Takes one unit through one pass; returns what is to be known of it by all. What the pass before read is done
+    """Takes one chunk through one pass; returns what is to be known of it by all. What the pass before read is done
     with."""
     segment = _segments(config.steps)[number]
     _remove_spent(chunk, number, folder)
     path = _input(chunk, number, folder)
-    bad = BadInput()
+    bad = MalformedRecords()
     documents: Iterable[Document]
-    documents = documents_of(chunk.files, config, bad) if path is None else read_piece(path)
-    tallies: dict[int, Tally] = {}
+    documents = read_input_files(chunk.files, config, bad) if path is None else load_documents(path)
+    step_stats: dict[int, StepStats] = {}
 
-    def through(index: int | None, run: Callable[[Any, Iterable[Document], Tally], Iterator[Document]]) -> None:
+    def through(index: int | None, run: Callable[[Any, Iterable[Document], StepStats], Iterator[Document]]) -> None:
         nonlocal documents
         if index is not None and _concerns(config.steps[index], chunk):
-            tally = tallies[index] = Tally()
-            documents = tally.leaving(run(config.steps[index], tally.entering(documents), tally))
+            stats = step_stats[index] = StepStats()
+            documents = stats.count_output(run(config.steps[index], stats.count_input(documents), stats))
 
-    def act(step: GlobalStep, seen: Iterable[Document], tally: Tally) -> Iterator[Document]:
+    def act(step: GlobalStep, seen: Iterable[Document], stats: StepStats) -> Iterator[Document]:
         assert segment.acting is not None
-        return step.run(seen, tally, chunk.number, step_folder(folder, segment.acting))
+        return step.run(seen, stats, chunk.number, step_folder(folder, segment.acting))
 
     through(segment.acting, act)
     for index in segment.local:
 
-        def work(step: LocalStep, seen: Iterable[Document], tally: Tally, at: int = index) -> Iterator[Document]:
-            return step.run(seen, tally, step_folder(folder, at))
+        def work(step: LocalStep, seen: Iterable[Document], stats: StepStats, at: int = index) -> Iterator[Document]:
+            return step.run(seen, stats, step_folder(folder, at))
 
         through(index, work)
     if segment.gathering is not None and _concerns(config.steps[segment.gathering], chunk):
@@ -197,17 +197,17 @@ def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> 
         facts = _facts(folder, segment.gathering, chunk.number)
         documents = gatherer.gather(documents, facts, step_folder(folder, segment.gathering))
     found = _Found(keys=segment.gathering is None)
-    write_piece(_output(chunk, number, folder), found.watched(documents))
+    save_documents(_output(chunk, number, folder), found.watched(documents))
     for file in chunk.files if path is None else ():
         file.check_unchanged()
     if segment.gathering is None:
         buckets = np.flatnonzero(found.bytes_by_key)
-        save(bytes_by_key(chunk.number, folder), np.stack([buckets, found.bytes_by_key[buckets]]))
+        save_arrays(bytes_by_key(chunk.number, folder), np.stack([buckets, found.bytes_by_key[buckets]]))
     counts = {"bad": chunk.bad or bad.to_dict(), "tallies": {}}
     if number:
         counts = json.loads(_tallies(chunk.number, number - 1, folder).read_bytes())
-    counts["tallies"] |= {str(index): tally.to_dict() for index, tally in tallies.items()}
-    with written(_tallies(chunk.number, number, folder)) as scratch:
+    counts["tallies"] |= {str(index): stats.to_dict() for index, stats in step_stats.items()}
+    with atomic_path(_tallies(chunk.number, number, folder)) as scratch:
         scratch.write_text(json.dumps(counts))
     return {
         "documents": found.documents,
@@ -261,30 +261,30 @@ def step_folder(folder: Path, index: int) -> Path:
     return folder / f"step-{index + 1}"
 
 
-def _facts(folder: Path, index: int, unit: int) -> Path:
-    return step_folder(folder, index) / f"facts-{unit:06d}"
+def _facts(folder: Path, index: int, chunk: int) -> Path:
+    return step_folder(folder, index) / f"facts-{chunk:06d}"
 
 
 def _input(chunk: InputChunk, number: int, folder: Path) -> Path | None:
     """None: the input files."""
     if number:
         return _output(chunk, number - 1, folder)
-    return None if chunk.piece is None else reading_folder(folder) / chunk.piece
+    return None if chunk.piece is None else chunk_folder(folder) / chunk.piece
 
 
 def _output(chunk: InputChunk, number: int, folder: Path) -> Path:
     return folder / f"documents-{number + 1}" / f"{chunk.number:06d}{SUFFIX}"
 
 
-def bytes_by_key(unit: int, folder: Path) -> Path:
-    """Bytes of a unit's text by bucket of keys, as GroupSurvey.bytes_by_key."""
-    return folder / "bytes-by-key" / f"{unit:06d}"
+def bytes_by_key(chunk: int, folder: Path) -> Path:
+    """Bytes of a chunk's text by bucket of keys, as GroupSurvey.bytes_by_key."""
+    return folder / "bytes-by-key" / f"{chunk:06d}"
 
 
 def _sum_by_key(number: int, folder: Path) -> Path:
     return folder / "bytes-by-key" / f"sum-{number:06d}"
 
 
-def _tallies(unit: int, number: int, folder: Path) -> Path:
+def _tallies(chunk: int, number: int, folder: Path) -> Path:
     """Of passes up to `number`."""
-    return folder / f"tallies-{number + 1}" / f"{unit:06d}.json"
+    return folder / f"tallies-{number + 1}" / f"{chunk:06d}.json"

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 
 Positions = NDArray[np.int64]
 """Numbers of documents (or of other items) among all of them, from 0."""
@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 _HEADER = struct.Struct("<8sqqq")
 
 
-def append(file: IO[bytes], array: NDArray[Any]) -> None:
+def append_array(file: IO[bytes], array: NDArray[Any]) -> None:
     """Writes `array`, of one or two axes, at the end of an open file."""
     array = np.ascontiguousarray(array)
     first, second = (*array.shape, 1)[:2]
@@ -33,9 +33,9 @@ def append(file: IO[bytes], array: NDArray[Any]) -> None:
     file.write(bytes(-array.nbytes % 8))  # so that what follows is aligned
 
 
-def arrays_in(path: Path) -> Iterator[NDArray[Any]]:
-    """The arrays of a file that `append` wrote, read-only. Each is mapped by itself, so that letting go of it frees the
-    memory that its pages took."""
+def read_arrays(path: Path) -> Iterator[NDArray[Any]]:
+    """Yields the arrays of a file that `append_array` wrote, read-only. Each has a memory map of its own, so that
+    dropping it frees its pages."""
     file = os.open(path, os.O_RDONLY)
     try:
         size, place = os.fstat(file).st_size, 0
@@ -61,31 +61,31 @@ def arrays_in(path: Path) -> Iterator[NDArray[Any]]:
         os.close(file)
 
 
-def copies_in(path: Path) -> Iterator[NDArray[Any]]:
+def read_array_copies(path: Path) -> Iterator[NDArray[Any]]:
     """Likewise, in memory: what is mapped keeps a file open, and who holds arrays of many files can't have that."""
-    return (array.copy() for array in arrays_in(path))
+    return (array.copy() for array in read_arrays(path))
 
 
-def save(path: Path, *arrays: NDArray[Any]) -> None:
+def save_arrays(path: Path, *arrays: NDArray[Any]) -> None:
     """A file of these arrays, which appears once it is whole."""
-    with written(path) as scratch, scratch.open("wb") as file:
+    with atomic_path(path) as scratch, scratch.open("wb") as file:
         for array in arrays:
-            append(file, array)
+            append_array(file, array)
 
 
-class TextTable:
+class StringTable:
     """Texts in a file, each read by its number alone: names of files, say."""
 
     def __init__(self, path: Path) -> None:
         """Of what `write` wrote."""
-        self._borders, self._bytes = arrays_in(path)
+        self._borders, self._bytes = read_arrays(path)
 
     @staticmethod
     def write(path: Path, texts: Sequence[str]) -> None:
         """The file appears once it is whole."""
         encoded = [os.fsencode(text) for text in texts]
         borders = np.concatenate([[0], np.cumsum([len(text) for text in encoded], dtype=np.int64)])
-        save(path, borders.astype(np.int64), np.frombuffer(b"".join(encoded), np.uint8))
+        save_arrays(path, borders.astype(np.int64), np.frombuffer(b"".join(encoded), np.uint8))
 
     def __getitem__(self, number: int) -> str:
         begin, end = self._borders[number : number + 2].tolist()
@@ -101,7 +101,7 @@ def unique_pairs(first: Positions, second: Positions) -> NDArray[np.int64]:
     return pairs[:, new]
 
 
-def pieces(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
+def slices(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
     """Slices of at most `size` along the last axis."""
     for begin in range(0, array.shape[-1], size):
         yield array[..., begin : begin + size]

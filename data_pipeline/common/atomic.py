@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def written(path: Path, scratch: Path | None = None, durable: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path, scratch: Path | None = None, durable: bool = True) -> Iterator[Path]:
     """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error. Makes the
     folder.
 
@@ -24,19 +24,19 @@ def written(path: Path, scratch: Path | None = None, durable: bool = True) -> It
     try:
         yield scratch
         if durable:
-            sync(scratch)
+            fsync(scratch)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def atomic_write(path: Path, content: bytes) -> None:
     """Replaces `path` by `content`, all or nothing; for a file of one writer. Raises OSError."""
-    with written(path, path.with_name(f"{path.name}.tmp")) as scratch:
+    with atomic_path(path, path.with_name(f"{path.name}.tmp")) as scratch:
         scratch.write_bytes(content)
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """Has the disk hold what was written to a file, or to a directory's list of names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
 """Rows of sorted records -> columns: which tasks bring together what lies in many files, in a bounded number of opens.
 
-A row is a file of records that are sorted by a key (the tokens of a unit, the keys of its documents); a column is a
+A row is a file of records that are sorted by a key (the tokens of a chunk, the keys of its documents); a column is a
 range of keys that one task wants of all rows (a shard, a range of deduplication). With few rows each column's task
 looks into each row. With many that would be rows x columns files to open. Then rows are taken in groups, and columns
 too: one task for each pair of groups writes what those rows hold for those columns into one file, a *cell*, sorted
@@ -8,7 +8,7 @@ again; and a column's task looks into the cells of its group of columns.
 
 With the square root of `rows` as the number of groups of rows, and as many groups of columns as keep the records of a
 cell to those of a column or so, a row and a column's task open about 2 * columns / sqrt(rows) files for each row: 4 at
-1,000 units with 63 shards, 40 at 100,000 with 6,250, 150 at 1.56 million with 93,000, where rows x columns are 1.5e11.
+1,000 chunks with 63 shards, 40 at 100,000 with 6,250, 150 at 1.56 million with 93,000, where rows x columns are 1.5e11.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 _BLOCK_BYTES = 2**18
 
 
-def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix64(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of splitmix64 (Steele, Lea, Flood 2014): every output bit depends on every input bit."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

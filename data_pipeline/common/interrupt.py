@@ -26,8 +26,8 @@ _TRACKED = "ignore:resource_tracker"
 
 
 @contextmanager
-def ends_at_a_signal(sentence: str) -> Iterator[None]:
-    """Inside, a signal ends this process with `sentence` on stderr and `ExitStatus.STOPPED`; workers of `work.py` end
+def exit_on_signal(sentence: str) -> Iterator[None]:
+    """Inside, a signal ends this process with `sentence` on stderr and `ExitStatus.STOPPED`; workers of `tasks.py` end
     with it. For the main thread, around work that a killed process would not harm."""
     _quiet_tracker()
     reading, writing = os.pipe()
@@ -48,7 +48,7 @@ def ends_at_a_signal(sentence: str) -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Inside, this thread gets no signal, and processes that it starts never do: theirs is the fate of their parent."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

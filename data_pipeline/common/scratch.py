@@ -19,19 +19,19 @@ _HALF_EMPTIED = "half emptied"  # no ending
 _TRIES, _WAIT_S = 50, 0.1
 
 
-def scratch_of(output: Path) -> Path:
+def scratch_folder(output: Path) -> Path:
     """Where the build of `output` works."""
     return output.parent / f".{output.name}.building"
 
 
 @contextmanager
-def at_work(output: Path, identity: str, ending: str = "", of_ending: Sequence[str] = ()) -> Iterator[Path]:
+def open_scratch(output: Path, identity: str, ending: str = "", of_ending: Sequence[str] = ()) -> Iterator[Path]:
     """The folder with what earlier or other commands of the same `identity` have done; what others left is removed.
     Where theirs was the same but for the `ending`, that is only what is called as `of_ending` says.
 
     Raises DataError when a command of another identity or ending is at work in it.
     """
-    folder = scratch_of(output)
+    folder = scratch_folder(output)
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, shared=True) as lock:
@@ -56,9 +56,9 @@ def at_work(output: Path, identity: str, ending: str = "", of_ending: Sequence[s
     )
 
 
-def remove(output: Path) -> None:
+def remove_scratch(output: Path) -> None:
     """Removes the folder, unless a command is at work in it: then the last one does."""
-    folder = scratch_of(output)
+    folder = scratch_folder(output)
     if folder.is_dir():
         with _locked(folder, shared=False) as lock:
             if lock is not None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.locks import lock
 from data_pipeline.errors import DataError
 
@@ -97,7 +97,7 @@ class Cache:
                 self._made(folder)
                 for name, fetch in files.items():
                     if not (folder / name).exists():
-                        with written(folder / name) as path:
+                        with atomic_path(folder / name) as path:
                             path.write_bytes(fetch())
         except OSError as error:
             raise self._unusable(error) from error
@@ -117,7 +117,7 @@ class Cache:
             os.ftruncate(held.descriptor, 0)
             os.pwrite(held.descriptor, str(total + len(data)).encode(), 0)
             # Whoever holds the lock is the only writer, and `find` checks the bytes.
-            with written(self._path(sha256), self.folder / _INCOMING, durable=False) as incoming:
+            with atomic_path(self._path(sha256), self.folder / _INCOMING, durable=False) as incoming:
                 incoming.write_bytes(data)
                 _use(incoming)
 

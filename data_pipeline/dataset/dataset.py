@@ -1,6 +1,6 @@
 """A dataset, opened for reading: tokens in place in the tars' bytes, and the documents that they came from.
 
-`shards.py` writes what is read here.
+`shard_writer.py` writes what is read here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.common.hashing import file_sha256
-from data_pipeline.common.limits import allow_open_files
+from data_pipeline.common.open_files import raise_open_file_limit
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.manifest import (
     DatasetManifest,
@@ -29,7 +29,7 @@ from data_pipeline.dataset.member_headers import read_records, read_starts
 from data_pipeline.dataset.remote import RemoteTokens, fetch_directory
 from data_pipeline.dataset.shard import Member, Shard
 from data_pipeline.dataset.shard_table import ShardTable
-from data_pipeline.dataset.shards import npy_vector
+from data_pipeline.dataset.shard_writer import npy_vector
 from data_pipeline.dataset.storage import Storage, local_path
 from data_pipeline.dataset.token_stream import LocalTokens, TokenStream
 from data_pipeline.errors import DataError
@@ -55,7 +55,7 @@ class Dataset:
     `directory` holds the manifest, the tokenizer and the counts of tokens: the dataset's own, or copies in the cache.
     """
 
-    def __init__(self, address: Path | str, cache: Cache | None = None, called: str | None = None) -> None:
+    def __init__(self, address: Path | str, cache: Cache | None = None, name: str | None = None) -> None:
         """`address` is a directory or what fsspec reads, such as s3://bucket/dataset or https://host/dataset; `cache`
         keeps what is fetched of the latter (default: one in the user's cache directory). `called`: what a run calls it
         (default: as its folder).
@@ -64,7 +64,7 @@ class Dataset:
         verified as it comes. Raises DataError naming a file.
         """
         self.address = str(address)
-        self.called = called or Path(self.address).name
+        self.name = name or Path(self.address).name
         path = local_path(address)
         self.remote = path is None
         """Whether its shards lie elsewhere."""
@@ -74,7 +74,7 @@ class Dataset:
             self.manifest, self.directory = fetch_directory(self._storage, cache)
         else:
             self.manifest, self.directory = DatasetManifest.load(path), path
-            allow_open_files()  # shards are mapped
+            raise_open_file_limit()  # shards are mapped
             states = _checked_shards(path, [ShardTable.of(split.shards) for split in self.manifest.splits.values()])
         _check_file(self.directory / self.manifest.unigram.file, self.manifest.unigram.bytes)
         self._streams: dict[SplitName, TokenStream] = {}

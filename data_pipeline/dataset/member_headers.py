@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.dataset.shard import Member
-from data_pipeline.dataset.shards import npy_vector
+from data_pipeline.dataset.shard_writer import npy_vector
 from data_pipeline.errors import DataError
 
 _BLOCK_BYTES = 512

@@ -10,7 +10,7 @@ from pydantic import Field
 from data_pipeline.dataset.records import FORMAT, Name, StrictRecord, parse_record, record_bytes, save_record
 from data_pipeline.errors import DataError
 
-MIX = "mix.json"
+MIX_MANIFEST = "mix.json"
 
 
 class MixSource(StrictRecord):
@@ -21,7 +21,7 @@ class MixSource(StrictRecord):
     identity: str = Field(description="the dataset's")
 
 
-class Mix(StrictRecord):
+class MixManifest(StrictRecord):
     """What a mix holds."""
 
     format: Literal[1] = FORMAT
@@ -30,12 +30,12 @@ class Mix(StrictRecord):
 
     def save(self, directory: Path) -> None:
         """Write mix.json, the same bytes for the same content."""
-        save_record(self.model_dump(), directory / MIX)
+        save_record(self.model_dump(), directory / MIX_MANIFEST)
 
     @classmethod
-    def load(cls, directory: Path) -> Mix:
+    def load(cls, directory: Path) -> MixManifest:
         """Read and check mix.json. Raises DataError when it is missing, damaged or of another format."""
-        path = directory / MIX
+        path = directory / MIX_MANIFEST
         mix, intact = parse_record(cls, record_bytes(path), str(path))
         if not intact:
             raise DataError(f"{path} was changed by hand: its checksum isn't that of its content; build it again.")

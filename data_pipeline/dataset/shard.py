@@ -10,7 +10,7 @@ from data_pipeline.dataset.records import Name, StrictRecord
 
 MOST_BYTES, MOST_TOKENS = 2**50, 2**50  # sums of them stay far within 64 bits
 MOST_MEMBER_TOKENS = 2**31
-BLOCK_BYTES = 512
+TAR_BLOCK_BYTES = 512
 """that a tar is made of"""
 
 Bytes = Annotated[int, Field(ge=0, le=MOST_BYTES)]
@@ -47,7 +47,7 @@ class Shard(StrictRecord):
             return 0, member.offset
         before = self.members[number - 1]
         end = before.offset + before.tokens * itemsize
-        return -(-end // BLOCK_BYTES) * BLOCK_BYTES, member.offset
+        return -(-end // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES, member.offset
 
     @model_validator(mode="after")
     def _sums_up(self) -> Self:

@@ -1,7 +1,7 @@
 """The shards of a split as columns: what a manifest of many shards keeps in a file of its own, and what readers go by.
 
 A shard as a record takes a kilobyte of memory and each of its members as much; as columns 80 bytes, of which 64 are
-digests that are read where they are needed. A file of tables (`save`) is as little trusted as a manifest.
+digests that are read where they are needed. A file of tables (`save_arrays`) is as little trusted as a manifest.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Self, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import arrays_in, save
+from data_pipeline.common.arrays import read_arrays, save_arrays
 from data_pipeline.dataset.records import plain_name
-from data_pipeline.dataset.shard import BLOCK_BYTES, MOST_BYTES, MOST_MEMBER_TOKENS, MOST_TOKENS, Member, Shard
+from data_pipeline.dataset.shard import MOST_BYTES, MOST_MEMBER_TOKENS, MOST_TOKENS, TAR_BLOCK_BYTES, Member, Shard
 
 _DIGEST_BYTES = 32
 _COLUMNS = 8  # arrays of a table
@@ -154,7 +154,7 @@ class ShardTable(Sequence[Shard]):
         """The name of a shard whose members' tokens don't lie in it, in order and apart; None when there is none."""
         ends = self.offsets + self.tokens * itemsize
         begins = np.zeros_like(ends)
-        begins[1:] = -(-ends[:-1] // BLOCK_BYTES) * BLOCK_BYTES
+        begins[1:] = -(-ends[:-1] // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
         begins[self.firsts[:-1]] = 0
         shard = self.shard_of
         wrong = (begins > self.offsets) | (ends % itemsize != 0) | (ends > self.bytes[shard])
@@ -163,13 +163,13 @@ class ShardTable(Sequence[Shard]):
 
 def save_tables(path: Path, tables: Sequence[ShardTable]) -> None:
     """For `load_tables`: the same bytes for the same tables."""
-    save(path, *(array for table in tables for array in table.arrays()))
+    save_arrays(path, *(array for table in tables for array in table.arrays()))
 
 
 def load_tables(path: Path, count: int) -> list[ShardTable]:
     """The tables of a file, of which there have to be `count`. Raises ValueError where it is damaged, and OSError."""
     try:
-        arrays = list(arrays_in(path))
+        arrays = list(read_arrays(path))
         if len(arrays) != count * _COLUMNS:
             raise ValueError("it holds another number of arrays")
         return [ShardTable.from_arrays(arrays[n : n + _COLUMNS]) for n in range(0, len(arrays), _COLUMNS)]

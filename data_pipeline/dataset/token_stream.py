@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.limits import most_open_files
+from data_pipeline.common.open_files import open_file_limit
 from data_pipeline.dataset.manifest import DatasetManifest, Split
 from data_pipeline.dataset.shard_table import ShardTable
 from data_pipeline.errors import DataError
@@ -81,7 +81,7 @@ class LocalTokens(TokenStream):
         self._open: list[_OpenShard | None] = [None] * len(self._names)
         self._opened: deque[int] = deque()
         """Numbers of shards that are open, the one first that was opened first."""
-        self._most = most_open_files() // 4
+        self._most = open_file_limit() // 4
         self._lock = threading.Lock()
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:

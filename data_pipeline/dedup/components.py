@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import Positions, pieces, unique_pairs
+from data_pipeline.common.arrays import Positions, slices, unique_pairs
 
 Edges = Callable[[int], Iterable[NDArray[np.int64]]]
 """Of a block, by its number: those that end there, [2, some] at a time."""
 
 
-def components(nodes: int, edges: Edges, labels: Path, block: int = 2**22) -> None:
+def connected_components(nodes: int, edges: Edges, labels: Path, block: int = 2**22) -> None:
     """Writes to `labels` [nodes] int64: the lowest node that each is connected with, or its own number.
 
     `edges` gives those of a block, lower node first: memory maps, as a rule, of which no more is held than what is
@@ -79,10 +79,10 @@ class _Edges:
 
     def _slices(self, start: int) -> Iterator[NDArray[np.int64]]:
         for edges in self.given(start // self.block):
-            yield from pieces(edges, self.block)
+            yield from slices(edges, self.block)
         path = self._file(start // self.block)
         if path.exists():
-            yield from pieces(np.memmap(path, np.int64, "r").view(np.ndarray).reshape(-1, 2).T, self.block)
+            yield from slices(np.memmap(path, np.int64, "r").view(np.ndarray).reshape(-1, 2).T, self.block)
 
     def _file(self, number: int) -> Path:
         return self.folder / str(number)

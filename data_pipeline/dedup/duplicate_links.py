@@ -1,13 +1,13 @@
-"""Which items of all units are equal or alike: links between them, found in tasks of bounded memory.
+"""Which items of all chunks are equal or alike: links between them, found in tasks of bounded memory.
 
-Of items that are alike the one with the lowest position stays. A task takes the keys of all units within a
+Of items that are alike the one with the lowest position stays. A task takes the keys of all chunks within a
 range, an equal part of all keys as these are hashes, and links each item to the first with the same key: as many links
 as items, and the same components as if all had been linked with all.
 
 If keys only make candidates, two items are linked when their sketches are alike enough. Items with equal sketches are
 linked, one of each kind is compared with the first of its bucket and with the one before it, in an order that depends
-on sketches alone, and so on nothing that a cut into units changes. Two that are alike share most of their many buckets,
-so that they are missed needs someone unlike them between in each.
+on sketches alone, and so not on how the input was split into chunks. Similar documents share most of their many
+buckets, so a pair is missed only if a dissimilar document lies between the two in each of them.
 
 Sources that aren't compared with each other otherwise can have rules: items alike to one elsewhere are marked.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import Positions, pieces, save, unique_pairs
-from data_pipeline.dedup.gathering import keys_of_range, pairs_file, sketches_file
+from data_pipeline.common.arrays import Positions, save_arrays, slices, unique_pairs
+from data_pipeline.dedup.merge import keys_of_range, pairs_file, sketches_file
 from data_pipeline.dedup.minhash import SKETCH_HASHES, similarity
-from data_pipeline.dedup.plan import Parts, Plan, load_plan
+from data_pipeline.dedup.plan import ChunkTable, DedupPlan, load_plan
 from data_pipeline.dedup.sorted_runs import changes, first_of_each
 
 _PAIRS_AT_A_TIME = 2**15
@@ -31,10 +31,10 @@ _OPEN_FILES = 256  # of sketches, that a task holds
 
 
 class _Items:
-    """The keys of a range, of all units, in order of position where equal."""
+    """The keys of a range, of all chunks, in order of position where equal."""
 
-    def __init__(self, folder: Path, plan: Plan, number: int) -> None:
-        parts = Parts(folder)
+    def __init__(self, folder: Path, plan: DedupPlan, number: int) -> None:
+        parts = ChunkTable(folder)
         found = list(keys_of_range(folder, plan, parts, number))
         keys, position = np.concatenate([k for k, _ in found], axis=1), np.concatenate([p for _, p in found])
         part = parts.of(position)
@@ -63,16 +63,16 @@ def link(folder: Path, number: int) -> int:
         known.append(_confirmed(items, new, alike))
         marks = _confirmed_marks(plan, items, alike)
     links = unique_pairs(*np.concatenate(known, axis=1))
-    save(pairs_file(folder, "links", number), links)
-    save(pairs_file(folder, "marks", number), marks)
+    save_arrays(pairs_file(folder, "links", number), links)
+    save_arrays(pairs_file(folder, "marks", number), marks)
     return int(links.shape[1])
 
 
 class _Alike:
     """Compares items by their sketches, which are read where they lie."""
 
-    def __init__(self, folder: Path, plan: Plan, least: float) -> None:
-        firsts = Parts(folder).firsts
+    def __init__(self, folder: Path, plan: DedupPlan, least: float) -> None:
+        firsts = ChunkTable(folder).firsts
         groups = range(plan.keys.row_groups)
         self._firsts = np.array([firsts[plan.keys.rows_of(group).start] for group in groups])
         self._open = functools.lru_cache(_OPEN_FILES)(lambda group: _open_sketches(sketches_file(folder, group)))
@@ -82,7 +82,7 @@ class _Alike:
         """[pairs] whether items at these positions are similar enough."""
         found = [
             similarity(self._at(pair[0]), self._at(pair[1])) >= self._least
-            for pair in pieces(np.stack([first, second]), _PAIRS_AT_A_TIME)
+            for pair in slices(np.stack([first, second]), _PAIRS_AT_A_TIME)
         ]
         return np.concatenate([np.zeros(0, bool), *found])
 
@@ -111,7 +111,7 @@ def _confirmed(items: _Items, new: NDArray[np.bool_], alike: _Alike) -> NDArray[
     return pairs[:, alike(pairs[0], pairs[1])]
 
 
-def _marks(plan: Plan, items: _Items) -> NDArray[np.int64]:
+def _marks(plan: DedupPlan, items: _Items) -> NDArray[np.int64]:
     """[2, marks] items with a key that an item of the other kind has."""
     codes, positions = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     if plan.rules:
@@ -124,7 +124,7 @@ def _marks(plan: Plan, items: _Items) -> NDArray[np.int64]:
     return unique_pairs(np.concatenate(codes), np.concatenate(positions))
 
 
-def _confirmed_marks(plan: Plan, items: _Items, alike: _Alike) -> NDArray[np.int64]:
+def _confirmed_marks(plan: DedupPlan, items: _Items, alike: _Alike) -> NDArray[np.int64]:
     """[2, marks] items with the sketch of one of the other kind, or similar to the first one in their bucket."""
     marks = [_marks(plan, items)]
     if plan.rules:

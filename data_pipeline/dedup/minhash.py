@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.hashing import mix64
 from data_pipeline.text.words import Words
 
 SKETCH_HASHES = 128
@@ -69,10 +69,10 @@ class MinHash:
     def _keys(self, values: NDArray[np.uint32]) -> NDArray[np.uint64]:
         """[hashes, documents] -> [documents, keys]"""
         numbers = np.arange(1, self.bands + 1, dtype=np.uint64)
-        bands = np.tile(mix(numbers), (values.shape[1], 1))  # so that equal values in other bands are not equal
+        bands = np.tile(mix64(numbers), (values.shape[1], 1))  # so that equal values in other bands are not equal
         for row in range(self.rows):
-            bands = mix(bands + values[row :: self.rows].T)
-        return mix(bands @ _choices(self.bands, self.least))
+            bands = mix64(bands + values[row :: self.rows].T)
+        return mix64(bands @ _choices(self.bands, self.least))
 
 
 def min_hashes(features: NDArray[np.uint64], starts: NDArray[np.int64], count: int) -> NDArray[np.uint32]:

@@ -1,7 +1,7 @@
-"""What the tasks of a deduplication know of it: a few numbers, and the units that are compared, as arrays.
+"""What the tasks of a deduplication know of it: a few numbers, and the chunks that are compared, as arrays.
 
-All items have a position: units of held-out documents come first, then those of preferred sources, then the others in
-order. A task reads of the units' arrays what it looks at, so its cost does not grow with the number of units.
+All items have a position: chunks of held-out documents come first, then those of preferred sources, then the others in
+order. A task reads of the chunks' arrays what it looks at, so its cost does not grow with the number of chunks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from data_pipeline.common.arrays import Positions, TextTable, arrays_in, save
-from data_pipeline.common.atomic import written
+from data_pipeline.common.arrays import Positions, StringTable, read_arrays, save_arrays
+from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.grid import Grid
 
 _PLAN, _PARTS, _FACTS = "plan.json", "parts", "facts-of-parts"
@@ -29,8 +29,8 @@ class RemovalRule(BaseModel):
     """Names it in marks."""
 
 
-class Plan(BaseModel):
-    """What all tasks need to know, but for the parts (`Parts`)."""
+class DedupPlan(BaseModel):
+    """What all tasks need to know, but for the parts (`ChunkTable`)."""
 
     model_config = ConfigDict(frozen=True)
     parts: int
@@ -54,7 +54,7 @@ class Plan(BaseModel):
 
     def save(self, folder: Path) -> None:
         """For `load_plan`."""
-        with written(folder / _PLAN) as path:
+        with atomic_path(folder / _PLAN) as path:
             path.write_text(self.model_dump_json())
 
     @property
@@ -73,32 +73,32 @@ class Plan(BaseModel):
         return Grid(self.ranges + self.keys.row_groups, self.blocks)
 
 
-class Parts:
-    """The units that are compared, in order of position: arrays in a file, read where they are looked at."""
+class ChunkTable:
+    """The chunks that are compared, in order of position: arrays in a file, read where they are looked at."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.firsts, self.sources, self.held_out, self._units, self._numbers = arrays_in(folder / _PARTS)
-        self._facts: TextTable | None = None
+        self.firsts, self.sources, self.held_out, self._chunks, self._numbers = read_arrays(folder / _PARTS)
+        self._facts: StringTable | None = None
 
     @staticmethod
-    def save(folder: Path, units: Sequence[tuple[int, int, int, bool, Path]]) -> None:
-        """`units` in order of position: (number, items, source, whether it is held out, its facts)."""
-        numbers, items, sources, held_out, facts = zip(*units, strict=True)
+    def save(folder: Path, chunks: Sequence[tuple[int, int, int, bool, Path]]) -> None:
+        """`chunks` in order of position: (number, items, source, whether it is held out, its facts)."""
+        numbers, items, sources, held_out, facts = zip(*chunks, strict=True)
         firsts = np.concatenate([[0], np.cumsum(items, dtype=np.int64)]).astype(np.int64)
         order = np.argsort(numbers)
-        save(folder / _PARTS, firsts, np.array(sources, np.int64), np.array(held_out, np.uint8),
+        save_arrays(folder / _PARTS, firsts, np.array(sources, np.int64), np.array(held_out, np.uint8),
              np.array(numbers, np.int64)[order], order.astype(np.int64))  # fmt: skip
-        TextTable.write(folder / _FACTS, [str(path) for path in facts])
+        StringTable.write(folder / _FACTS, [str(path) for path in facts])
 
     def facts(self, part: int) -> Path:
-        """Where its unit's facts are."""
-        self._facts = self._facts or TextTable(self._folder / _FACTS)
+        """Where its chunk's facts are."""
+        self._facts = self._facts or StringTable(self._folder / _FACTS)
         return Path(self._facts[part])
 
-    def span(self, unit: int) -> tuple[int, int]:
-        """Positions of a unit's items: the first, and the one after the last."""
-        part = self._numbers[np.searchsorted(self._units, unit)]
+    def span(self, chunk: int) -> tuple[int, int]:
+        """Positions of a chunk's items: the first, and the one after the last."""
+        part = self._numbers[np.searchsorted(self._chunks, chunk)]
         first, end = self.firsts[part : part + 2].tolist()
         return first, end
 
@@ -107,6 +107,6 @@ class Parts:
         return np.searchsorted(self.firsts, positions, side="right") - 1
 
 
-def load_plan(folder: Path) -> Plan:
+def load_plan(folder: Path) -> DedupPlan:
     """The plan of the tasks that work in `folder`."""
-    return Plan.model_validate_json((folder / _PLAN).read_bytes())
+    return DedupPlan.model_validate_json((folder / _PLAN).read_bytes())

@@ -1,4 +1,4 @@
-"""What a unit tells about its items (documents, paragraphs) so that equal ones are found: keys, sorted, in runs.
+"""What a chunk tells about its items (documents, paragraphs) so that equal ones are found: keys, sorted, in runs.
 
 A run is as many keys as fit into memory, sorted, so those of a range lie together; a facts file is a row of runs. Items
 of a run with equal keys are linked to the first of them right here, and only that one's key is kept. So however many
@@ -15,13 +15,13 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import append, arrays_in, unique_pairs
+from data_pipeline.common.arrays import append_array, read_arrays, unique_pairs
 
 NO_SKETCH = 0
 
 
 class SortedRun(NamedTuple):
-    """One run of a facts file; items are numbered from 0 in their unit."""
+    """One run of a facts file; items are numbered from 0 in their chunk."""
 
     covers: NDArray[np.int64]
     """[2] first item of the run, and the first after it."""
@@ -35,7 +35,7 @@ class SortedRun(NamedTuple):
 
 def runs_in(facts: Path) -> Iterator[SortedRun]:
     """The runs of a facts file."""
-    arrays = arrays_in(facts)
+    arrays = read_arrays(facts)
     while fields := list(itertools.islice(arrays, len(SortedRun._fields))):
         yield SortedRun(*fields)
         del fields  # the map of one run at a time, unless the caller holds on to it
@@ -68,10 +68,12 @@ class RunWriter:
         new = changes(*keys[:-1])
         items = keys[-1].astype(np.int64)
         links = unique_pairs(first_of_each(items, new)[~new], items[~new])
-        append(self._file, np.array([self._begin, self._end]))
-        append(self._file, keys[:, new])
-        append(self._file, links)
-        append(self._file, np.concatenate(self._sketches) if self._sketches else np.zeros((0, NO_SKETCH), np.uint8))
+        append_array(self._file, np.array([self._begin, self._end]))
+        append_array(self._file, keys[:, new])
+        append_array(self._file, links)
+        append_array(
+            self._file, np.concatenate(self._sketches) if self._sketches else np.zeros((0, NO_SKETCH), np.uint8)
+        )
         self._begin, self._size, self._keys, self._sketches = self._end, 0, [], []
 
 

@@ -9,23 +9,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
-from data_pipeline.common.interrupt import held_back
-from data_pipeline.common.work import BuildTask, is_small
+from data_pipeline.common.interrupt import signals_blocked
+from data_pipeline.common.tasks import BuildTask, is_small
 
 _AHEAD = 4  # tasks that wait in line for each process
 
 
-class Processes:
+class ProcessExecutor:
     """As many as told; those of a stage end with it."""
 
     def __init__(self, workers: int) -> None:
-        self._workers, self.most = workers, _AHEAD * workers
+        self._workers, self.max_pending = workers, _AHEAD * workers
 
-    def cores_for(self, tasks: int) -> int:
+    def cores_per_task(self, tasks: int) -> int:
         """What fewer tasks than processes leave."""
         return max(1, self._workers // tasks)
 
-    def is_for(self, tasks: Sequence[BuildTask]) -> bool:
+    def accepts(self, tasks: Sequence[BuildTask]) -> bool:
         """Not for little work, nor where there would be one process."""
         return self._workers > 1 and len(tasks) > 1 and not is_small(tasks)
 
@@ -37,7 +37,7 @@ class Processes:
 
 class _Pool(ProcessPoolExecutor):
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        with held_back():  # else a terminal's Ctrl-C reaches every worker, and each has a traceback to show
+        with signals_blocked():  # else a terminal's Ctrl-C reaches every worker, and each has a traceback to show
             return super().submit(work, *arguments, **named)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.common.hashing import digest_of, file_sha256
-from data_pipeline.common.work import BuildTask, is_small
+from data_pipeline.common.tasks import BuildTask, is_small
 from data_pipeline.errors import DataError
 
 _AHEAD = 4  # tasks that wait in line for each core: Ray's autoscaler starts nodes for those that wait
@@ -48,23 +48,23 @@ class _Place:
     """What `_code` finds here."""
 
 
-class RayCluster:
+class RayExecutor:
     """The executor. One for a process at a time, by `connected`."""
 
     def __init__(self, ray: Any, place: _Place, workers: int | None) -> None:
         self._ray, self._place, self._workers = ray, place, workers
         self._call = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=False)(_done_there)
 
-    def cores_for(self, tasks: int) -> int:
+    def cores_per_task(self, tasks: int) -> int:
         """The one that each task asks Ray for."""
         return 1
 
     @property
-    def most(self) -> int:
+    def max_pending(self) -> int:
         """As many as there may be workers, or more than the cluster has cores now."""
         return self._workers or _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
-    def is_for(self, tasks: Sequence[BuildTask]) -> bool:
+    def accepts(self, tasks: Sequence[BuildTask]) -> bool:
         """Not for little work; but for a single task, as nodes may be larger than this machine."""
         return not is_small(tasks)
 
@@ -149,7 +149,7 @@ def connected(
     folder: Path,
     read: Sequence[Path],
     find_versions: Callable[[], Sequence[str]],
-) -> Iterator[RayCluster]:
+) -> Iterator[RayExecutor]:
     """A cluster whose nodes all see `folder` and the files `read`, and find the same versions; it is left at the end.
 
     `address`: as the config has it. Raises DataError where Ray is not installed, the cluster can't be reached, or one
@@ -164,7 +164,7 @@ def connected(
             mark.absolute(), mark.name, str(Path.cwd()), sizes, find_versions, tuple(find_versions()), _code()
         )
         mark.write_text(place.said)
-        cluster = RayCluster(ray, place, workers)
+        cluster = RayExecutor(ray, place, workers)
         cluster.check_nodes()
         yield cluster
     finally:

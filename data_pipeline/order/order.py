@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.hashing import mix64
 
 _ROUNDS = 6  # even, so that the two halves, which may differ by one bit, end in their own positions
 _TABLE_BITS, _FEW = 28, 4  # tables of up to 2^14 answers, for at least a quarter as many questions
@@ -65,7 +65,7 @@ def _feistel(
     high_bits = bits - low_bits
     high, low = value >> low_bits, value & _mask(low_bits)
     for key in keys:
-        high, low = low, high ^ (mix(low ^ key) & _mask(high_bits))
+        high, low = low, high ^ (mix64(low ^ key) & _mask(high_bits))
         high_bits, low_bits = low_bits, high_bits
     return (high << low_bits) | low
 
@@ -77,7 +77,7 @@ def _tables(bits: int, keys: bytes) -> tuple[NDArray[np.int32], ...]:
     tables = []
     for key in np.frombuffer(keys, np.uint64):
         low = np.arange(2 ** int(low_bits), dtype=np.uint64)
-        tables.append((mix(low ^ key) & _mask(high_bits)).astype(np.int32))
+        tables.append((mix64(low ^ key) & _mask(high_bits)).astype(np.int32))
         high_bits, low_bits = low_bits, high_bits
     return tuple(tables)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
 from data_pipeline.reading.formats.jsonl import values
 from data_pipeline.reading.readers import find_inputs, read_documents
@@ -59,7 +59,7 @@ class EvaluationSet(BaseModel):
         ending = _ENDINGS.search(path.name)
         assert ending is not None  # find_inputs has seen to it
         if ending[1].lower() != "jsonl":
-            for document in read_documents(path, Reading()):
+            for document in read_documents(path, ReadingConfig()):
                 yield document.text
             return
         for line, record in values(path):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.overlap.overlap import GramIndex
+from data_pipeline.overlap.gram_index import GramIndex
 from data_pipeline.text.words import Words
 
 _CHARACTERS = 1 << 20  # searched at a time: enough that a call's own cost is nothing

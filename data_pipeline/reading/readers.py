@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from data_pipeline.common.plugins import Registry
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import BadInput, Records
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.formats import jsonl, lines, mediawiki, parquet, warc
-from data_pipeline.reading.formats.streams import DECOMPRESSORS
+from data_pipeline.reading.formats import jsonl, mediawiki, parquet, txt, warc
+from data_pipeline.reading.formats.decompress import DECOMPRESSORS
+from data_pipeline.reading.malformed import MalformedRecords, RecordCounter
 
-_Read = Callable[[Path, Reading, Records], Iterator[tuple[int, tuple[str, ...]]]]
+_Read = Callable[[Path, ReadingConfig, RecordCounter], Iterator[tuple[int, tuple[str, ...]]]]
 FORMATS: Registry[_Read] = Registry(
     "pretrain.formats",
     {
-        ".txt": lines.read,
+        ".txt": txt.read,
         ".jsonl": jsonl.read,
         ".xml": mediawiki.read,
         ".parquet": parquet.read,
@@ -74,7 +74,7 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
 
 
 def read_documents(
-    path: Path, config: Reading, name: str | None = None, bad: BadInput | None = None
+    path: Path, config: ReadingConfig, name: str | None = None, bad: MalformedRecords | None = None
 ) -> Iterator[Document]:
     """The documents of one file, in order, which say that they come from `name` (by itself the path).
 
@@ -86,7 +86,7 @@ def read_documents(
     if config.pair_fields and kind not in _HAS_FIELDS:
         raise DataError(f"{path} holds no pairs; with pair_fields, give {' and '.join(_HAS_FIELDS)} files only.")
     name = name or str(path)
-    records = Records(path, name, config.max_bad_fraction, BadInput() if bad is None else bad)
+    records = RecordCounter(path, name, config.max_bad_fraction, MalformedRecords() if bad is None else bad)
     for index, texts in FORMATS[kind](path, config, records):
         if all(text.strip() for text in texts):
             yield Document(texts, name, index)

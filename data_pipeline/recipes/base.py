@@ -32,7 +32,7 @@ class Samples(Protocol):
         """Samples in an epoch."""
 
     @property
-    def left_out(self) -> int:
+    def num_skipped(self) -> int:
         """Documents that no sample can be made of."""
 
     def rows(self, seed: int, ids: Ids) -> Rows:
@@ -76,7 +76,7 @@ def generator(seed: int, sample: Ids) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.frombuffer(key, _WORD)))
 
 
-def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
+def check_dataset(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
     """Raises DataError unless the dataset was made with this tokenizer, and is one of pairs or not, as asked."""
     if dataset.manifest.pairs != pairs:
         raise DataError(
@@ -94,7 +94,7 @@ def require(dataset: Dataset, tokenizer: str, pairs: bool = False) -> None:
         )
 
 
-def too_short(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError:
+def too_short_error(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError:
     """The error of a split that does not fill one sample."""
     return DataError(
         f"The {split} split of {dataset.address} has {dataset.num_tokens(split):,} tokens, too few for one sample of "
@@ -102,12 +102,12 @@ def too_short(dataset: Dataset, split: SplitName, text_tokens: int) -> DataError
     )
 
 
-def each_alone(starts: Ids, lengths: Ids | int) -> Ids:
+def one_span_per_sample(starts: Ids, lengths: Ids | int) -> Ids:
     """The spans [n, 3] of samples that are made of one each; a number as `lengths` is that of all."""
     return np.stack([np.arange(len(starts)), starts, np.broadcast_to(lengths, starts.shape)], axis=1)
 
 
-def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[np.bool_]]:
+def pad_rows(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[np.bool_]]:
     """Rows of up to `length` ids -> ([rows, length] ids, [rows, length] True where they are the rows' own)."""
     sizes = np.array([len(row) for row in rows], np.int64)
     assert not len(rows) or sizes.max() <= length
@@ -117,7 +117,7 @@ def padded(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArray[
     return ids, own
 
 
-def in_order(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
+def interleave(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
     """Parts (positions [n], their rows), whose positions together are 0, 1, ..., as one."""
     count = sum(len(positions) for positions, _ in parts)
     whole: dict[str, Any] = {}

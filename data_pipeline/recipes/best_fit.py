@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.hashing import mix64
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
 from data_pipeline.order.order import permute, permute_each, round_keys
-from data_pipeline.recipes.base import Ids, require
+from data_pipeline.recipes.base import Ids, check_dataset
 from data_pipeline.recipes.bins import NumberedBins, best_fit_decreasing
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.windows import inputs_and_labels
@@ -30,7 +30,7 @@ _ROWS_SEED = -1  # no run's: a run shuffles the rows again
 
 
 @dataclass(frozen=True)
-class BestFit:
+class BestFitRecipe:
     """Rows of `sequence_length`."""
 
     objective: Objective
@@ -49,7 +49,7 @@ class BestFit:
 
     def samples(self, dataset: Dataset, split: SplitName) -> PackedRows:
         """Raises DataError when no document has two tokens."""
-        require(dataset, dataset.manifest.tokenizer.identity)
+        check_dataset(dataset, dataset.manifest.tokenizer.identity)
         return PackedRows(dataset, split, self.sequence_length)
 
 
@@ -65,7 +65,7 @@ class PackedRows:
         self._dataset, self._split, self._length = dataset, split, length
         starts = dataset.starts(split)
         pairs = np.diff(starts, append=dataset.num_tokens(split)) - 1
-        self.left_out = int((pairs == 0).sum())
+        self.num_skipped = int((pairs == 0).sum())
         total = int(pairs.sum())
         if not total:
             raise DataError(
@@ -109,7 +109,7 @@ class PackedRows:
         bins = permute(ids[:, 2], self.count, round_keys(_ROWS_SEED, 0, 0))
         row, length, number = self._bins.pieces(bins)
         keys = np.stack([round_keys(seed, source, epoch) for source, epoch in ids[:, :2].tolist()], axis=1)
-        index = permute_each(number, self._counts[length], keys[:, row] ^ mix(length.astype(np.uint64)))
+        index = permute_each(number, self._counts[length], keys[:, row] ^ mix64(length.astype(np.uint64)))
         return row, length, self._begins[self._first[length] + index]
 
 

@@ -15,12 +15,12 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, Recipe, each_alone, require
-from data_pipeline.recipes.best_fit import BestFit
+from data_pipeline.recipes.base import Ids, Recipe, check_dataset, one_span_per_sample
+from data_pipeline.recipes.best_fit import BestFitRecipe
 from data_pipeline.recipes.objective import ModelShape, Objective
 from data_pipeline.recipes.windows import inputs_and_labels, num_windows
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
 class Causal(Objective):
@@ -42,9 +42,9 @@ class Causal(Objective):
         return frozenset({"documents"} if self.packing == "best_fit" else ())
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """None beyond the tokenizer's own; texts end as documents do."""
-        return Needs(roles=(), end="end_of_text")
+        return SpecialTokenNeeds(roles=(), end="end_of_text")
 
     def settings(self) -> dict[str, Any]:
         """Without the name: the orders of runs of version 0.1.0, where it was every objective's default, stay."""
@@ -55,7 +55,7 @@ class Causal(Objective):
     ) -> Recipe:
         """See `Objective`."""
         if self.packing == "best_fit":
-            return BestFit(self, sequence_length, tokenizer.vocabulary_size)
+            return BestFitRecipe(self, sequence_length, tokenizer.vocabulary_size)
         return CausalRecipe(sequence_length, tokenizer.vocabulary_size)
 
 
@@ -77,7 +77,7 @@ class CausalRecipe:
 
     def samples(self, dataset: Dataset, split: SplitName) -> Windows:
         """Raises DataError when the split is too short for one window."""
-        require(dataset, dataset.manifest.tokenizer.identity)
+        check_dataset(dataset, dataset.manifest.tokenizer.identity)
         count = num_windows(dataset.num_tokens(split), self.sequence_length)
         if count == 0:
             raise DataError(
@@ -95,7 +95,7 @@ class Windows:
     split: SplitName
     length: int
     count: int
-    left_out: int = 0
+    num_skipped: int = 0
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The windows as they are: nothing about them is drawn."""
@@ -105,7 +105,7 @@ class Windows:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window, and the token after it, which is its last label."""
-        return each_alone(ids[:, 2] * self.length, self.length + 1)
+        return one_span_per_sample(ids[:, 2] * self.length, self.length + 1)
 
 
 @functools.lru_cache(maxsize=4)

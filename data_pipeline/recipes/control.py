@@ -19,10 +19,10 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, Recipe, each_alone, require, too_short
+from data_pipeline.recipes.base import Ids, Recipe, check_dataset, one_span_per_sample, too_short_error
 from data_pipeline.recipes.objective import ModelShape, Objective
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
 class Control(Objective):
@@ -37,9 +37,9 @@ class Control(Objective):
     )
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """None beyond the tokenizer's own; texts end as documents do."""
-        return Needs(roles=(), end="end_of_text")
+        return SpecialTokenNeeds(roles=(), end="end_of_text")
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
@@ -71,29 +71,29 @@ class ControlRecipe:
         """Each position has a label, though those within a code bear no loss."""
         return self.sequence_length
 
-    def samples(self, dataset: Dataset, split: SplitName) -> Behind:
+    def samples(self, dataset: Dataset, split: SplitName) -> WindowsAfterCode:
         """Raises DataError for a dataset that has no code, and a split too short for one window."""
-        require(dataset, self.tokenizer)
-        if dataset.called not in self.codes:
+        check_dataset(dataset, self.tokenizer)
+        if dataset.name not in self.codes:
             known = ", ".join(self.codes)
             raise DataError(
-                f"objective.codes has no code for the source {dataset.called} ({dataset.address}): it has {known}."
+                f"objective.codes has no code for the source {dataset.name} ({dataset.address}): it has {known}."
             )
-        found = Behind(dataset, split, self.codes[dataset.called], self.sequence_length)
+        found = WindowsAfterCode(dataset, split, self.codes[dataset.name], self.sequence_length)
         if found.count == 0:
-            raise too_short(dataset, split, found.predicted)
+            raise too_short_error(dataset, split, found.predicted)
         return found
 
 
 @dataclass(frozen=True)
-class Behind:
+class WindowsAfterCode:
     """Windows of a split behind its `code`."""
 
     dataset: Dataset
     split: SplitName
     code: Ids
     length: int
-    left_out: int = 0
+    num_skipped: int = 0
 
     @property
     def predicted(self) -> int:
@@ -114,4 +114,4 @@ class Behind:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Of the stream: the code is no part of it."""
-        return each_alone(ids[:, 2] * self.predicted, self.predicted)
+        return one_span_per_sample(ids[:, 2] * self.predicted, self.predicted)

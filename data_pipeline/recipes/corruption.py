@@ -12,17 +12,17 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, Sample, each_alone, generator, require, too_short
-from data_pipeline.recipes.targets import Shape, TargetRecipe, WithTarget
+from data_pipeline.recipes.base import Ids, Sample, check_dataset, generator, one_span_per_sample, too_short_error
+from data_pipeline.recipes.targets import RowShape, TargetObjective, TargetRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
 
 
-class Corrupting(WithTarget):
+class CorruptionObjective(TargetObjective):
     """An objective that makes a sample of each window of text by corrupting it."""
 
     @abstractmethod
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
         """(input, target) of a text [n], with their ends."""
 
     def fills_inputs(self, sequence_length: int) -> bool:
@@ -31,7 +31,7 @@ class Corrupting(WithTarget):
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
-    ) -> Corruption:
+    ) -> CorruptionRecipe:
         """See `Objective`."""
         text_tokens = self.text_tokens(sequence_length, decoder_only)
         needed = sequence_length if decoder_only else self.target_length(sequence_length)
@@ -43,23 +43,23 @@ class Corrupting(WithTarget):
             )
         known = Vocabulary.of(tokenizer, self.needs)
         full = not decoder_only and self.fills_inputs(sequence_length)
-        shape = Shape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only, full)
-        return Corruption(self, shape, known, text_tokens)
+        shape = RowShape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only, full)
+        return CorruptionRecipe(self, shape, known, text_tokens)
 
 
 @dataclass(frozen=True)
-class Corruption(TargetRecipe):
+class CorruptionRecipe(TargetRecipe):
     """The text is cut into windows of `text_tokens`, whatever documents they hold; each is a sample."""
 
-    objective: Corrupting
+    objective: CorruptionObjective
     text_tokens: int
 
     def samples(self, dataset: Dataset, split: SplitName) -> CorruptedWindows:
         """Raises DataError when the split is too short for one window, or the dataset is of another kind."""
-        require(dataset, self.known.tokenizer)
+        check_dataset(dataset, self.known.tokenizer)
         count = dataset.num_tokens(split) // self.text_tokens
         if count == 0:
-            raise too_short(dataset, split, self.text_tokens)
+            raise too_short_error(dataset, split, self.text_tokens)
         return CorruptedWindows(self, dataset, split, count)
 
 
@@ -67,11 +67,11 @@ class Corruption(TargetRecipe):
 class CorruptedWindows:
     """One split's windows."""
 
-    recipe: Corruption
+    recipe: CorruptionRecipe
     dataset: Dataset
     split: SplitName
     count: int
-    left_out: int = 0
+    num_skipped: int = 0
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """Each window, corrupted in another way in each epoch."""
@@ -84,4 +84,4 @@ class CorruptedWindows:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
-        return each_alone(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
+        return one_span_per_sample(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)

@@ -12,9 +12,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from data_pipeline.recipes.base import Ids, Sample
-from data_pipeline.recipes.corruption import Corrupting, Corruption
+from data_pipeline.recipes.corruption import CorruptionObjective, CorruptionRecipe
 from data_pipeline.recipes.objective import NoiseDensity
-from data_pipeline.tokenizers.specials import Needs, Vocabulary
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
 NoiseName = Literal["token_masking", "token_deletion", "text_infilling", "sentence_permutation", "document_rotation"]
 
@@ -25,7 +25,7 @@ _READ_BY: dict[str, frozenset[NoiseName]] = {
 """settings that not every noise reads"""
 
 
-class Denoising(Corrupting):
+class Denoising(CorruptionObjective):
     """The text as it was, from what noise has made of it (BART)."""
 
     name: Literal["denoising"] = "denoising"
@@ -49,21 +49,21 @@ class Denoising(Corrupting):
         return self
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
-        return Needs(roles=("pad", "cls", "mask"), start="end")
+        return SpecialTokenNeeds(roles=("pad", "cls", "mask"), start="end")
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: <s> text </s>, twice."""
         return self._enough((sequence_length // 2 if decoder_only else sequence_length) - 2, sequence_length)
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`. No noise makes the text longer."""
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`. No noise makes the text longer."""
         noised = text
         for name in self.noise:
             noised = NOISE[name](noised, random, self, recipe.known)
         cls = recipe.known.specials.cls
-        return recipe.closed(np.append(cls, noised), np.append(cls, text))
+        return recipe.add_end_ids(np.append(cls, noised), np.append(cls, text))
 
 
 Noise = Callable[[Ids, np.random.Generator, Denoising, Vocabulary], Ids]

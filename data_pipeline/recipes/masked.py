@@ -17,12 +17,12 @@ from pydantic import Field, model_validator
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
-from data_pipeline.recipes.base import Ids, Samples, each_alone, generator, require, too_short
+from data_pipeline.recipes.base import Ids, Samples, check_dataset, generator, one_span_per_sample, too_short_error
 from data_pipeline.recipes.masking import Masking
 from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs, Vocabulary
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
 
 class Masked(Objective):
@@ -56,7 +56,7 @@ class Masked(Objective):
 
     @model_validator(mode="after")
     def _rows_without_segments_are_full(self) -> Self:
-        if not self.asks and self.short_fraction != Masked.model_fields["short_fraction"].default:
+        if not self.has_segments and self.short_fraction != Masked.model_fields["short_fraction"].default:
             raise ValueError(
                 f"objective.short_fraction={self.short_fraction} does nothing with objective.next_sentence=False and "
                 "objective.sentence_order=False: leave it out"
@@ -72,7 +72,7 @@ class Masked(Objective):
         return self
 
     @property
-    def asks(self) -> bool:
+    def has_segments(self) -> bool:
         """About the second of two segments."""
         return self.next_sentence or self.sentence_order
 
@@ -84,16 +84,16 @@ class Masked(Objective):
     @property
     def columns(self) -> frozenset[str]:
         """See `Objective`."""
-        return frozenset({"segments", "next_sentence"} if self.asks else ())
+        return frozenset({"segments", "next_sentence"} if self.has_segments else ())
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
-        return Needs(roles=("pad", "cls", "sep", "mask"))
+        return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: [CLS] text [SEP], or [CLS] A [SEP] B [SEP]."""
-        return self._enough(sequence_length - (3 if self.asks else 2), sequence_length)
+        return self._enough(sequence_length - (3 if self.has_segments else 2), sequence_length)
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
@@ -138,14 +138,14 @@ class MaskedRecipe:
 
     def samples(self, dataset: Dataset, split: SplitName) -> Samples:
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
-        require(dataset, self.known.tokenizer)
-        if self.objective.asks:
+        check_dataset(dataset, self.known.tokenizer)
+        if self.objective.has_segments:
             size, short = self.text_tokens, self.objective.short_fraction
             kind = SwappedSegments if self.objective.sentence_order else Segments
             return kind(dataset, split, self.masking, self.sequence_length, size, short)
         count = dataset.num_tokens(split) // self.text_tokens
         if count == 0:
-            raise too_short(dataset, split, self.text_tokens)
+            raise too_short_error(dataset, split, self.text_tokens)
         return FullSentences(self, dataset, split, count)
 
 
@@ -157,7 +157,7 @@ class FullSentences:
     dataset: Dataset
     split: SplitName
     count: int
-    left_out: int = 0
+    num_skipped: int = 0
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         """Full rows; documents' ends become [SEP]."""
@@ -172,4 +172,4 @@ class FullSentences:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each window."""
-        return each_alone(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)
+        return one_span_per_sample(ids[:, 2] * self.recipe.text_tokens, self.recipe.text_tokens)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
-from data_pipeline.recipes.base import Ids, padded
+from data_pipeline.recipes.base import Ids, pad_rows
 from data_pipeline.tokenizers.specials import Vocabulary
 
 _MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are
@@ -42,11 +42,11 @@ class Masking:
         `length`."""
         pad = self.known.specials.pad
         tokens, counted = zip(*map(self.masked, rows, randoms), strict=True)
-        whole, visible = padded(list(tokens), length, pad)
+        whole, visible = pad_rows(list(tokens), length, pad)
         mask = np.zeros(whole.shape, np.float32)
         mask[visible] = np.concatenate(counted)
-        labels, _ = padded(rows, length, pad)
-        return Rows(whole, labels, mask, attention_mask=visible, segments=padded(segments, length, 0)[0])
+        labels, _ = pad_rows(rows, length, pad)
+        return Rows(whole, labels, mask, attention_mask=visible, segments=pad_rows(segments, length, 0)[0])
 
     def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
         """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""

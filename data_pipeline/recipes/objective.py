@@ -14,7 +14,7 @@ from data_pipeline.config import StrictSettings
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs, Specials, specials
+from data_pipeline.tokenizers.specials import Specials, SpecialTokenNeeds, specials
 
 ModelShape = Literal["decoder", "prefix_decoder", "encoder", "encoder_decoder"]
 """Whom a model's positions see. decoder: each what lies before it; prefix_decoder: besides, all of a prefix."""
@@ -64,14 +64,14 @@ class Objective(StrictSettings):
         return frozenset()
 
     @property
-    def kinds_of_segments(self) -> int:
+    def num_segments(self) -> int:
         """That its rows tell apart, if they have segments."""
         return 2 if "segments" in self.columns else 0
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """The special ids that samples are made with."""
-        return Needs()
+        return SpecialTokenNeeds()
 
     def specials(self, tokenizer: Tokenizer) -> Specials:
         """Those ids, with `tokenizer`."""

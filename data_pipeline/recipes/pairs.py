@@ -13,15 +13,15 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.errors import DataError
-from data_pipeline.recipes.base import Ids, Sample, each_alone, require
-from data_pipeline.recipes.targets import Shape, TargetRecipe, WithTarget
+from data_pipeline.recipes.base import Ids, Sample, check_dataset, one_span_per_sample
+from data_pipeline.recipes.targets import RowShape, TargetObjective, TargetRecipe
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.specials import Vocabulary
 
 _SCAN_TOKENS = 2**22
 
 
-class Pairs(WithTarget):
+class Pairs(TargetObjective):
     """A dataset's own sources and targets."""
 
     name: Literal["pairs"] = "pairs"
@@ -32,7 +32,7 @@ class Pairs(WithTarget):
         """See `Objective`; targets may have any length."""
         length = sequence_length if target_length is None or decoder_only else target_length
         known = Vocabulary.of(tokenizer, self.needs)
-        shape = Shape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only)
+        shape = RowShape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only)
         return PairsRecipe(self, shape, known)
 
 
@@ -42,7 +42,7 @@ class PairsRecipe(TargetRecipe):
 
     def samples(self, dataset: Dataset, split: SplitName) -> FittingPairs:
         """Raises DataError when no pair fits, or the dataset is not one of pairs."""
-        require(dataset, self.known.tokenizer, pairs=True)
+        check_dataset(dataset, self.known.tokenizer, pairs=True)
         return FittingPairs(self, dataset, split)
 
 
@@ -64,7 +64,7 @@ class PairSamples:
         fitting = fits(sizes)
         self._starts, self._sizes = starts[::2][fitting], sizes[fitting]
         self.count = int(fitting.sum())
-        self.left_out = total - self.count
+        self.num_skipped = total - self.count
         if self.count == 0:
             raise DataError(
                 f"No pair of the {split} split of {dataset.address} fits {room}; make the sequences longer."
@@ -72,7 +72,7 @@ class PairSamples:
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Each pair with its ends of text."""
-        return each_alone(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
+        return one_span_per_sample(self._starts[ids[:, 2]], self._sizes[ids[:, 2]].sum(axis=1))
 
     def _pair(self, number: int) -> Sample:
         """Its source and target, each with its end of text."""

@@ -37,7 +37,7 @@ class Segments:
         pieces = lengths // text_tokens + (lengths % text_tokens > 1)
         self._ends = np.cumsum(pieces)  # of each document's pieces, among all
         self.count = int(self._ends[-1]) if self._ends.size else 0
-        self.left_out = int((pieces == 0).sum())
+        self.num_skipped = int((pieces == 0).sum())
         if self.count == 0:
             raise DataError(
                 f"The {split} split of {dataset.address} has no document of two tokens, and so none of two segments: "

@@ -12,13 +12,13 @@ from pydantic import Field
 
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Ids, Sample
-from data_pipeline.recipes.corruption import Corrupting, Corruption
+from data_pipeline.recipes.corruption import CorruptionObjective, CorruptionRecipe
 from data_pipeline.recipes.objective import NoiseDensity
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
-class SpanCorruption(Corrupting):
+class SpanCorruption(CorruptionObjective):
     """Spans of random lengths, alternating with kept text that comes first: a sentinel stands for each in the input,
     and comes before it in the target (T5's `random_spans_noise_mask`)."""
 
@@ -33,9 +33,9 @@ class SpanCorruption(Corrupting):
     )
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
-        return Needs(sentinels=self.sentinels, sentinel_ids=self.sentinel_ids)
+        return SpecialTokenNeeds(sentinels=self.sentinels, sentinel_ids=self.sentinel_ids)
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: the most text whose input (and target) fit."""
@@ -51,7 +51,7 @@ class SpanCorruption(Corrupting):
         return self.lengths(self.text_tokens(sequence_length))[1]
 
     def fills_inputs(self, sequence_length: int) -> bool:
-        """See `Corrupting`."""
+        """See `CorruptionObjective`."""
         return self.lengths(self.text_tokens(sequence_length))[0] == sequence_length
 
     def lengths(self, text_tokens: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class SpanCorruption(Corrupting):
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
-    ) -> Corruption:
+    ) -> CorruptionRecipe:
         """See `Objective`."""
         recipe = super().recipe(tokenizer, sequence_length, target_length, decoder_only)
         _, spans = self.span_counts(recipe.text_tokens)
@@ -78,19 +78,22 @@ class SpanCorruption(Corrupting):
             )
         return recipe
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`."""
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`."""
         noise, spans = self.span_counts(len(text))
-        kept_lengths, noise_lengths = segments(len(text) - noise, spans, random), segments(noise, spans, random)
+        kept_lengths, noise_lengths = (
+            random_partition(len(text) - noise, spans, random),
+            random_partition(noise, spans, random),
+        )
         lengths = np.stack([kept_lengths, noise_lengths], axis=1).ravel()
         is_noise = np.repeat(np.tile([False, True], spans), lengths)
         sentinels = recipe.known.specials.sentinels[:spans]
         inputs = np.insert(text[~is_noise], np.cumsum(kept_lengths), sentinels)
         target = np.insert(text[is_noise], np.cumsum(noise_lengths) - noise_lengths, sentinels)
-        return recipe.closed(inputs, target)
+        return recipe.add_end_ids(inputs, target)
 
 
-def segments(items: int, count: int, random: np.random.Generator) -> Ids:
+def random_partition(items: int, count: int, random: np.random.Generator) -> Ids:
     """[count] lengths, each at least 1, that add up to `items`; all such divisions are equally likely."""
     cuts = np.sort(random.choice(items - 1, count - 1, replace=False)) + 1
     return np.diff(cuts, prepend=0, append=items)

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.recipes.base import Ids, Sample
-from data_pipeline.recipes.corruption import Corrupting, Corruption
+from data_pipeline.recipes.corruption import CorruptionObjective, CorruptionRecipe
 from data_pipeline.recipes.objective import NoiseDensity
-from data_pipeline.tokenizers.specials import Needs
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 _RANDOM_SHARE = 0.1  # of the corrupted tokens in BERT's style; the others are masked
 _DEVIATIONS = 6  # of the number of dropped tokens, that a target has room for: exceeded once in 1e9 samples
 
 
-class _WholeText(Corrupting):
+class _WholeText(CorruptionObjective):
     """The target is the whole text, and so is the input, corrupted."""
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
@@ -25,11 +25,11 @@ class _WholeText(Corrupting):
         return self._enough((sequence_length // 2 if decoder_only else sequence_length) - 1, sequence_length)
 
     def fills_inputs(self, sequence_length: int) -> bool:
-        """See `Corrupting`."""
+        """See `CorruptionObjective`."""
         return True
 
 
-class _Divided(Corrupting):
+class _Divided(CorruptionObjective):
     """Each token is in the input or in the target."""
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
@@ -44,17 +44,17 @@ class BertStyle(_WholeText):
     noise_density: NoiseDensity = 0.15
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
-        return Needs(roles=("pad", "mask"))
+        return SpecialTokenNeeds(roles=("pad", "mask"))
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`."""
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`."""
         is_noise = _independent(text, random, self.noise_density)
         replaced = is_noise & (random.random(len(text)) < _RANDOM_SHARE)
         inputs = np.where(is_noise, recipe.known.specials.mask, text)
         inputs[replaced] = random.choice(recipe.known.ordinary, replaced.sum())
-        return recipe.closed(inputs, text)
+        return recipe.add_end_ids(inputs, text)
 
 
 class MassStyle(_WholeText):
@@ -64,14 +64,14 @@ class MassStyle(_WholeText):
     noise_density: NoiseDensity = 0.15
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
-        return Needs(roles=("pad", "mask"))
+        return SpecialTokenNeeds(roles=("pad", "mask"))
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`."""
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`."""
         is_noise = _independent(text, random, self.noise_density)
-        return recipe.closed(np.where(is_noise, recipe.known.specials.mask, text), text)
+        return recipe.add_end_ids(np.where(is_noise, recipe.known.specials.mask, text), text)
 
 
 class Deshuffling(_WholeText):
@@ -79,9 +79,9 @@ class Deshuffling(_WholeText):
 
     name: Literal["deshuffling"] = "deshuffling"
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`."""
-        return recipe.closed(random.permutation(text), text)
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`."""
+        return recipe.add_end_ids(random.permutation(text), text)
 
 
 class Drop(_Divided):
@@ -97,13 +97,13 @@ class Drop(_Divided):
         spread = math.sqrt(mean * (1 - self.noise_density))
         return min(text, math.ceil(mean + _DEVIATIONS * spread)) + 1
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`."""
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`."""
         is_noise = _independent(text, random, self.noise_density)
         surplus = int(is_noise.sum()) - (recipe.target_length - 1)
         if surplus > 0:
             is_noise[random.choice(np.flatnonzero(is_noise), surplus, replace=False)] = False
-        return recipe.closed(text[~is_noise], text[is_noise])
+        return recipe.add_end_ids(text[~is_noise], text[is_noise])
 
 
 class PrefixLM(_Divided):
@@ -111,10 +111,10 @@ class PrefixLM(_Divided):
 
     name: Literal["prefix_lm"] = "prefix_lm"
 
-    def corrupt(self, text: Ids, random: np.random.Generator, recipe: Corruption) -> Sample:
-        """See `Corrupting`."""
+    def corrupt(self, text: Ids, random: np.random.Generator, recipe: CorruptionRecipe) -> Sample:
+        """See `CorruptionObjective`."""
         cut = random.integers(1, len(text))
-        return recipe.closed(text[:cut], text[cut:])
+        return recipe.add_end_ids(text[:cut], text[cut:])
 
 
 def _independent(text: Ids, random: np.random.Generator, density: float) -> NDArray[np.bool_]:

@@ -10,19 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_pipeline.batch import Rows
-from data_pipeline.recipes.base import Ids, Sample, padded
+from data_pipeline.recipes.base import Ids, Sample, pad_rows
 from data_pipeline.recipes.objective import ModelShape, Objective
 from data_pipeline.tokenizers.specials import Vocabulary
 
 
-class WithTarget(Objective):
+class TargetObjective(Objective):
     """An objective whose target an encoder-decoder writes, or a decoder that has read the input before it."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})
 
 
 @dataclass(frozen=True)
-class Shape:
+class RowShape:
     """How inputs and targets become rows: of an encoder and a decoder, or of a decoder alone.
 
     Alone, it reads input and target as one sequence, and sees all of the input from each of its positions (T5's prefix
@@ -41,8 +41,8 @@ class Shape:
         """One row for each (input, target), padded; labels count where they are the target's."""
         if self.decoder_only:
             return self._as_one(samples)
-        tokens, visible = padded([inputs for inputs, _ in samples], self.sequence_length, self.pad)
-        labels, counted = padded([target for _, target in samples], self.target_length, self.pad)
+        tokens, visible = pad_rows([inputs for inputs, _ in samples], self.sequence_length, self.pad)
+        labels, counted = pad_rows([target for _, target in samples], self.target_length, self.pad)
         shifted = np.full_like(labels, self.start)
         shifted[:, 1:] = labels[:, :-1]
         assert not self.full_inputs or visible.all()
@@ -52,7 +52,7 @@ class Shape:
 
     def _as_one(self, samples: Sequence[Sample]) -> Rows:
         whole = [np.concatenate([inputs, [self.start], target]) for inputs, target in samples]
-        ids, _ = padded(whole, self.sequence_length + 1, self.pad)
+        ids, _ = pad_rows(whole, self.sequence_length + 1, self.pad)
         first = np.array([len(inputs) for inputs, _ in samples], np.int64)[:, None]
         last = first + np.array([len(target) for _, target in samples], np.int64)[:, None]
         position = np.arange(self.sequence_length)
@@ -65,7 +65,7 @@ class TargetRecipe:
     """What recipes have in common whose samples are inputs and targets."""
 
     objective: Objective
-    shape: Shape
+    shape: RowShape
     known: Vocabulary
 
     @property
@@ -92,7 +92,7 @@ class TargetRecipe:
             "specials": asdict(self.known.specials),
         }
 
-    def closed(self, inputs: Ids, target: Ids) -> Sample:
+    def add_end_ids(self, inputs: Ids, target: Ids) -> Sample:
         """Both, each with the end id."""
         end = self.known.specials.end
         return np.append(inputs, end), np.append(target, end)

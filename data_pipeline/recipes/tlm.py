@@ -16,12 +16,12 @@ from pydantic import Field
 from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
-from data_pipeline.recipes.base import Ids, generator, padded, require
+from data_pipeline.recipes.base import Ids, check_dataset, generator, pad_rows
 from data_pipeline.recipes.masking import Masking
 from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
 from data_pipeline.recipes.pairs import PairSamples
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs, Vocabulary
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
 _SPECIALS = 4  # in a row
 
@@ -42,14 +42,14 @@ class Translation(Objective):
         return frozenset({"segments", "positions"})
 
     @property
-    def kinds_of_segments(self) -> int:
+    def num_segments(self) -> int:
         """See `Objective`."""
         return max(self.source_language, self.target_language) + 1
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> SpecialTokenNeeds:
         """See `Objective`."""
-        return Needs(roles=("pad", "cls", "sep", "mask"))
+        return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: of both texts."""
@@ -88,7 +88,7 @@ class TranslationRecipe:
 
     def samples(self, dataset: Dataset, split: SplitName) -> TranslationSamples:
         """Raises DataError when no pair fits, or the dataset is not one of pairs."""
-        require(dataset, self.known.tokenizer, pairs=True)
+        check_dataset(dataset, self.known.tokenizer, pairs=True)
         return TranslationSamples(self, dataset, split)
 
 
@@ -129,4 +129,4 @@ class TranslationSamples(PairSamples):
         masking = Masking(recipe.known, objective.noise_density, whole_words=False)
         randoms = [generator(seed, sample) for sample in ids]
         found = masking.padded(rows, randoms, recipe.sequence_length, segments)
-        return replace(found, positions=padded(positions, recipe.sequence_length, 0)[0])
+        return replace(found, positions=pad_rows(positions, recipe.sequence_length, 0)[0])

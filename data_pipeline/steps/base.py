@@ -1,8 +1,8 @@
 """What a step of a build is: settings that know how to work on documents, one file per kind of step.
 
 A local step decides about each document by itself. A global step must have seen all documents first: it gathers facts
-in one pass over every unit (a chunk of the input that one task reads), decides on them, and acts in the next pass.
-Both get the same documents in the same order in every pass, so a document's position in its unit is a name for it.
+in one pass over every chunk (a chunk of the input that one task reads), decides on them, and acts in the next pass.
+Both get the same documents in the same order in every pass, so a document's position in its chunk is a name for it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.config import StrictSettings
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 
 
 class Step(StrictSettings):
@@ -66,20 +66,20 @@ class LocalStep(Step):
     """Decides about each document by itself."""
 
     @abstractmethod
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """The documents that go on, changed or not, in the order in which they came; those that don't are told to
-        `tally.drop`, with the reason.
+        `stats.drop`, with the reason.
 
         What goes in and comes out is counted outside. `folder` holds what `prepare` made.
         """
 
 
 @dataclass(frozen=True)
-class Unit:
+class GatheredChunk:
     """A chunk of the input, as a global step knows it."""
 
     number: int
-    """Its index among all units, from 0: sources in the order of the config, files by name."""
+    """Its index among all chunks, from 0: sources in the order of the config, files by name."""
     source: str
     """The name of the source that it belongs to."""
     validation: bool
@@ -95,15 +95,15 @@ class GlobalStep(Step):
 
     @abstractmethod
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
-        """Passes the documents of a unit on as they are, and writes what `decide` needs of them to the file `facts`."""
+        """Yields the documents of a chunk unchanged, and writes what `decide` needs to the file `facts`."""
 
     @abstractmethod
-    def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
+    def decide(self, chunks: list[GatheredChunk], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
         """Yields tasks, is sent their results, and so on; in the end `folder` says what becomes of each document.
 
         Memory is bounded whatever the number of documents.
         """
 
     @abstractmethod
-    def run(self, documents: Iterable[Document], tally: Tally, unit: int, folder: Path) -> Iterator[Document]:
-        """As LocalStep.run, for the documents of unit number `unit`, by what was decided."""
+    def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:
+        """As LocalStep.run, for the documents of chunk number `chunk`, by what was decided."""

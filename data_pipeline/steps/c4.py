@@ -19,11 +19,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.config import FilePath
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 
 _CITATION = re.compile(r"\[(?:[0-9]*|edit|citation needed)\]")
@@ -83,7 +83,7 @@ class C4(LocalStep):
         self._bad_words()
         return ()
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops pages by phrase, `bad words` or `few sentences`; counts the lines that went from those that stay.
 
         Raises DataError when the list of bad words can't be read.
@@ -95,10 +95,10 @@ class C4(LocalStep):
         for document in documents:
             text, lower = document.text, document.text.lower()
             if found := next((phrase for phrase in page_phrases if phrase in lower), None):
-                tally.drop(document, found)
+                stats.drop(document, found)
                 continue
             if bad_words and _has(bad_words, lower):
-                tally.drop(document, "bad words")
+                stats.drop(document, "bad words")
                 continue
             # A page without a phrase has no line with it.
             phrases = [phrase for phrase in line_phrases if phrase in lower]
@@ -114,12 +114,12 @@ class C4(LocalStep):
                         lines.append(line)
             text = "\n".join(lines)
             if len(_SENTENCE_END.findall(text)) < self.min_sentences:
-                tally.drop(document, "few sentences")
+                stats.drop(document, "few sentences")
                 continue
             if not text:
-                tally.drop(document, "empty")
+                stats.drop(document, "empty")
                 continue
-            tally.changed += changed
+            stats.changed += changed
             yield replace(document, texts=(text,))
 
     def _line_reason(self, line: str, end_marks: tuple[str, ...], phrases: list[str]) -> str | None:

@@ -19,14 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from data_pipeline.common.atomic import written
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.overlap.examples import EvaluationSet
-from data_pipeline.overlap.overlap import REPORT, GramIndex
+from data_pipeline.overlap.gram_index import REPORT, GramIndex
 from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.readers import find_inputs
-from data_pipeline.reading.tally import Tally
-from data_pipeline.steps.base import GlobalStep, Unit
+from data_pipeline.reading.step_stats import StepStats
+from data_pipeline.steps.base import GatheredChunk, GlobalStep
 from data_pipeline.text.words import Words
 
 _INDEX, _IGNORED = "grams.npz", "ignored.npy"
@@ -70,7 +70,7 @@ class Decontaminate(GlobalStep):
 
     def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
         """Reads the evaluation sets into an index of their grams."""
-        return [[BuildTask("grams", functools.partial(self._index, folder), alone=True)]]
+        return [[BuildTask("grams", functools.partial(self._index, folder), serial=True)]]
 
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Writes which grams of the index occur, each with the number of documents that hold it."""
@@ -85,19 +85,19 @@ class Decontaminate(GlobalStep):
                 np.add.at(holders, once // len(batch), 1)
             yield from batch
         found = np.flatnonzero(holders)
-        with written(facts) as path, path.open("wb") as file:
+        with atomic_path(facts) as path, path.open("wb") as file:
             np.save(file, np.stack([found, holders[found]]))
 
-    def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
-        """Adds up the units. Memory: 8 bytes for each gram of the index."""
-        yield [BuildTask("overlap", functools.partial(self._decide, units, folder), alone=True)]
+    def decide(self, chunks: list[GatheredChunk], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
+        """Adds up the chunks. Memory: 8 bytes for each gram of the index."""
+        yield [BuildTask("overlap", functools.partial(self._decide, chunks, folder), serial=True)]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """The overlap report."""
         found: dict[str, Any] = json.loads((folder / REPORT).read_bytes())
         return {"overlap": found}
 
-    def run(self, documents: Iterable[Document], tally: Tally, unit: int, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:
         """The documents in pieces; drops a "short piece" of one, or all of it for "many pieces"."""
         index = _load(folder / _INDEX)
         removable = index.removable.copy()
@@ -113,13 +113,15 @@ class Decontaminate(GlobalStep):
                     source, more = (document.file, document.index), 0
                 its = first[borders[number] : borders[number + 1]]
                 runs = words.begins[its], words.ends[its + self.ngram - 1]
-                kept = self._pieces(document, runs, tally) if len(its) else [document.text]
+                kept = self._pieces(document, runs, stats) if len(its) else [document.text]
                 for piece, text in enumerate(kept):
                     # Where an earlier step has cut the document too, what follows moves on.
                     yield replace(document, texts=(text,), part=document.part + more + piece)
                 more += max(0, len(kept) - 1)
 
-    def _pieces(self, document: Document, runs: tuple[NDArray[np.int64], NDArray[np.int64]], tally: Tally) -> list[str]:
+    def _pieces(
+        self, document: Document, runs: tuple[NDArray[np.int64], NDArray[np.int64]], stats: StepStats
+    ) -> list[str]:
         """What stays of a document that holds `runs` (where each begins and ends), rising."""
         text, margin = document.text, self.window_characters // 2
         pieces, reached = [], 0
@@ -130,40 +132,40 @@ class Decontaminate(GlobalStep):
         if reached < len(text):
             pieces.append(text[reached:])
         if len(pieces) > self.most_pieces:
-            tally.drop(document, "many pieces")
+            stats.drop(document, "many pieces")
             return []
         kept = []
         for piece in pieces:
             if len(piece) < self.least_characters or piece.isspace():
-                tally.drop(replace(document, texts=(piece,)), "short piece")
+                stats.drop(replace(document, texts=(piece,)), "short piece")
             else:
                 kept.append(piece)
         if not pieces:
-            tally.drop(document, "short piece")
+            stats.drop(document, "short piece")
         if kept:
-            tally.changed["gram removed"] += len(runs[0])
+            stats.changed["gram removed"] += len(runs[0])
         return kept
 
     def _index(self, folder: Path) -> dict[str, Any]:
         index = GramIndex.of(self.against, self.ngram)
-        with written(folder / _INDEX) as path:
+        with atomic_path(folder / _INDEX) as path:
             index.save(path)
         return {"grams": len(index.hashes), "digest": index.digest, "sets": [asdict(one) for one in index.sets]}
 
-    def _decide(self, units: list[Unit], folder: Path) -> dict[str, Any]:
+    def _decide(self, chunks: list[GatheredChunk], folder: Path) -> dict[str, Any]:
         index = _load(folder / _INDEX)
-        training = [unit for unit in units if not unit.validation]
+        training = [chunk for chunk in chunks if not chunk.validation]
         holders = np.zeros(len(index.hashes), np.int64)
-        for unit in training:
-            found, documents = np.load(unit.facts)
+        for chunk in training:
+            found, documents = np.load(chunk.facts)
             holders[found] += documents
         ignored = np.flatnonzero(index.removable & (holders > self.most_documents))
-        with written(folder / _IGNORED) as path, path.open("wb") as file:
+        with atomic_path(folder / _IGNORED) as path, path.open("wb") as file:
             np.save(file, ignored)
         report: dict[str, Any] = {
             "format": 2,
             "index": index.digest,
-            "training_documents": sum(unit.documents for unit in training),
+            "training_documents": sum(chunk.documents for chunk in training),
             "removed": {
                 **self.model_dump(exclude={"name", "only", "against"}),
                 "grams": int(np.count_nonzero(index.removable & (holders > 0))) - len(ignored),
@@ -171,7 +173,7 @@ class Decontaminate(GlobalStep):
             },
             "sets": index.report(holders > 0),
         }
-        with written(folder / REPORT) as path:
+        with atomic_path(folder / REPORT) as path:
             path.write_text(json.dumps(report, indent=1))
         return {"sets": [{key: one[key] for key in ("name", "ngram", "examples", "dirty")} for one in report["sets"]]}
 

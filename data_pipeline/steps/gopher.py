@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.hashing import mix64
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.words import Words
 
@@ -49,13 +49,13 @@ class GopherQuality(LocalStep):
     min_stop_words: int = Field(default=2, ge=0, description="how many different ones of them it must hold")
     bullets: str = Field(default="•‣◦▪*-", description="characters that count as a bullet (the paper names none)")
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops by the first rule that is broken, which is the reason."""
         stop_words = frozenset(self.stop_words)
         bullets = tuple(self.bullets)
         for document in documents:
             if reason := self._reason(document.text, stop_words, bullets):
-                tally.drop(document, reason)
+                stats.drop(document, reason)
             else:
                 yield document
 
@@ -110,13 +110,13 @@ class GopherRepetition(LocalStep):
         description="for n words: part of the characters that may lie in n-grams that have occurred before",
     )
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops by the first rule that is broken, which is the reason: lines and paragraphs, then n-grams by length."""
         for batch in _batches(documents):
             reasons = self._gram_reasons([document.text for document in batch])
             for document, grams in zip(batch, reasons, strict=True):
                 if reason := self._line_reason(document.text) or grams:
-                    tally.drop(document, reason)
+                    stats.drop(document, reason)
                 else:
                     yield document
 
@@ -172,11 +172,11 @@ def repeated_grams(words: Words, longest: int) -> Iterator[Repetition]:
     until = np.concatenate([[0], np.cumsum(lengths)])
     first = np.arange(count)
     # Equal words of different texts are made to differ, so that one sort serves all texts.
-    hashes = mix(words.hashes + text.astype(np.uint64) * _SALT)
+    hashes = mix64(words.hashes + text.astype(np.uint64) * _SALT)
     for n in range(2, longest + 1):
         inside = first + n - 1 < words.firsts[text[first] + 1]
         first, hashes = first[inside], hashes[inside]
-        hashes = mix(hashes * _SALT + words.hashes[first + n - 1])
+        hashes = mix64(hashes * _SALT + words.hashes[first + n - 1])
         order = np.argsort(hashes, kind="stable")  # equal n-grams stay in the order of the text
         ordered = hashes[order]
         new = np.ones(len(order), bool)

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 
 _PADDING = re.compile(r"(\s\s)\s{2,}")
@@ -51,16 +51,16 @@ class Language(LocalStep):
         self._check()
         return ()
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops as `language:` and the code found, or as `language:unsure` below the least probability."""
         self._check()
         keep, classify = frozenset(self.keep), _identifier().classify
         for document in documents:
             language, probability = classify(_beginning(document.text, self.characters))
             if probability < self.least:
-                tally.drop(document, "language:unsure")
+                stats.drop(document, "language:unsure")
             elif language not in keep:
-                tally.drop(document, f"language:{language}")
+                stats.drop(document, f"language:{language}")
             else:
                 yield document
 

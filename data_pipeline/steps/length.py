@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 
 
@@ -27,13 +27,13 @@ class Length(LocalStep):
             raise ValueError("length.least_characters is above length.most_characters: no document is left")
         return self
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """As LocalStep.run; reasons: too short, too long."""
         for document in documents:
             sizes = [len(text) for text in document.texts]
             if min(sizes) < self.least_characters:
-                tally.drop(document, "too short")
+                stats.drop(document, "too short")
             elif self.most_characters is not None and max(sizes) > self.most_characters:
-                tally.drop(document, "too long")
+                stats.drop(document, "too long")
             else:
                 yield document

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 
 _LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
@@ -87,10 +87,10 @@ class Personal(LocalStep):
         "((212) 555-0199); null: they stay",
     )
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops nothing; counts the masks by kind."""
         for document in documents:
-            texts = tuple(self.mask(text, tally.changed) for text in document.texts)
+            texts = tuple(self.mask(text, stats.changed) for text in document.texts)
             yield document if texts == document.texts else replace(document, texts=texts)
 
     def mask(self, text: str, changed: Counter[str]) -> str:

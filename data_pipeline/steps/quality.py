@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from data_pipeline.common.atomic import written
-from data_pipeline.common.work import BuildTask
-from data_pipeline.config import FilePath, PathText, Reading
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.tasks import BuildTask
+from data_pipeline.config import FilePath, PathText, ReadingConfig
 from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.readers import find_inputs, read_documents
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.quality import FEATURES, QualityModel, train
+from data_pipeline.text.quality_model import FEATURES, QualityModel, train
 from data_pipeline.text.sampling import bound, chance, falls_short, quota, sample, sampled
 
 _MODEL = "quality.npz"
@@ -41,7 +41,9 @@ class Quality(LocalStep):
     raw: PathText | list[PathText] | None = Field(
         default=None, description="files of text as it comes, such as unfiltered crawl, named likewise"
     )
-    reading: Reading = Field(default=Reading(), description="how good and raw become documents: keys as of a build")
+    reading: ReadingConfig = Field(
+        default=ReadingConfig(), description="how good and raw become documents: keys as of a build"
+    )
     path: FilePath | None = Field(default=None, description="a trained model's .npz, instead of good and raw")
     training_documents: int = Field(
         default=20_000, gt=0, description="documents of each kind to learn from, at most; chosen by their hash"
@@ -74,17 +76,17 @@ class Quality(LocalStep):
             }
             one = function == self._bound  # of each kind
             yield [
-                BuildTask(f"{kind}-{number:05d}", functools.partial(function, folder, kind, number), size, alone=one)
+                BuildTask(f"{kind}-{number:05d}", functools.partial(function, folder, kind, number), size, serial=one)
                 for kind, its in sizes.items()
                 for number, size in enumerate([sum(its)] if one else its)
             ]
-        yield [BuildTask("model", functools.partial(self._model, folder), alone=True)]
+        yield [BuildTask("model", functools.partial(self._model, folder), serial=True)]
 
     def findings(self, folder: Path) -> dict[str, Any]:
         """How well the model judges texts that it did not learn from."""
         return {"model": QualityModel.load(folder / _MODEL).facts}
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Equal texts stay or go together."""
         model = QualityModel.load(folder / _MODEL)
         for batch in batched(documents):
@@ -94,7 +96,7 @@ class Quality(LocalStep):
                 if stay:
                     yield document
                 else:
-                    tally.drop(document, "quality")
+                    stats.drop(document, "quality")
 
     def _groups(self) -> dict[str, list[list[Path]]]:
         """Files of each kind, as many as a task reads."""
@@ -140,7 +142,7 @@ class Quality(LocalStep):
             }
             good, raw = (itertools.chain.from_iterable(map(sampled, samples[kind])) for kind in ("good", "raw"))
             model = train(good, raw, self.training_documents, self.features, self.seed)
-        with written(folder / _MODEL) as path:
+        with atomic_path(folder / _MODEL) as path:
             model.save(path)
         return {**model.facts, "digest": model.digest}
 

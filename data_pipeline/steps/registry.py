@@ -9,14 +9,14 @@ from pydantic import ValidationError
 from data_pipeline.common.plugins import Registry
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from data_pipeline.steps.base import Step
+from data_pipeline.steps.boilerplate import Boilerplate
 from data_pipeline.steps.c4 import C4
 from data_pipeline.steps.decontaminate import Decontaminate
-from data_pipeline.steps.exact import DedupExact
-from data_pipeline.steps.fuzzy import DedupFuzzy
+from data_pipeline.steps.dedup_exact import DedupExact
+from data_pipeline.steps.dedup_fuzzy import DedupFuzzy
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition
 from data_pipeline.steps.language import Language
 from data_pipeline.steps.length import Length
-from data_pipeline.steps.lines import Boilerplate
 from data_pipeline.steps.personal import Personal
 from data_pipeline.steps.quality import Quality
 from data_pipeline.steps.repair import Repair

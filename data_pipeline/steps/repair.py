@@ -17,9 +17,9 @@ import ftfy
 from pydantic import Field
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
-from data_pipeline.text.wrapping import unwrapped
+from data_pipeline.text.wrapping import unwrap
 
 _LINE_END = re.compile(r"[\r\v\f\x85\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -60,15 +60,15 @@ class Repair(LocalStep):
     )
     blank_lines: int = Field(default=1, ge=0, description="blank lines in a row that stay; further ones go")
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops as `empty` what has no text left; counts the texts changed, by what was repaired."""
         for document in documents:
             changed: Counter[str] = Counter()
             texts = tuple(self.repair(text, changed) for text in document.texts)
             if not all(texts):
-                tally.drop(replace(document, texts=tuple(_SURROGATE.sub("", text) for text in document.texts)), "empty")
+                stats.drop(replace(document, texts=tuple(_SURROGATE.sub("", text) for text in document.texts)), "empty")
                 continue
-            tally.changed += changed
+            stats.changed += changed
             yield replace(document, texts=texts) if changed else document
 
     def repair(self, text: str, changed: Counter[str]) -> str:
@@ -95,7 +95,7 @@ class Repair(LocalStep):
         elif self.normal_form == "nfkc":
             step("normal form", unicodedata.normalize("NFKC", text))
         if self.unwrap:
-            step("wrapped lines", unwrapped(text))
+            step("wrapped lines", unwrap(text))
         step("white space", self._spaced(text))
         return text
 

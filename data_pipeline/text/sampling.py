@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import TextTable, arrays_in, copies_in, save
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.arrays import StringTable, read_array_copies, read_arrays, save_arrays
+from data_pipeline.common.hashing import mix64
 from data_pipeline.reading.documents import Document
 
 _MARGIN, _LEAST = 4, 64  # times the share, and besides, that a task keeps
@@ -25,7 +25,7 @@ _MARGIN, _LEAST = 4, 64  # times the share, and besides, that a task keeps
 def chance(keys: Sequence[int], purpose: str) -> NDArray[np.uint64]:
     """[keys] 64 bits for each document key, of their own for every `purpose`."""
     salt = int.from_bytes(hashlib.blake2b(purpose.encode(), digest_size=8).digest(), "big")
-    return mix(np.array(keys, np.uint64) ^ np.uint64(salt))
+    return mix64(np.array(keys, np.uint64) ^ np.uint64(salt))
 
 
 def choose(documents: Iterable[Document], most: int, seed: int) -> dict[int, str]:
@@ -55,26 +55,26 @@ def quota(most: int, size: int, whole: int) -> int:
 def sample(documents: Iterable[Document], most: int, seed: int, path: Path) -> None:
     """Task: keeps the first `most` of some documents."""
     chosen = choose(documents, most, seed)
-    TextTable.write(_texts(path), list(chosen.values()))
-    save(path, chance(list(chosen), f"train/{seed}"), np.array([len(chosen) == most], np.uint8))
+    StringTable.write(_texts(path), list(chosen.values()))
+    save_arrays(path, chance(list(chosen), f"train/{seed}"), np.array([len(chosen) == most], np.uint8))
 
 
 def bound(samples: Sequence[Path], most: int, path: Path) -> None:
     """Task: the number at or below which the first `most` different documents of all lie."""
-    found = np.unique(np.concatenate([next(copies_in(one)) for one in samples]))
-    save(path, found[:most][-1:] if len(found) >= most else np.array([2**64 - 1], np.uint64))
+    found = np.unique(np.concatenate([next(read_array_copies(one)) for one in samples]))
+    save_arrays(path, found[:most][-1:] if len(found) >= most else np.array([2**64 - 1], np.uint64))
 
 
 def falls_short(path: Path, of_all: Path) -> bool:
     """Whether a sample may lack a document that belongs to the choice, by the `bound` of all samples."""
-    numbers, full = arrays_in(path)
-    return bool(full[0]) and bool(numbers[-1] < next(arrays_in(of_all))[0])
+    numbers, full = read_arrays(path)
+    return bool(full[0]) and bool(numbers[-1] < next(read_arrays(of_all))[0])
 
 
 def sampled(path: Path) -> Iterator[Document]:
     """The documents of a sample."""
-    texts = TextTable(_texts(path))
-    for number in range(len(next(arrays_in(path)))):
+    texts = StringTable(_texts(path))
+    for number in range(len(next(read_arrays(path)))):
         yield Document((texts[number],), "", number)
 
 

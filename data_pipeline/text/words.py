@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.hashing import mix64
 
 _SPACE, _NOTHING, _LETTER, _ITSELF = 0, 1, 2, 3
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
@@ -85,7 +85,7 @@ class Words:
         powers, inverses = _powers(max(20, len(kept).bit_length()))
         sums = np.zeros(len(kept) + 1, np.uint64)
         np.cumsum(values[codes] * powers[: len(kept)], out=sums[1:])
-        hashes = mix((sums[last + 1] - sums[first]) * inverses[first])
+        hashes = mix64((sums[last + 1] - sums[first]) * inverses[first])
         starts = kept[first]
         text = np.searchsorted(borders, starts, side="right") - 1
         firsts = np.searchsorted(starts, borders)
@@ -99,14 +99,14 @@ class Words:
             hashes = hashes * np.uint64(_BASE) + self.hashes[offset : offset + count]
         text = np.repeat(np.arange(len(self.firsts) - 1), np.diff(self.firsts))
         first = np.flatnonzero(text[:count] == text[n - 1 :])
-        return mix(hashes[first]), first
+        return mix64(hashes[first]), first
 
     def text_hashes(self) -> NDArray[np.uint64]:
         """[texts] equal for texts of equal words in equal order, in any process and version."""
         powers, inverses = _powers(max(20, len(self.hashes).bit_length()))
         sums = np.zeros(len(self.hashes) + 1, np.uint64)
         np.cumsum(self.hashes * powers[: len(self.hashes)], out=sums[1:])
-        return mix((sums[self.firsts[1:]] - sums[self.firsts[:-1]]) * inverses[self.firsts[:-1]])
+        return mix64((sums[self.firsts[1:]] - sums[self.firsts[:-1]]) * inverses[self.firsts[:-1]])
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[tuple[int, int, str]]]:
@@ -162,7 +162,7 @@ def _tables(size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     for first, last in _ALONE:
         among = kinds[first : last + 1]
         among[among == _LETTER] = _ITSELF
-    return kinds, mix(lower + np.uint64(1))
+    return kinds, mix64(lower + np.uint64(1))
 
 
 @functools.lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ _FULL_SHARE, _LOWER_SHARE = 0.6, 0.3  # of the breaks within paragraphs
 _ITEM = re.compile(r"[-*\u2022+>|#]|\(?(?:[0-9]{1,3}|[A-Za-z])[.)]\s")
 
 
-def unwrapped(text: str) -> str:
+def unwrap(text: str) -> str:
     """The text with the breaks undone that a wrapper made; as it is, where none is at work.
 
     A blank line, a line that is further in than the one before it, and the mark of a list's item begin a paragraph.

@@ -28,7 +28,7 @@ _ABSENT = -1
 
 
 @dataclass(frozen=True)
-class Needs:
+class SpecialTokenNeeds:
     """What an objective needs beside text."""
 
     roles: tuple[Role, ...] = ("pad",)
@@ -55,14 +55,14 @@ class Specials:
     start: int
     """First that a decoder reads."""
     end: int
-    """Last of an input or target: see `Needs.end`."""
+    """Last of an input or target: see `SpecialTokenNeeds.end`."""
     sentinels: tuple[int, ...]
     """Sentinel 0 first; it is the very last id where they are appended, as in T5, or the tokenizer's last."""
     vocabulary: int
     """Ids in all: the tokenizer's and those that are appended."""
 
 
-def specials(tokenizer: Tokenizer, needs: Needs) -> Specials:
+def specials(tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Specials:
     """The ids that are needed, with `tokenizer`."""
     vocabulary = tokenizer.vocabulary_size
     ids = dict.fromkeys(_NAMES, _ABSENT)
@@ -120,7 +120,7 @@ class Vocabulary:
         return self.is_special | self.ends_sentence
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, needs: Needs) -> Vocabulary:
+    def of(cls, tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Vocabulary:
         """What an objective with these needs sees of `tokenizer`."""
         ids = specials(tokenizer, needs)
         appended = (0, ids.vocabulary - tokenizer.vocabulary_size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from launch import attempts
 from launch.run_files import tail
 from launch.slurm import client
@@ -46,7 +46,7 @@ def write(job: BatchJob) -> None:
     """The script, and the folder for its log, which Slurm does not make. Raises RunError."""
     try:
         job.logs.mkdir(parents=True, exist_ok=True)
-        write_whole(job.path, script(job).encode())
+        atomic_write(job.path, script(job).encode())
         attempts.allow(job.records)
     except OSError as error:
         raise unwritable(job.path, error) from None

@@ -4,12 +4,12 @@ import errno
 import os
 from pathlib import Path
 
-from data_pipeline.dataset.mix import MIX
+from data_pipeline.dataset.mix import MIX_MANIFEST
 from pretrain.checkpoint import directory
 from pretrain.checkpoint.files import RECORD
 from pretrain.errors import ConfigError
 
-_DATASET = ("manifest.json", MIX)
+_DATASET = ("manifest.json", MIX_MANIFEST)
 _METRICS = "metrics.jsonl"
 _EXPORT = "config.json"  # of a model for transformers
 _OF_RUN = ("checkpoints", "reports", "launch", "hangs")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from data_pipeline.batch import Cursor
-from data_pipeline.config import LARGEST
+from data_pipeline.config import MAX_INTEGER
 from data_pipeline.errors import DataError
 from pretrain.checkpoint.files import RECORD, open_plain
 from pretrain.config.change import CHANGEABLE
@@ -23,7 +23,7 @@ from pretrain.run_length.segments import run_length
 
 _SHOWN = 80  # characters of a key
 _LARGEST_RECORD_BYTES = 16 << 20
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # A run is the same run only if these agree with its checkpoint. Layout, micro-batch, logging and the like may change.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from data_pipeline.common.atomic import sync
+from data_pipeline.common.atomic import fsync
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files
 from pretrain.checkpoint.files import RECORD, TOKENIZER, Box, Digest, Manifest, Stored
@@ -73,7 +73,7 @@ class Writer:
     def _prepare(self, temporary: Path, size_bytes: int) -> None:
         if not self._directory.exists():
             self._directory.mkdir(parents=True)
-            sync(self._directory.parent)  # or a power cut could take it with all that is in it
+            fsync(self._directory.parent)  # or a power cut could take it with all that is in it
         directories.tidy(self._directory)
         if shutil.disk_usage(self._directory).free < size_bytes:  # said before hours of writing, not after
             raise OSError(errno.ENOSPC, "", str(self._directory))
@@ -122,8 +122,8 @@ def _finish(
     files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])
     for name in digests:
         (temporary / name).stat()  # raises for one that somebody has deleted meanwhile, with the whole run perhaps
-    sync(temporary)
+    fsync(temporary)
     watchdog_thread.exit_if_hung()  # stopped for so long, maybe, that a newer attempt writes here
     directories.publish(temporary, final)
-    sync(final.parent)
+    fsync(final.parent)
     return sum(digest.bytes for digest in digests.values())

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pretrain.commands.arguments import Parser
-from pretrain.data.consumed import Consumed, config_of
-from pretrain.data.ledger import entries, planned, skipped
+from pretrain.data.consumed import ConsumedSamples, config_of_run
+from pretrain.data.ledger import planned_usage, skipped_usage, source_usage
 from pretrain.data.stream import open_stream
 from pretrain.observe.metrics import read_metrics
 from pretrain.run_length.changes import recorded, sentence
@@ -26,9 +26,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse(argv)
-    config = config_of(options.run)
+    config = config_of_run(options.run)
     stream, _ = open_stream(config)
-    consumed = Consumed(options.run, read_metrics(options.run), stream)
+    consumed = ConsumedSamples(options.run, read_metrics(options.run), stream)
     samples = consumed.samples
     steps, end_tokens = run_length(config)
     report = {
@@ -36,9 +36,9 @@ def main(argv: list[str]) -> int:
         "steps": steps,
         "tokens": tokens_of(config, samples),
         "end_tokens": end_tokens,
-        "realised": [asdict(entry) for entry in entries(config, stream, samples)],
-        "planned": [asdict(entry) for entry in planned(config, stream)],
-        "skipped": skipped(config, stream),
+        "realised": [asdict(entry) for entry in source_usage(config, stream, samples)],
+        "planned": [asdict(entry) for entry in planned_usage(config, stream)],
+        "skipped": skipped_usage(config, stream),
         "changes": [recorded(config, number) for number in range(len(config.run.changes))],
     }
     print(json.dumps(report, indent=1) if options.json else table(report))

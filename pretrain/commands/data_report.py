@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from data_pipeline.dataset.dataset import Dataset
-from data_pipeline.dataset.mix import MIX, Mix
+from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
 from data_pipeline.errors import DataError
 from pretrain.commands.arguments import Parser, check_writable
 from pretrain.commands.arguments import path as path_of
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     out = options.out or options.directory / "report.html"
     reports = _reports(options.directory)
     check_writable(out)
-    from pretrain.data.steps_page import write_page
+    from pretrain.data.build_report import write_page
 
     write_page(out, str(options.directory), reports)
     print(f"report: {out}")
@@ -32,7 +32,11 @@ def main(argv: list[str]) -> int:
 
 def _reports(directory: Path) -> dict[str, dict[str, Any]]:
     """Of each source by its name; of a dataset that is no mix, by the empty one."""
-    names = [source.name for source in Mix.load(directory).sources] if (directory / MIX).is_file() else [""]
+    names = (
+        [source.name for source in MixManifest.load(directory).sources]
+        if (directory / MIX_MANIFEST).is_file()
+        else [""]
+    )
     reports = {name: Dataset(directory / name).report() for name in names}
     for name, report in reports.items():
         if not report or any("characters" not in step for step in report["steps"]):

@@ -6,9 +6,9 @@ from typing import Any
 
 from pretrain.commands.arguments import Parser
 from pretrain.commands.printing import show
-from pretrain.data.consumed import Consumed, config_of
+from pretrain.data.consumed import ConsumedSamples, config_of_run
 from pretrain.data.stream import open_stream
-from pretrain.data.trace import samples
+from pretrain.data.trace import trace_samples
 from pretrain.observe.metrics import read_metrics
 
 
@@ -21,19 +21,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--text", action="store_true", help="show the first characters of each document in the sample")
     parser.add_argument("--json", action="store_true", help="print JSON, a line for each sample")
     options = parser.parse(argv)
-    config = config_of(options.run)
+    config = config_of_run(options.run)
     stream, _ = open_stream(config)
-    start, ids = Consumed(options.run, read_metrics(options.run), stream).ids(options.step)
-    part, _ = stream.part(start, len(ids))
+    start, ids = ConsumedSamples(options.run, read_metrics(options.run), stream).ids(options.step)
+    part, _ = stream.locate(start, len(ids))
     names = [source.called for source in config.data.resolved_sources]
-    found = samples(part, ids, names, options.text)
+    found = trace_samples(part, ids, names, options.text)
     show(json.dumps(sample) if options.json else shown(sample) for sample in found)
     return 0
 
 
 def shown(sample: dict[str, Any]) -> str:
     """A sample as lines."""
-    spans = ", ".join(f"{s['start']:,}..{s['start'] + s['tokens'] - 1:,}" for s in sample["stretches"])
+    spans = ", ".join(f"{s['start']:,}..{s['start'] + s['tokens'] - 1:,}" for s in sample["spans"])
     lines = [
         f"row {sample['row']}  {sample['source']}  epoch {sample['epoch']}  sample {sample['sample']:,}  tokens {spans}"
     ]

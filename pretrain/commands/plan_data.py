@@ -18,7 +18,7 @@ def main(argv: list[str]) -> int:
     """Measures a build of a sample, or prints what a build takes by such rates. Raises DataError and ConfigError."""
     parser = Parser(
         "plan data",
-        "Says what a build of a dataset takes: hours, core-hours by stage, units, shards and tasks. The rates are "
+        "Says what a build of a dataset takes: hours, core-hours by stage, chunks, shards and tasks. The rates are "
         "those of a build of a sample of your own, which --measure makes.",
         (
             "data/gpt3-mix input=sample/ --measure rates.yaml      # 100 MB or more: builds it and times each stage",
@@ -86,7 +86,7 @@ def _plan(options: argparse.Namespace) -> int:
     for stage in cost.stages:
         print(f"{stage.name:<{width}}{stage.core_seconds / 3600:>14,.2f}{stage.seconds / 3600:>12,.3f}")
     print(f"{'in all':<{width}}{cost.core_hours:>14,.2f}{cost.hours:>12,.3f}\n")
-    for name in ("tokens", "units", "shards", "members", "cells", "tasks"):
+    for name in ("tokens", "chunks", "shards", "members", "cells", "tasks"):
         print(f"{name:<{width}}{getattr(cost, name):>14,}")
     return 0
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.errors import RunError
 from pretrain.process.streams import is_lost
 
@@ -19,6 +19,6 @@ def show(lines: Iterable[str]) -> None:
 def write_lines(out: Path, lines: Iterable[str]) -> None:
     """Writes the file of `--out` atomically. Raises RunError."""
     try:
-        write_whole(out, "".join(f"{line}\n" for line in lines).encode())
+        atomic_write(out, "".join(f"{line}\n" for line in lines).encode())
     except OSError as error:
         raise RunError(f"--out {out} cannot be written ({error.strerror})") from None

@@ -94,10 +94,10 @@ class RunConfig(Section):
                 f"objective.{objective.loss} makes samples of two segments and asks whether the second follows: set "
                 "model.segments=2 and model.binary_head=true"
             )
-        if model.segments < objective.kinds_of_segments:
+        if model.segments < objective.num_segments:
             raise ValueError(
-                f"objective.name={objective.name} tells {objective.kinds_of_segments} languages apart: set "
-                f"model.segments={objective.kinds_of_segments}, or more"
+                f"objective.name={objective.name} tells {objective.num_segments} languages apart: set "
+                f"model.segments={objective.num_segments}, or more"
             )
         if "positions" in objective.columns and model.positions.name == "relative":
             raise ValueError(

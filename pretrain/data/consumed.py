@@ -15,7 +15,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 
 
-def config_of(run: Path) -> RunConfig:
+def config_of_run(run: Path) -> RunConfig:
     """The config that a run was last started with. Raises ConfigError if there is none."""
     path = run / "config.yaml"
     if not path.is_file():
@@ -24,7 +24,7 @@ def config_of(run: Path) -> RunConfig:
         return load(RunConfig, path)
 
 
-class Consumed:
+class ConsumedSamples:
     """The steps of a run and their samples. `lines` are those of its metrics.jsonl."""
 
     def __init__(self, run: Path, lines: Iterable[dict[str, Any]], stream: SampleStream | ChainedStreams) -> None:

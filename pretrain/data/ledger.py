@@ -13,7 +13,7 @@ from pretrain.run_length.ramp import short_samples, tokens_of
 
 
 @dataclass(frozen=True)
-class Entry:
+class SourceUsage:
     """One source after some number of samples of a run."""
 
     name: str
@@ -27,7 +27,7 @@ class Entry:
     """how often the source has been read"""
 
 
-def entries(config: RunConfig, stream: SampleStream | ChainedStreams, samples: int) -> list[Entry]:
+def source_usage(config: RunConfig, stream: SampleStream | ChainedStreams, samples: int) -> list[SourceUsage]:
     """What the first `samples` samples of the run are of each source, and its share of the last of them."""
     shares, counts = stream.shares(max(0, samples - 1)), stream.counts(samples)
     tokens = config.model.sequence_length * counts
@@ -36,17 +36,17 @@ def entries(config: RunConfig, stream: SampleStream | ChainedStreams, samples: i
         tokens = tokens - fewer * stream.counts(min(samples, short_samples(config)))
     epochs = stream.epochs(samples)
     return [
-        Entry(source.called, source.path, shares[n], int(counts[n]), int(tokens[n]), float(epochs[n]))
+        SourceUsage(source.called, source.path, shares[n], int(counts[n]), int(tokens[n]), float(epochs[n]))
         for n, source in enumerate(config.data.resolved_sources)
     ]
 
 
-def planned(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[Entry]:
+def planned_usage(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[SourceUsage]:
     """The sources at the end of the run."""
-    return entries(config, stream, planned_samples(config))
+    return source_usage(config, stream, planned_samples(config))
 
 
-def skipped(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[dict[str, Any]]:
+def skipped_usage(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[dict[str, Any]]:
     """Each of `run.skipped`, and the `tokens` that a model would have read of each source."""
     names = [source.called for source in config.data.resolved_sources]
     found = []
@@ -58,16 +58,17 @@ def skipped(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[di
     return found
 
 
-def summary(sources: Sequence[Entry]) -> str:
+def summary(sources: Sequence[SourceUsage]) -> str:
     """One line: of each source its part of all samples, their number, and how often it is read."""
     total = sum(source.samples for source in sources)
     return "; ".join(
-        f"{source.name}: {source.samples / total:.1%}, {short(source.samples)} samples, {source.epochs:.2f} epochs"
+        f"{source.name}: {source.samples / total:.1%}, {compact_count(source.samples)} samples, "
+        f"{source.epochs:.2f} epochs"
         for source in sources
     )
 
 
-def short(count: int) -> str:
+def compact_count(count: int) -> str:
     """1234567 -> 1.2M."""
     for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
         if count >= size:

@@ -6,7 +6,7 @@ from pathlib import Path
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import DatasetManifest
-from data_pipeline.dataset.mix import MIX, Mix
+from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
 from data_pipeline.dataset.storage import local_path
 from data_pipeline.errors import DataError
 from data_pipeline.recipes.base import Recipe
@@ -83,10 +83,10 @@ def _check_twice(sources: list[Source]) -> None:
 
 def _of_mix(config: RunConfig) -> RunConfig:
     path = config.data.path
-    if path is None or not os.path.isfile(Path(path) / MIX):  # also of a name that no file can have
+    if path is None or not os.path.isfile(Path(path) / MIX_MANIFEST):  # also of a name that no file can have
         return config
     sources = []
-    for source in Mix.load(Path(path)).sources:
+    for source in MixManifest.load(Path(path)).sources:
         folder = Path(path) / source.name
         if DatasetManifest.load(folder).identity != source.identity:
             raise DataError(

@@ -40,19 +40,19 @@ def open_stream(
     ]
     stream = SampleStream(sources, recipe, config.run.seed, phases=phases)
     if config.batch.short is None:
-        return skipping(stream, config), recipe
+        return skip_samples(stream, config), recipe
     first = SampleStream(sources, recipe_of(config, tokenizer, config.batch.short.sequence_length), config.run.seed)
-    return skipping(ChainedStreams(first, short_samples(config), stream), config), recipe
+    return skip_samples(ChainedStreams(first, short_samples(config), stream), config), recipe
 
 
-def skipping(stream: Stream, config: RunConfig) -> Stream:
+def skip_samples(stream: Stream, config: RunConfig) -> Stream:
     """`stream` without the samples that the run leaves out (`run.skipped`), whatever it left out before."""
-    return stream.leaving_out([(skip.sample, skip.samples) for skip in config.run.skipped])
+    return stream.skipping([(skip.sample, skip.samples) for skip in config.run.skipped])
 
 
 def skipped_ids(stream: Stream, config: RunConfig) -> list[NDArray[np.int64]]:
     """[samples, 3] (source, epoch, number) of each of `run.skipped`."""
-    return [skipping(stream, config).left_out(number) for number in range(len(config.run.skipped))]
+    return [skip_samples(stream, config).skipped_ids(number) for number in range(len(config.run.skipped))]
 
 
 def planned_samples(config: RunConfig) -> int:

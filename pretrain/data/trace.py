@@ -15,7 +15,9 @@ from data_pipeline.tokenizers.base import Tokenizer
 _TEXT_TOKENS, _TEXT_CHARACTERS = 64, 100
 
 
-def samples(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], text: bool) -> Iterator[dict[str, Any]]:
+def trace_samples(
+    stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], text: bool
+) -> Iterator[dict[str, Any]]:
     """Of each sample of `ids` [rows, 3] (source, epoch, number): its index in the batch, its spans of the source's
     training split, and the documents that these cut, with the beginning of what they cut if `text`."""
     tokenizers = [dataset.tokenizer() if text else None for dataset in stream.datasets]
@@ -28,7 +30,7 @@ def samples(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], 
             "source": names[source],
             "epoch": epoch,
             "sample": number,
-            "stretches": [{"start": start, "tokens": tokens} for start, tokens in spans],
+            "spans": [{"start": start, "tokens": tokens} for start, tokens in spans],
             "documents": [
                 _document(dataset, stream.split, span, start, tokens, tokenizers[source])
                 for start, tokens in spans
@@ -37,11 +39,11 @@ def samples(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], 
         }
 
 
-def documents(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str]) -> list[dict[str, Any]]:
+def trace_documents(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str]) -> list[dict[str, Any]]:
     """The same for a whole batch, each document once: `source`, `file`, `index`, `part`, and the `tokens` of it that
     the batch has, the most first."""
     tokens: Counter[tuple[str, str, int, int]] = Counter()
-    for sample in samples(stream, ids, names, text=False):
+    for sample in trace_samples(stream, ids, names, text=False):
         for found in sample["documents"]:
             tokens[sample["source"], found["file"], found["index"], found["part"]] += found["tokens"]
     columns = ("source", "file", "index", "part")

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 from pretrain.errors import RunError
 from pretrain.evaluate.tasks.base import Fetched
 
@@ -42,7 +42,7 @@ def fetch(file: Fetched, directory: Path) -> int | None:
         return None
     count = 0
     try:
-        with written(path) as scratch, scratch.open("w", encoding="utf-8") as out:
+        with atomic_path(path) as scratch, scratch.open("w", encoding="utf-8") as out:
             for row in _rows(file):
                 out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
                 count += 1

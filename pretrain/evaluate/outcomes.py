@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 
 FILE = "documents.jsonl"
 
@@ -71,7 +71,7 @@ class Outcomes:
         evaluations, which the report does not cover."""
         if self.path is not None:
             lines = [_line(of, about, result) for of, about, found in sets for result in found]
-            write_whole(self.path, "".join(lines).encode())
+            atomic_write(self.path, "".join(lines).encode())
 
 
 def _line(of: str, about: Mapping[str, Any], result: DocumentResult) -> str:

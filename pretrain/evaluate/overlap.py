@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.overlap.contamination import SearchedSet
 from data_pipeline.overlap.examples import LEAST_WORDS, MOST_WORDS
-from data_pipeline.overlap.overlap import GramIndex, example_hashes
+from data_pipeline.overlap.gram_index import GramIndex, example_hashes
 from data_pipeline.overlap.search import grams_held
 from pretrain.engine.base import Ranks
 from pretrain.evaluate.measures.base import fraction

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.errors import RunError, unwritable
 
 _AGAIN_S = 2.0
@@ -199,7 +199,7 @@ class Lines:
         self._regain()
         recent = b"".join(self._unconfirmed)
         if not self._is_there() and (content := self._content()) is not None:
-            write_whole(self.path, content + recent)
+            atomic_write(self.path, content + recent)
             self._warn(f"{self.path} was deleted or replaced while the run writes to it: it was made again")
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         with suppress(OSError):
@@ -264,7 +264,7 @@ def _cut(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing; always as a new
     file, so that what a rank of an earlier start still writes, which was stopped and wakes, is not in it."""
     if path.exists():
-        write_whole(path, b"".join(_encode(line) for line in read_lines(path) if keep(line)))
+        atomic_write(path, b"".join(_encode(line) for line in read_lines(path) if keep(line)))
 
 
 def _encode(line: dict[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput, File, Point
 
@@ -46,7 +46,7 @@ class MlflowRun:
             artifacts = (database.parent.resolve() / "mlflow-artifacts").as_uri() if database else None
             experiment = self._experiment(config.track.experiment, artifacts)
             self._id = self._client.create_run(experiment, run_name=config.run.name).info.run_id
-            write_whole(id_file, self._id.encode())
+            atomic_write(id_file, self._id.encode())
         self._describe(config, tags, known or {})
 
     def send(self, points: list[Point]) -> None:

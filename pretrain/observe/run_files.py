@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import unwritable
@@ -93,7 +93,7 @@ class RunFiles:
     def _write_config(self, config: RunConfig) -> None:
         self._config = dump(config).encode()
         try:
-            write_whole(self._config_path, self._config)
+            atomic_write(self._config_path, self._config)
         except OSError as error:
             raise unwritable(self._config_path, error) from None
 
@@ -103,6 +103,6 @@ class RunFiles:
             self._renew()
             if self._config is None or self._config_path.exists():
                 return
-            write_whole(self._config_path, self._config)
+            atomic_write(self._config_path, self._config)
             self._vanished = True
         self._alarm(f"{self.directory} was deleted while the run writes to it: it is made again, and saved to at once")

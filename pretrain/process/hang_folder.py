@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 from pretrain.process.hang_report import Report
 
 _NAMES = re.compile(r"(rank|busy)-([0-9]+)\.json")
@@ -30,7 +30,7 @@ class HangFolder:
         folder = folders[0] if folders else self._hangs / f"step-{report.step:08d}-{self._attempt}"
         for path, wanted in ((self._name(folder, "busy"), busy), (self._name(folder, "rank"), not busy)):
             if wanted:
-                with written(path, durable=False) as scratch:
+                with atomic_path(path, durable=False) as scratch:
                     scratch.write_text(json.dumps(asdict(report), indent=1))
             else:
                 path.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ class HangFolder:
     def conclude(self, text: str) -> None:
         """Writes the summary, which ends the attempt. Raises OSError."""
         for folder in self._folders():
-            with written(folder / _SUMMARY, durable=False) as scratch:
+            with atomic_path(folder / _SUMMARY, durable=False) as scratch:
                 scratch.write_text(f"{text}\n")
 
     def concluded(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.errors import ConfigError
 from pretrain.scaling.backtest import Backtest, Judged, backtest
 from pretrain.scaling.fit import Fitted, fit
@@ -70,7 +70,7 @@ class Law:
             "isoflop": asdict(self.isoflop),
         }
         directory.mkdir(parents=True, exist_ok=True)
-        write_whole(directory / FILE, f"{json.dumps(tree, indent=1, allow_nan=False)}\n".encode())
+        atomic_write(directory / FILE, f"{json.dumps(tree, indent=1, allow_nan=False)}\n".encode())
         return directory / FILE
 
 

@@ -12,7 +12,7 @@ from pretrain.config.health import SpikesAct, SpikesOff
 from pretrain.config.run_config import RunConfig
 from pretrain.config.skip import Skip
 from pretrain.data.stream import Stream
-from pretrain.data.trace import documents
+from pretrain.data.trace import trace_documents
 from pretrain.engine.base import StepResult
 from pretrain.errors import RunError
 from pretrain.observe.metrics import read_events
@@ -142,9 +142,9 @@ class BadSteps:
 
     def _documents(self, step: int, sample: int, batch: Batch) -> list[dict[str, object]]:
         names = [source.called for source in self._config.data.resolved_sources]
-        part, _ = self._stream.part(sample, len(batch.sample_ids))
+        part, _ = self._stream.locate(sample, len(batch.sample_ids))
         try:
-            return documents(part, batch.sample_ids, names)
+            return trace_documents(part, batch.sample_ids, names)
         except (DataError, OSError) as error:  # training does not need the documents' names
             self._log.warn(f"the documents of step {step} cannot be named: {error}")
             return []

@@ -138,10 +138,10 @@ def _left_out(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[st
     if not isinstance(recipe, CausalRecipe):  # whose last window is filled up
         made += [(dataset, "validation", recipe.samples(dataset, "validation")) for dataset in stream.datasets]
     return tuple(
-        f"{samples.left_out:,} documents of the {split} split of {dataset.address} make no sample of "
+        f"{samples.num_skipped:,} documents of the {split} split of {dataset.address} make no sample of "
         f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"
         for dataset, split, samples in made
-        if samples.left_out
+        if samples.num_skipped
     )
 
 

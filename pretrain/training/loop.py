@@ -13,7 +13,7 @@ from data_pipeline.errors import ExitStatus
 from pretrain.checkpoint import directory
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.unsaved import Unsaved
-from pretrain.data.ledger import planned, summary
+from pretrain.data.ledger import planned_usage, summary
 from pretrain.engine.base import StepResult
 from pretrain.engine.collective import run_on_all_ranks
 from pretrain.evaluate.heldout import heldout_loss
@@ -87,7 +87,7 @@ def _begin(session: Session, state: RunState) -> None:
     run, log = session.run, session.log
     run_on_all_ranks("starting the run", lambda: log.begin(state.config, state.step, state.tokens), session.group)
     log.data(data_inputs(state.config.data.resolved_sources, run.stream.datasets))
-    sources = planned(state.config, state.stream)
+    sources = planned_usage(state.config, state.stream)
     log.event("planned", sources=[asdict(source) for source in sources])
     if len(sources) > 1 or any(source.epochs > 1 for source in sources):
         log.say(summary(sources))

@@ -14,7 +14,7 @@ from pretrain.checkpoint.identity import versions
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.state import Record, check_same_run
 from pretrain.config.run_config import RunConfig
-from pretrain.data.stream import Stream, check_repeats, skipping
+from pretrain.data.stream import Stream, check_repeats, skip_samples
 from pretrain.engine.base import StepResult
 from pretrain.engine.collective import run_on_all_ranks, run_on_rank_0
 from pretrain.layout.layout import plan_layout
@@ -164,7 +164,7 @@ def _state(
     """Raises ConfigError for changed settings that do not suit the layout or the data, before any file of the run says
     that they were changed."""
     run = session.run
-    engine, stream, run_segments = run.engine, skipping(run.stream, config), segments(config)
+    engine, stream, run_segments = run.engine, skip_samples(run.stream, config), segments(config)
     if config.run.changes:
         check_repeats(config, run.stream)
         for segment in run_segments[run_segments.index(segment_after(run_segments, tokens)) :]:

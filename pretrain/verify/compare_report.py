@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.observe.lines import finite
 from pretrain.verify.compare import EXACT, QuantityComparison, RecordedRun, StepDifference, config_differences
 
@@ -43,7 +43,7 @@ def show(a: RecordedRun, b: RecordedRun, comparisons: Iterable[QuantityCompariso
                 for line in shown
             ],
         }
-        write_whole(out, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
+        atomic_write(out, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
     return same
 
 

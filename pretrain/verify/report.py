@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.identity import versions
 from pretrain.observe.lines import finite
 from pretrain.run_length.ramp import batch_sizes
@@ -75,7 +75,7 @@ class Table:
             "layouts": [_plain(row) for row in self._rows],
             "scoring": check and {**vars(check), "same": check.same, "rounding_explains": BOUND},
         }
-        write_whole(self._path, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
+        atomic_write(self._path, json.dumps(finite(content), indent=1, allow_nan=False).encode() + b"\n")
 
 
 def _cell(quantity: str, by: float) -> str:

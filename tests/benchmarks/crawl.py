@@ -1,12 +1,12 @@
-"""What a build's coordination costs a unit, by the number of units: that is what decides whether a crawl can be built.
+"""What a build's coordination costs per chunk, by the number of chunks: it decides whether a crawl can be built.
 
-    python -m tests.benchmarks.crawl units --counts 1000 10000 100000 --folder /dev/shm/crawl
+    python -m tests.benchmarks.crawl chunks --counts 1000 10000 100000 --folder /dev/shm/crawl
     python -m tests.benchmarks.crawl files --counts 10 20000 10 20000
     python -m tests.benchmarks.crawl opening --counts 100000
 
-`units` builds stand-ins for units: each holds one document of a few words, and so costs nothing but its own
-coordination. Limits are set so low that there are as many shards and ranges of deduplication to a unit as in a crawl (a
-shard to 16 units, a range to 48). One process does it all; seconds are that process's, user and system. On a RAM disk
+`chunks` builds stand-ins for chunks: each holds one document of a few words, and so costs nothing but its own
+coordination. Limits are so low that there are as many shards and ranges of deduplication per chunk as in a crawl (a
+shard to 16 chunks, a range to 48). One process does it all; seconds are that process's, user and system. On a RAM disk
 the disk's own time is not in them. `files` builds the same 20,000 documents from fewer and more files, once before that
 uncounted, for what is imported. `opening` makes a dataset of many small shards and opens it.
 """
@@ -66,8 +66,8 @@ class Stages:
         self._last = now
 
 
-def units(options: argparse.Namespace, folder: Path) -> None:
-    """A table: processor milliseconds a unit, by stage and by number of units; peak memory; the exponent."""
+def chunks(options: argparse.Namespace, folder: Path) -> None:
+    """A table: processor milliseconds a chunk, by stage and by number of chunks; peak memory; the exponent."""
     found: dict[int, dict[str, float]] = {}
     for count in options.counts:
         place = folder / f"{count}"
@@ -76,7 +76,7 @@ def units(options: argparse.Namespace, folder: Path) -> None:
         config: dict[str, Any] = {
             "input": str(place / "in.jsonl"),
             "output": place / "out",
-            "piece_bytes": 1,  # each document is a unit
+            "piece_bytes": 1,  # each document is a chunk
             "steps": [
                 {"name": "dedup_fuzzy", "preset": "gpt3", "compare": "all", "items_per_task": _KEYS * _RANGE_UNITS}
             ],
@@ -88,10 +88,11 @@ def units(options: argparse.Namespace, folder: Path) -> None:
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
         whole = sum(found[count].values())
         print(
-            f"{count:,} units: {whole:,.1f} s, {1000 * whole / count:.2f} ms each; up to {resident:,.0f} MB", flush=True
+            f"{count:,} chunks: {whole:,.1f} s, {1000 * whole / count:.2f} ms each; up to {resident:,.0f} MB",
+            flush=True,
         )
         shutil.rmtree(place)
-    print(f"\n{'processor ms a unit':32}" + "".join(f"{count:>12,}" for count in found))
+    print(f"\n{'processor ms a chunk':32}" + "".join(f"{count:>12,}" for count in found))
     for stage in dict.fromkeys(stage for stages in found.values() for stage in stages):
         print(f"{stage:32}" + "".join(f"{1000 * found[n].get(stage, 0) / n:>12.3f}" for n in found))
     least, most = min(found), max(found)
@@ -99,7 +100,7 @@ def units(options: argparse.Namespace, folder: Path) -> None:
         import math
 
         ratio = sum(found[most].values()) / sum(found[least].values())
-        print(f"exponent of seconds from {least:,} to {most:,} units: {math.log(ratio) / math.log(most / least):.2f}")
+        print(f"exponent of seconds from {least:,} to {most:,} chunks: {math.log(ratio) / math.log(most / least):.2f}")
 
 
 def files(options: argparse.Namespace, folder: Path) -> None:
@@ -174,7 +175,7 @@ starts = np.linspace(0, dataset.num_tokens("train") - 9, 3000).astype(int)
 dataset.read("train", starts, 8)
 print(f"3,000 shards read: {len(os.listdir('/proc/self/fd')):,} files open")
 """
-COMMANDS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"units": units, "files": files, "opening": opening}
+COMMANDS: dict[str, Callable[[argparse.Namespace, Path], None]] = {"chunks": chunks, "files": files, "opening": opening}
 
 
 def main() -> None:
@@ -182,7 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument(
-        "--counts", type=int, nargs="+", default=[1000, 10_000], help="of units, of files, or of shards"
+        "--counts", type=int, nargs="+", default=[1000, 10_000], help="of chunks, of files, or of shards"
     )
     parser.add_argument("--folder", type=Path, help="where to work: a new folder; absent: the system's for such")
     options = parser.parse_args()

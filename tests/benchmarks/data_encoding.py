@@ -13,16 +13,16 @@ from typing import Any
 
 import sentencepiece
 
+from data_pipeline.build.chunks import split_into_chunks
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.document_files import load_documents
 from data_pipeline.build.encode import encode
 from data_pipeline.build.inputs import find_sources
-from data_pipeline.build.passes import Survey, clean, cleaned, counted
-from data_pipeline.build.pieces import read_piece
-from data_pipeline.build.units import cut
-from data_pipeline.build.vocabulary import cutoffs, make_tokenizer
-from data_pipeline.common.work import BuildTask, run_tasks
+from data_pipeline.build.passes import ChunkSummary, cleaned_documents, run_steps, summarize_groups
+from data_pipeline.build.tokenizer import make_tokenizer, validation_cutoffs
+from data_pipeline.common.tasks import BuildTask, run_tasks
 from data_pipeline.config import TokenizerConfig
-from data_pipeline.executors.processes import Processes
+from data_pipeline.executors.processes import ProcessExecutor
 from data_pipeline.reading.readers import read_documents
 from tests.benchmarks.data_rounds import show, take_turns
 
@@ -40,8 +40,8 @@ def tokenizing(options: argparse.Namespace, folder: Path) -> None:
     for kind in ("unigram", "bpe"):
         place = folder / kind
         config, surveys, cutoff, path = _prepared(options.text, place, kind, cores)
-        pieces = [cleaned(config, survey.chunk, place) for survey in surveys]
-        texts = [document.text for piece in pieces for document in read_piece(piece)]
+        pieces = [cleaned_documents(config, survey.chunk, place) for survey in surveys]
+        texts = [document.text for piece in pieces for document in load_documents(piece)]
         megabytes = sum(len(text.encode()) for text in texts) / 1e6
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         contestants = {
@@ -70,12 +70,12 @@ def plain_text(options: argparse.Namespace, folder: Path) -> Path:
 
 def runner(folder: Path, workers: int) -> Callable[[str, list[BuildTask]], list[Any]]:
     """What does a build's stages."""
-    return lambda stage, tasks: run_tasks(tasks, folder / stage, Processes(workers))
+    return lambda stage, tasks: run_tasks(tasks, folder / stage, ProcessExecutor(workers))
 
 
 def _prepared(
     text: Path, folder: Path, kind: Any, workers: int
-) -> tuple[BuildConfig, list[Survey], dict[str, int], Path]:
+) -> tuple[BuildConfig, list[ChunkSummary], dict[str, int], Path]:
     config = BuildConfig(
         input=str(text),
         output=folder / "dataset",
@@ -84,21 +84,26 @@ def _prepared(
     )
     run = runner(folder, workers)
     sources = find_sources(config)
-    chunks = cut(config, sources, folder, run)
-    surveys, groups = clean(config, chunks, folder, run), counted(config, chunks, folder, run)
-    cutoff = cutoffs(config, sources, surveys)
+    chunks = split_into_chunks(config, sources, folder, run)
+    surveys, groups = run_steps(config, chunks, folder, run), summarize_groups(config, chunks, folder, run)
+    cutoff = validation_cutoffs(config, sources, surveys)
     return config, surveys, cutoff, make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
 
 
 def _staged(
-    config: BuildConfig, surveys: list[Survey], cutoff: dict[str, int], tokenizer: Path, folder: Path, workers: int
+    config: BuildConfig,
+    surveys: list[ChunkSummary],
+    cutoff: dict[str, int],
+    tokenizer: Path,
+    folder: Path,
+    workers: int,
 ) -> float:
     place = folder / "round"
     shutil.rmtree(place, ignore_errors=True)
     for survey in surveys:  # whose documents the stage removes
-        there = cleaned(config, survey.chunk, place)
+        there = cleaned_documents(config, survey.chunk, place)
         there.parent.mkdir(parents=True, exist_ok=True)
-        os.link(cleaned(config, survey.chunk, folder), there)
+        os.link(cleaned_documents(config, survey.chunk, folder), there)
     return _timed(lambda: encode(config, surveys, cutoff, tokenizer, place, runner(place, workers), 1))
 
 

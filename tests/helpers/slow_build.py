@@ -8,14 +8,14 @@ from pathlib import Path
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.common import work
+from data_pipeline.common import tasks
 from data_pipeline.errors import DataError
 from pretrain.config.load import load
 
 if __name__ == "__main__":
     config, output, executor = sys.argv[1:]
     if executor == "ray":
-        work._SMALL = 0
+        tasks._SMALL = 0
     try:
         build(load(BuildConfig, Path(config), [f"output={output}", f"executor={executor}"]))
     except DataError as error:

@@ -9,9 +9,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from data_pipeline.common.interrupt import ends_at_a_signal
-from data_pipeline.common.work import BuildTask, run_tasks
-from data_pipeline.executors.processes import Processes
+from data_pipeline.common.interrupt import exit_on_signal
+from data_pipeline.common.tasks import BuildTask, run_tasks
+from data_pipeline.executors.processes import ProcessExecutor
 
 LARGE = 2**22
 
@@ -27,5 +27,5 @@ def work(folder: Path, number: int, seconds: float) -> int:
 if __name__ == "__main__":
     folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
     tasks = [BuildTask(str(n), partial(work, folder, n, seconds), LARGE) for n in range(4)]
-    with ends_at_a_signal("stopped; the same command goes on"):
-        print(run_tasks(tasks, folder, Processes(4)))
+    with exit_on_signal("stopped; the same command goes on"):
+        print(run_tasks(tasks, folder, ProcessExecutor(4)))

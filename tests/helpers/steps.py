@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_pipeline.common.work import run_tasks
-from data_pipeline.executors.processes import Processes
+from data_pipeline.common.tasks import run_tasks
+from data_pipeline.executors.processes import ProcessExecutor
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
-from data_pipeline.steps.base import GlobalStep, LocalStep, Step, Unit
+from data_pipeline.reading.step_stats import StepStats
+from data_pipeline.steps.base import GatheredChunk, GlobalStep, LocalStep, Step
 
 
 def documents_of(texts: Sequence[str], file: str = "a.jsonl") -> list[Document]:
@@ -17,43 +17,43 @@ def documents_of(texts: Sequence[str], file: str = "a.jsonl") -> list[Document]:
     return [Document((text,), file, index) for index, text in enumerate(texts)]
 
 
-def run_local(step: LocalStep, texts: Sequence[str], folder: Path) -> tuple[list[str], Tally]:
+def run_local(step: LocalStep, texts: Sequence[str], folder: Path) -> tuple[list[str], StepStats]:
     """The texts that go on, and what was counted of those that don't."""
     _prepare(step, folder)
-    tally = Tally()
-    return [document.text for document in step.run(documents_of(texts), tally, folder)], tally
+    stats = StepStats()
+    return [document.text for document in step.run(documents_of(texts), stats, folder)], stats
 
 
 def run_global(
     step: GlobalStep,
-    units: Sequence[Sequence[Document]],
+    chunks: Sequence[Sequence[Document]],
     folder: Path,
     sources: Sequence[str] | None = None,
     workers: int = 1,
     held_out: Sequence[bool] | None = None,
-) -> tuple[list[list[Document]], Tally]:
-    """What goes on of each unit; `sources` are the names of theirs, `held_out` those for validation."""
+) -> tuple[list[list[Document]], StepStats]:
+    """What goes on of each chunk; `sources` are the names of theirs, `held_out` those for validation."""
     _prepare(step, folder)
     known = []
-    for number, documents in enumerate(units):
+    for number, documents in enumerate(chunks):
         facts = folder / f"facts-{number}"
         assert list(step.gather(documents, facts, folder)) == list(documents)
         source = sources[number] if sources else ""
-        known.append(Unit(number, source, bool(held_out and held_out[number]), len(documents), facts))
+        known.append(GatheredChunk(number, source, bool(held_out and held_out[number]), len(documents), facts))
     stages = step.decide(known, folder)
     tasks, stage = next(stages, None), 0
     while tasks is not None:
-        results = run_tasks(tasks, folder / f"stage-{stage}", Processes(workers))
+        results = run_tasks(tasks, folder / f"stage-{stage}", ProcessExecutor(workers))
         stage += 1
         try:
             tasks = stages.send(results)
         except StopIteration:
             tasks = None
-    tally = Tally()
-    return [list(step.run(documents, tally, number, folder)) for number, documents in enumerate(units)], tally
+    stats = StepStats()
+    return [list(step.run(documents, stats, number, folder)) for number, documents in enumerate(chunks)], stats
 
 
 def _prepare(step: Step, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, tasks in enumerate(step.prepare(folder)):
-        run_tasks(tasks, folder / f"prepare-{number}", Processes(1))
+        run_tasks(tasks, folder / f"prepare-{number}", ProcessExecutor(1))

@@ -20,7 +20,7 @@ from data_pipeline.loader import load
 from pretrain.__main__ import main
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
-from pretrain.data.ledger import Entry, entries, summary
+from pretrain.data.ledger import SourceUsage, source_usage, summary
 from pretrain.data.stream import check_repeats, open_stream, planned_samples
 from pretrain.errors import ConfigError, RunError
 from pretrain.run_length.ramp import batch_sequences, tokens_of
@@ -123,7 +123,7 @@ def test_counts_are_those_of_the_samples_that_were_read(changes: dict[str, Any],
         samples += len(ids)
         counted += np.bincount(ids[:, 0], minlength=3)
         assert np.array_equal(stream.counts(samples), counted)
-        assert sum(entry.tokens for entry in entries(config, stream, samples)) == tokens_of(config, samples)
+        assert sum(entry.tokens for entry in source_usage(config, stream, samples)) == tokens_of(config, samples)
 
 
 def test_the_ledger_says_what_the_run_has_read_and_will(
@@ -151,7 +151,7 @@ def test_the_ledger_says_what_the_run_has_read_and_will(
 
 
 def test_the_line_at_the_start_says_how_much_of_each_source_is_read() -> None:
-    sources = [Entry("web", "a/web", 0.5, 1_234_567, 0, 0.444), Entry("books", "b", 0.5, 411_522, 0, 3.0)]
+    sources = [SourceUsage("web", "a/web", 0.5, 1_234_567, 0, 0.444), SourceUsage("books", "b", 0.5, 411_522, 0, 3.0)]
     assert summary(sources) == "web: 75.0%, 1.2M samples, 0.44 epochs; books: 25.0%, 411.5k samples, 3.00 epochs"
 
 
@@ -166,7 +166,7 @@ def test_the_trace_names_the_documents_that_a_step_was_trained_on(
     for line in lines:
         dataset = Dataset(folder / line["source"])
         texts = (folder / f"{line['source']}.jsonl").read_text().splitlines()
-        (span,) = line["stretches"]
+        (span,) = line["spans"]
         assert (span["start"], span["tokens"]) == (line["sample"] * LENGTH, LENGTH + 1)
         assert sum(document["tokens"] for document in line["documents"]) == span["tokens"]
         end = span["start"]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import BadInput, Records
-from data_pipeline.reading.formats.lines import lines
+from data_pipeline.reading.formats.txt import read_lines
+from data_pipeline.reading.malformed import MalformedRecords, RecordCounter
 
 
 class BadText(Exception):
@@ -21,13 +21,13 @@ class BadText(Exception):
         self.reason, self.advice = reason, advice
 
 
-def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(line from 0, texts under `text_field` or `pair_fields`). Malformed lines are told to `records` and left out.
 
     Raises DataError for a file that can't be read.
     """
     fields = config.pair_fields or (config.text_field,)
-    for index, line in lines(path, config.max_document_bytes, records):
+    for index, line in read_lines(path, config.max_document_bytes, records):
         if line.strip():
             try:
                 texts = _texts(line, fields)
@@ -39,8 +39,8 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
 
 def values(path: Path) -> Iterator[tuple[int, Any]]:
     """(line from 1, what it holds) of each line that is not blank. Raises DataError for one that can't be read."""
-    records = Records(path, str(path), 0, BadInput())
-    for index, line in lines(path, Reading().max_document_bytes, records):
+    records = RecordCounter(path, str(path), 0, MalformedRecords())
+    for index, line in read_lines(path, ReadingConfig().max_document_bytes, records):
         if line.strip():
             try:
                 yield index + 1, _parsed(line)

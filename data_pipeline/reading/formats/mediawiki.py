@@ -10,18 +10,18 @@ from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from mwparserfromhell.parser import ParserError
 
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
 from data_pipeline.reading import wikitext
-from data_pipeline.reading.bad_input import Records
-from data_pipeline.reading.formats.streams import BLOCK_BYTES, blocks
+from data_pipeline.reading.formats.decompress import BLOCK_BYTES, read_blocks
+from data_pipeline.reading.malformed import RecordCounter
 
 VERSION = wikitext.VERSION
 _MAX_ELEMENTS = 2**17  # of one page: a page's history has some ten for each of its revisions
 _log = logging.getLogger(__name__)
 
 
-def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(page from 0, its title, blank line and prose) of an export, which may be cut off after its first page.
 
     Broken XML loses the rest of the file, so it is a DataError, never a malformed record. So is a page that is larger
@@ -32,7 +32,7 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
     spaces: set[str] = set()  # names of the namespaces that hold no articles
     in_page, count, nothing = False, 0, True
     size = elements = 0  # since the last page's end
-    for block in blocks(path):
+    for block in read_blocks(path):
         for event, element in _events(path, parser, block):
             root = element if root is None else root
             tag = element.tag.rpartition("}")[2]

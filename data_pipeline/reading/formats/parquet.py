@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import Records
-from data_pipeline.reading.formats.lines import TOO_LONG
+from data_pipeline.reading.formats.txt import TOO_LONG
+from data_pipeline.reading.malformed import RecordCounter
 
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 2**18  # of the file at a time: a row group of any size is read page by page
@@ -20,7 +20,7 @@ _PAGE_BYTES = 2**20  # what a chunk may hold besides its values
 _METADATA_BYTES = 2**26  # most that a name, or the list of row groups, may take
 
 
-def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(row from 0, texts of the columns `text_field` or `pair_fields`), a few rows in memory at a time.
 
     A row without text, of bytes that are not UTF-8, or too long is told to `records` and left out. Raises DataError for

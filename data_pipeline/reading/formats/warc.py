@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import Records
-from data_pipeline.reading.formats.lines import TOO_LONG
-from data_pipeline.reading.formats.streams import blocks
+from data_pipeline.reading.formats.decompress import read_blocks
+from data_pipeline.reading.formats.txt import TOO_LONG
+from data_pipeline.reading.malformed import RecordCounter
 
 _HEADER_BYTES = 2**20  # of one record; longer is none
 _LENGTH_DIGITS = 18
@@ -23,13 +23,13 @@ class _Damage(Exception):
     """What breaks the sequence of records."""
 
 
-def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
+def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(record from 0, text) of each `conversion` record (ISO 28500).
 
     A text that is not UTF-8 or too long is told to `records` and left out. Where no record begins as it should, the
     rest is lost: DataError.
     """
-    stream = _Stream(blocks(path))
+    stream = _Stream(read_blocks(path))
     limit, index = config.max_document_bytes, 0
     while stream.more():
         where = f"record {index} (byte {stream.position})"

@@ -3,7 +3,7 @@ keeps it in the run, export writes it again as it is; nothing here renders it.""
 
 from pathlib import Path
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.hf.folder import read_json
 
 FILE = "chat_template.jinja"
@@ -24,7 +24,7 @@ def read(directory: Path) -> str | None:
 
 def keep(template: str, directory: Path) -> None:
     """Writes it into a run or an export."""
-    write_whole(directory / FILE, template.encode())
+    atomic_write(directory / FILE, template.encode())
 
 
 def of_run(checkpoint: Path) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data_pipeline.common.atomic import write_whole
+from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
@@ -77,7 +77,7 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     record = Record(0, 0, 0, cursor, config.model_dump(mode="json"), f"imported from {directory.resolve().name}", {})
     with Saver(run / "checkpoints", keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer)
-    write_whole(run / "config.yaml", dump(config).encode())
+    atomic_write(run / "config.yaml", dump(config).encode())
     if template is not None:
         chat.keep(template, run)
     return agreement

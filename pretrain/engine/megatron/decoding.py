@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data_pipeline.batch import Rows
-from data_pipeline.recipes.base import padded
+from data_pipeline.recipes.base import pad_rows
 from pretrain.attention.cache import KeyValueCache
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
@@ -54,7 +54,7 @@ class Decoder:
             raise ConfigError("generation runs with parallel.virtual=1 and parallel.context=1, which change no text")
         assert self._model.has_decoder, "an encoder says nothing"
         count, lengths = len(inputs), np.array([len(ids) for ids in inputs], np.int64)
-        tokens, own = padded([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
+        tokens, own = pad_rows([np.array(ids, np.int64) for ids in inputs], int(lengths.max()), _FILLER)
         encodes = self._model.is_encoder_decoder
         read = np.zeros_like(lengths) if encodes else lengths
         held = Hypotheses(KeyValueCache(), np.arange(count), read, own if encodes or self._prefix else None)

@@ -124,7 +124,7 @@ class MegatronEngine:
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""
         rows, length = batch.labels.shape
-        picked = batch.places is not None
+        picked = batch.label_positions is not None
         model = self.config.model
         if picked and (not self.decodes or model.is_encoder_decoder or model.binary_head):
             raise ValueError(f"{model.family} on {self.layout} scores all places of a row")
@@ -134,7 +134,7 @@ class MegatronEngine:
         group = micro * (self.layout.pipeline if self.layout.virtual > 1 else 1)
         padded = -(-rows // group) * group
         if padded > rows:
-            batch = batch[np.arange(padded).clip(max=rows - 1)].unasked(np.arange(padded) >= rows)
+            batch = batch[np.arange(padded).clip(max=rows - 1)].with_masked_rows(np.arange(padded) >= rows)
         slices = self.layout.context * (self.layout.tensor if self.layout.sequence and not picked else 1)
         for positions in (length, batch.tokens.shape[1]):
             if positions % slices:

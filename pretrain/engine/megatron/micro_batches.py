@@ -23,7 +23,7 @@ class Cutter:
         own = {"rows": slice(None), "inputs": inputs, "labels": labels}
         whole = {}
         for name, column, values in batch.columns():
-            part = values if column.whole else values[tuple(own[axis] for axis in column.axes)]
+            part = values if column.replicated else values[tuple(own[axis] for axis in column.axes)]
             whole[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
         documents_BS = whole.get("documents_BS")
         if documents_BS is not None and "positions_BS" not in whole:

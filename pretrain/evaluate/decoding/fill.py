@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data_pipeline.batch import Rows
-from data_pipeline.recipes.base import padded
+from data_pipeline.recipes.base import pad_rows
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.prompts import Prompts
@@ -31,7 +31,7 @@ def fill(engine: Engine, prompts: Prompts, inputs: Sequence[list[int]]) -> list[
     found = np.full((len(mine), width), pad, np.float64)
     for first in range(0, len(mine), _ROWS):
         rows = [np.array(inputs[item]) for item in mine[first : first + _ROWS]]
-        tokens, shown = padded(rows, width, pad)
+        tokens, shown = pad_rows(rows, width, pad)
         batch = Rows(tokens, tokens, shown.astype(np.float32), attention_mask=shown)
         found[first : first + _ROWS] = np.where(tokens == mask, engine.argmax_tokens(batch), tokens)
     filled = gather(engine, found, len(inputs)).astype(np.int64).tolist()

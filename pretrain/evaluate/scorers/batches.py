@@ -120,7 +120,7 @@ def at_once(engine: ScoreEngine, batch: Sequence[Group]) -> Said:
     places = np.minimum(lengths - np.array(counts)[:, None] + np.arange(max(counts)), lengths - 1)
     rows = np.arange(len(tokens))[:, None]
     asked = labels[rows, places]
-    scores = engine.score(Rows(tokens, asked, np.ones(asked.shape, np.float32), places=places))
+    scores = engine.score(Rows(tokens, asked, np.ones(asked.shape, np.float32), label_positions=places))
     log_probability, greedy = np.zeros(tokens.shape, np.float32), np.zeros(tokens.shape, np.bool_)
     log_probability[rows, places], greedy[rows, places] = scores.log_probability, scores.greedy
     return log_probability, greedy

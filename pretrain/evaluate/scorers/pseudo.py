@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
-from data_pipeline.recipes.base import padded
+from data_pipeline.recipes.base import pad_rows
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -82,7 +82,7 @@ class PseudoScorer:
         """[rows] of each the log probability of the id at the place, which is masked, and whether it is the most
         probable there."""
         width = min(self.length, -(-max(len(ids) for ids, _ in rows) // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE)
-        labels, shown = padded([np.array(ids) for ids, _ in rows], width, self._prompts.specials.pad)
+        labels, shown = pad_rows([np.array(ids) for ids, _ in rows], width, self._prompts.specials.pad)
         places = np.array([place for _, place in rows])
         tokens, each = labels.copy(), np.arange(len(rows))
         tokens[each, places] = self._prompts.specials.mask

@@ -35,7 +35,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.extend(texts)
         return train_tokenizer(texts, *others)
 
-    monkeypatch.setattr("data_pipeline.build.vocabulary.train_tokenizer", spy)
+    monkeypatch.setattr("data_pipeline.build.tokenizer.train_tokenizer", spy)
     return seen
 
 

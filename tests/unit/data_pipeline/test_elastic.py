@@ -68,7 +68,7 @@ class Simulated:
         def rows(seed: int, ids: np.ndarray) -> Rows:
             return Rows.of(ids.copy(), ids + seed)
 
-        return SimpleNamespace(count=int(dataset.directory.name), left_out=0, rows=rows)
+        return SimpleNamespace(count=int(dataset.directory.name), num_skipped=0, rows=rows)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_every_column_reaches_the_model_cut_as_it_says(rank: int) -> None:
     given = {name.rsplit("_", 1)[0]: name for name in (one.name for one in fields(MicroBatch))}
     for name, column, values in rows.columns():
         whole = torch.cat([getattr(batch, given[name]) for batch in cut])
-        expected = values if column.whole or column.axes == ("rows",) else values[:, own[column.axes[1]]]
+        expected = values if column.replicated or column.axes == ("rows",) else values[:, own[column.axes[1]]]
         assert torch.equal(whole, torch.from_numpy(np.ascontiguousarray(expected))), name
     for batch in Cutter(cast("Any", groups), torch.device("cpu")).cut(replace(rows, positions=None), MICRO):
         assert batch.positions_BS.tolist() == [list(range(INPUTS))[own["inputs"]]] * MICRO

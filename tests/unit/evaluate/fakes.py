@@ -54,8 +54,8 @@ class FakeEngine:
         assert tokens.shape[1] <= LENGTH
         self.scored.append((tokens, labels))
         logits = self.model(torch.from_numpy(tokens)).logits
-        if batch.places is not None:
-            logits = logits[torch.arange(len(tokens))[:, None], torch.from_numpy(batch.places)]
+        if batch.label_positions is not None:
+            logits = logits[torch.arange(len(tokens))[:, None], torch.from_numpy(batch.label_positions)]
         log_probability = logits.log_softmax(-1).gather(-1, torch.from_numpy(labels)[..., None])[..., 0]
         return Scores(log_probability.numpy(), (logits.argmax(-1).numpy() == labels))
 

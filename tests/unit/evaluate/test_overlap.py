@@ -15,7 +15,7 @@ from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
 from data_pipeline.overlap.examples import EvaluationSet
-from data_pipeline.overlap.overlap import example_hashes
+from data_pipeline.overlap.gram_index import example_hashes
 from pretrain.engine.base import Scores
 from pretrain.evaluate.overlap import overlap, searched_now
 from pretrain.evaluate.report.write import write

@@ -15,7 +15,7 @@ from data_pipeline.recipes.base import Ids, Recipe, Samples
 from data_pipeline.recipes.causal import CausalRecipe
 from data_pipeline.recipes.objective import ModelShape, Objective
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import Needs
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
 class CausalSuffix(Objective):
@@ -26,8 +26,8 @@ class CausalSuffix(Objective):
     context: int = Field(default=8, ge=0, description="first tokens of each window, which are not trained on")
 
     @property
-    def needs(self) -> Needs:
-        return Needs(roles=(), end="end_of_text")
+    def needs(self) -> SpecialTokenNeeds:
+        return SpecialTokenNeeds(roles=(), end="end_of_text")
 
     def recipe(
         self, tokenizer: Tokenizer, sequence_length: int, target_length: int | None = None, decoder_only: bool = False
@@ -70,8 +70,8 @@ class Suffixes:
         return self.windows.count
 
     @property
-    def left_out(self) -> int:
-        return self.windows.left_out
+    def num_skipped(self) -> int:
+        return self.windows.num_skipped
 
     def rows(self, seed: int, ids: Ids) -> Rows:
         rows = self.windows.rows(seed, ids)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 
 
@@ -15,9 +15,9 @@ class Shouting(LocalStep):
     name: Literal["shouting"] = "shouting"
     most: float = Field(default=0.5, ge=0, le=1, description="share of capitals above which a document is dropped")
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         for document in documents:
             if sum(map(str.isupper, document.text)) > self.most * len(document.text):
-                tally.drop(document, "capitals")
+                stats.drop(document, "capitals")
             else:
                 yield document

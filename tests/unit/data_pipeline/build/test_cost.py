@@ -26,10 +26,10 @@ def config(tmp_path: Path) -> BuildConfig:
 
 def rates(**changes: object) -> BuildRates:
     stages = [
-        StageRate(name="pass-1-of-1", fixed_s=1.0, growing_s=10.0, grows="input", alone=False),
-        StageRate(name="tokenizer", fixed_s=0.0, growing_s=4.0, grows="training", alone=True),
-        StageRate(name="step-1-decontaminate-prepare-1", fixed_s=2.0, growing_s=1.0, grows="no", alone=True),
-        StageRate(name="finishing", fixed_s=0.0, growing_s=0.5, grows="input", alone=True),
+        StageRate(name="pass-1-of-1", fixed_s=1.0, growing_s=10.0, grows="input", serial=False),
+        StageRate(name="tokenizer", fixed_s=0.0, growing_s=4.0, grows="training", serial=True),
+        StageRate(name="step-1-decontaminate-prepare-1", fixed_s=2.0, growing_s=1.0, grows="no", serial=True),
+        StageRate(name="finishing", fixed_s=0.0, growing_s=0.5, grows="input", serial=True),
     ]
     values = {"machine": "a", "steps": [], "input_bytes": 10**6, "text_bytes": 2 * 10**6, "kept_bytes": 5 * 10**5,
               "tokens": 10**5, "stages": stages}  # fmt: skip
@@ -48,7 +48,7 @@ def test_measuring_builds_the_input_and_times_every_stage(config: BuildConfig, t
     stages = {stage.name: stage for stage in found.stages}
     assert {"digests", "pass-1-of-2", "pass-2-of-2", "sample", "tokenizer", "encoding", "writing"} <= stages.keys()
     assert sum(stage.growing_s for stage in found.stages) > 0
-    assert {name for name, stage in stages.items() if stage.alone} == {"tokenizer", "finishing"}
+    assert {name for name, stage in stages.items() if stage.serial} == {"tokenizer", "finishing"}
     assert {name for name, stage in stages.items() if stage.grows != "input"} == {"tokenizer"}
 
 
@@ -59,7 +59,7 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
     )  # fmt: skip
     cost = project(config, rates(), 10**9, 50)
     stages = {stage.name: stage for stage in cost.stages}
-    assert (cost.units, cost.tokens, cost.shards) == (2000, 10**8, 100)
+    assert (cost.chunks, cost.tokens, cost.shards) == (2000, 10**8, 100)
     assert cost.members == 1000 + 100
     grid = Grid(2000, 100)
     assert cost.cells == grid.row_groups * grid.column_groups == len(list(grid.cells()))
@@ -75,9 +75,9 @@ def test_seconds_grow_with_what_a_stage_reads_and_share_the_cores() -> None:
 
 def test_units_are_of_the_size_that_so_much_input_has_and_only_so_many_cores_work() -> None:
     config = BuildConfig(input="x", output=Path("y"), tokenizer={"training_bytes": 10**6})  # type: ignore[arg-type]
-    assert project(config, rates(), 10**12, 50).units == -(-2 * 10**12 // 2**25)
+    assert project(config, rates(), 10**12, 50).chunks == -(-2 * 10**12 // 2**25)
     few = project(config.model_copy(update={"piece_bytes": 10**6}), rates(), 2 * 10**6, 50)
-    assert (few.units, few.cells) == (4, 0)
+    assert (few.chunks, few.cells) == (4, 0)
     assert few.stages[0].seconds == 21 / 4 + 21 / 4
 
 
@@ -130,7 +130,7 @@ def test_the_command_plans_for_all_cores_of_all_nodes(
     said = json.loads(capsys.readouterr().out)
     config = BuildConfig(input="x", output=Path("y"), tokenizer={"type": "bytes"})  # type: ignore[arg-type]
     cost = project(config, rates(), size, 6400)
-    for name in ("input_bytes", "tokens", "units", "shards", "members", "cells", "tasks", "hours", "core_hours"):
+    for name in ("input_bytes", "tokens", "chunks", "shards", "members", "cells", "tasks", "hours", "core_hours"):
         assert said[name] == getattr(cost, name), name
     assert said["input_bytes"] == size
 

@@ -19,10 +19,10 @@ import pytest
 from data_pipeline.build import build as module
 from data_pipeline.build import passes
 from data_pipeline.build.build import build
-from data_pipeline.common.scratch import scratch_of
+from data_pipeline.common.scratch import scratch_folder
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS
-from data_pipeline.dataset.shards import _HashedFile
+from data_pipeline.dataset.shard_writer import _HashedFile
 from data_pipeline.errors import DataError
 from data_pipeline.reading import readers
 from data_pipeline.reading.documents import Document
@@ -45,7 +45,7 @@ def refuses(complaint: str, **changes: Any) -> None:
     before = sorted(config.output.parent.iterdir())
     with pytest.raises(DataError, match=complaint):
         build(config, Silent)
-    assert sorted(set(config.output.parent.iterdir()) - {scratch_of(config.output)}) == before
+    assert sorted(set(config.output.parent.iterdir()) - {scratch_folder(config.output)}) == before
 
 
 def texts_of(dataset: Dataset, split: Any) -> list[str]:
@@ -162,7 +162,7 @@ KILLED = """
 import os, signal, sys
 from tests.helpers.datasets import Silent, settings
 from data_pipeline.build import build
-from data_pipeline.dataset import shards
+from data_pipeline.dataset import shard_writer
 seen = [0]
 def dies(*arguments):
     seen[0] += 1
@@ -214,7 +214,7 @@ def test_after_a_full_disk_the_build_goes_on_where_it_stopped(
     gc.collect()
     assert not config.output.exists()
     monkeypatch.setattr(passes, "_pass", lambda *_: pytest.fail("reads the input again"))
-    monkeypatch.setattr("data_pipeline.build.vocabulary.train_tokenizer", None)
+    monkeypatch.setattr("data_pipeline.build.tokenizer.train_tokenizer", None)
     assert build(config, Silent)
     Dataset(config.output).verify()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "text.txt"]
@@ -223,7 +223,7 @@ def test_after_a_full_disk_the_build_goes_on_where_it_stopped(
 def test_input_that_changes_while_it_is_read_is_noticed(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = passes.write_piece
+    write = passes.save_documents
 
     def changes_the_input(path: Path, documents: Iterable[Document]) -> None:
         write(path, documents)

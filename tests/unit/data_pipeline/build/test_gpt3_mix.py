@@ -14,7 +14,7 @@ from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
-from data_pipeline.dataset.mix import Mix
+from data_pipeline.dataset.mix import MixManifest
 from data_pipeline.order.blend import Blend
 from tests.helpers.datasets import Silent
 
@@ -55,7 +55,7 @@ def test_the_mix_is_cleaned_and_blended_as_the_paper_says(corpora: dict[str, lis
     steps = config("gpt3-mix").model_dump()["steps"]
     steps[1]["raw"] = "corpora/crawl_sample"  # of so few texts, the model would know each that it has learned from
     assert build(config("gpt3-mix", steps=steps, tokenizer={"type": "bytes"}), Silent)
-    mix = Mix.load(Path("mix"))
+    mix = MixManifest.load(Path("mix"))
     assert {source.name: source.weight for source in mix.sources} == {
         "common_crawl": 60, "webtext2": 22, "books1": 8, "books2": 8, "wikipedia": 3
     }  # fmt: skip

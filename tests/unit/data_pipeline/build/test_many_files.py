@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import find_sources, state_of
+from data_pipeline.build.inputs import file_state, find_sources
 
 _DOCUMENTS = 400
 
@@ -44,5 +44,5 @@ def test_files_are_called_by_where_they_really_lie(tmp_path: Path) -> None:
     config = BuildConfig(input=str(tmp_path / "linked"), output=tmp_path / "out")
     inputs = find_sources(config)[0].inputs
     assert [file.name for file in inputs] == ["real/a.txt", "elsewhere/c.txt", "real/sub/b.txt"]
-    assert [file.state for file in inputs] == [state_of(file.path) for file in inputs]
+    assert [file.state for file in inputs] == [file_state(file.path) for file in inputs]
     assert inputs[1].state[2] == os.stat(tmp_path / "elsewhere/c.txt").st_ino

@@ -10,7 +10,7 @@ from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
-from data_pipeline.dataset.mix import Mix
+from data_pipeline.dataset.mix import MixManifest
 from tests.helpers.datasets import Silent, make_documents
 from tests.unit.data_pipeline.build.conftest import write
 
@@ -36,7 +36,7 @@ def test_sources_become_datasets_with_one_tokenizer_and_weights(mix: BuildConfig
     assert not build(mix, Silent)
     web, books = (Dataset(mix.output / name) for name in ("web", "books"))
     assert web.manifest.tokenizer == books.manifest.tokenizer
-    found = Mix.load(mix.output)
+    found = MixManifest.load(mix.output)
     assert [(s.name, s.weight, s.identity) for s in found.sources] == [
         ("web", 3.0, web.identity), ("books", 1.0, books.identity)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Builds of many units: the dataset is the same however the work is cut, shared, stopped and taken up again."""
+"""Builds of many chunks: the dataset is the same however the work is cut, shared, stopped and taken up again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from data_pipeline.build import digests, passes
 from data_pipeline.build.build import build
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.common.hashing import file_sha256
-from data_pipeline.common.scratch import scratch_of
+from data_pipeline.common.scratch import scratch_folder
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
 from data_pipeline.errors import DataError
@@ -44,7 +44,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_the_dataset_is_the_same_for_any_units_and_processes(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("data_pipeline.common.work._SMALL", 0)  # else so little is never shared
+    monkeypatch.setattr("data_pipeline.common.tasks._SMALL", 0)  # else so little is never shared
     made = []
     for number, (workers, piece_bytes) in enumerate([(1, 2**26), (1, 3000), (3, 1500), (2, 20_000)]):
         config = settings(
@@ -109,10 +109,10 @@ def test_small_files_share_a_unit_and_make_the_same_dataset(tmp_path: Path) -> N
         build(config, Counted)
         made.append((sum(tasks), contents(config.output)))
     assert made[0][1] == made[1][1] == made[2][1]
-    units = [count for count, _ in made]
-    assert units[0] >= 90
-    assert units[1] < 30
-    assert units[2] == 1
+    chunks = [count for count, _ in made]
+    assert chunks[0] >= 90
+    assert chunks[1] < 30
+    assert chunks[2] == 1
     records = [record for split in SPLITS for record, _ in Dataset(tmp_path / "1").documents(split)]
     assert {record["source"] for record in records} <= set(names)
 
@@ -184,7 +184,7 @@ def test_a_stopped_build_does_not_do_again_what_is_done(
 TOGETHER = """
 import os, pathlib, sys
 from tests.helpers.datasets import Silent, settings
-from data_pipeline.common import work
+from data_pipeline.common import tasks
 from data_pipeline.build.build import build
 work._SMALL = 0
 real = work.written
@@ -207,14 +207,14 @@ def test_equal_commands_started_together_share_the_work(corpus: Path, tmp_path: 
     assert len({tuple(task) for _, *task in results}) == len(results)  # none was done twice
     build(settings(input=str(corpus), output=tmp_path / "alone"), Silent)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
-    assert not scratch_of(tmp_path / "out").exists()
+    assert not scratch_folder(tmp_path / "out").exists()
 
 
 def test_another_build_of_the_same_output_waits_or_is_refused(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings(input=str(corpus), output=tmp_path / "out")
-    real = passes.write_piece
+    real = passes.save_documents
     monkeypatch.setattr("data_pipeline.common.scratch._TRIES", 2)
 
     def starts_another(*arguments: Any) -> None:
@@ -250,7 +250,7 @@ def test_what_a_build_with_other_settings_left_is_not_used(
         stops.setattr(module, "encode", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build(settings(input=str(corpus), output=tmp_path / "out", steps=STEPS), Silent)
-    assert scratch_of(tmp_path / "out").is_dir()
+    assert scratch_folder(tmp_path / "out").is_dir()
     build(settings(input=str(corpus), output=tmp_path / "out"), Silent)
     build(settings(input=str(corpus), output=tmp_path / "clean"), Silent)
     assert contents(tmp_path / "out") == contents(tmp_path / "clean")
@@ -260,7 +260,7 @@ def test_other_sizes_of_shards_keep_the_work_before_them(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the first sizes were found to be impossible."""
-    monkeypatch.setattr("data_pipeline.build.projection.MOST_MEMBERS", 60)
+    monkeypatch.setattr("data_pipeline.build.size_limits.MOST_MEMBERS", 60)
     with pytest.raises(DataError, match="members of shards, more than 60; start again with a larger member_tokens"):
         build(settings(input=str(corpus), output=tmp_path / "out", steps=STEPS, member_tokens=100), Silent)
     stages: dict[str, list[bool]] = {}
@@ -289,20 +289,20 @@ def test_what_the_build_would_not_come_to_is_said_before(
 ) -> None:
     config = settings(input=str(corpus), output=tmp_path / "out")
     with monkeypatch.context() as few:
-        few.setattr("data_pipeline.build.projection.LIMIT_BYTES", 300)
+        few.setattr("data_pipeline.build.size_limits.LIMIT_BYTES", 300)
         with pytest.raises(DataError, match="The input has 3 files, and a manifest can name about 2; put them into"):
             build(config, Silent)
-        assert not scratch_of(config.output).exists()
+        assert not scratch_folder(config.output).exists()
     with monkeypatch.context() as few:
-        few.setattr("data_pipeline.build.projection.MOST_SHARDS", 2)
+        few.setattr("data_pipeline.build.size_limits.MOST_SHARDS", 2)
         with pytest.raises(DataError, match="shards, more than 2; start again with a larger shard_tokens"):
             build(config, Silent)
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     with monkeypatch.context() as full:
-        full.setattr("data_pipeline.build.projection.shutil.disk_usage", lambda _: usage)
+        full.setattr("data_pipeline.build.size_limits.shutil.disk_usage", lambda _: usage)
         with pytest.raises(DataError, match=r"The shards will take .* bytes, and the disk of .* has 1,000 left"):
             build(config, Silent)
-    assert not list(scratch_of(config.output).glob("writing/*"))
+    assert not list(scratch_folder(config.output).glob("writing/*"))
 
 
 def test_files_are_digested_once_and_a_finished_build_asks_only_for_their_states(
@@ -324,7 +324,7 @@ def test_files_are_digested_once_and_a_finished_build_asks_only_for_their_states
     (corpus / "a.jsonl").touch()
     assert not build(config, Silent)
     assert len(read) == 6
-    assert not scratch_of(config.output).exists()
+    assert not scratch_folder(config.output).exists()
     (corpus / "a.jsonl").write_text((corpus / "b.jsonl").read_text())
     with pytest.raises(DataError, match="other input or with other settings"):
         build(config, Silent)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data_pipeline.common.interrupt import SIGNALS, ends_at_a_signal
+from data_pipeline.common.interrupt import SIGNALS, exit_on_signal
 from data_pipeline.errors import ExitStatus
 
 WAIT_S = 60.0
@@ -80,6 +80,6 @@ def test_a_closed_terminal_ends_it_in_the_same_way(tmp_path: Path) -> None:
 
 def test_signals_are_as_before_afterwards() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    with pytest.raises(ValueError, match="inside"), ends_at_a_signal("unused"):
+    with pytest.raises(ValueError, match="inside"), exit_on_signal("unused"):
         raise ValueError("inside")
     assert [signal.getsignal(number) for number in SIGNALS] == before

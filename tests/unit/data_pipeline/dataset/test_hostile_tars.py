@@ -19,7 +19,7 @@ from data_pipeline.common.hashing import digest_of
 from data_pipeline.dataset.cache import Cache
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SPLITS
-from data_pipeline.dataset.shards import npy_vector
+from data_pipeline.dataset.shard_writer import npy_vector
 from data_pipeline.errors import DataError
 from tests.helpers.damaged import contents, edited, shard_of
 from tests.helpers.http_store import serve

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.common import limits
+from data_pipeline.common import open_files
 from data_pipeline.dataset import manifest as module
 from data_pipeline.dataset import token_stream
 from data_pipeline.dataset.cache import Cache
@@ -110,7 +110,7 @@ def test_a_file_that_claims_what_is_not_there_is_refused(tmp_path: Path, header:
 def test_no_more_shards_are_open_than_a_quarter_of_the_files_that_may_be(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_stream, "most_open_files", lambda: 8)
+    monkeypatch.setattr(token_stream, "open_file_limit", lambda: 8)
     opened = Dataset(dataset.directory)
     before = len(os.listdir("/proc/self/fd"))
     starts = np.arange(0, opened.num_tokens("train") - 20, 97)
@@ -118,7 +118,7 @@ def test_no_more_shards_are_open_than_a_quarter_of_the_files_that_may_be(
     assert len(opened.manifest.splits["train"].shards) > 2
     assert len(os.listdir("/proc/self/fd")) - before <= 2
     assert np.array_equal(found, dataset.read("train", starts, 20))
-    assert limits.most_open_files() > 8
+    assert open_files.open_file_limit() > 8
 
 
 def test_opening_opens_no_shard(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

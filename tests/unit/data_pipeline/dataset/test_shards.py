@@ -13,7 +13,7 @@ import pytest
 from data_pipeline.dataset.dataset import Dataset, DocumentSpan
 from data_pipeline.dataset.manifest import MANIFEST, SPLITS, SplitName
 from data_pipeline.dataset.member_headers import read_records
-from data_pipeline.dataset.shards import ShardWriter, token_dtype
+from data_pipeline.dataset.shard_writer import ShardWriter, token_dtype
 from data_pipeline.errors import DataError
 from data_pipeline.tokenizers.load import train_tokenizer
 from tests.helpers.datasets import build_dataset, make_documents

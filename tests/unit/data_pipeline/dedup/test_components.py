@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from data_pipeline.common.arrays import unique_pairs
-from data_pipeline.dedup.components import components
+from data_pipeline.dedup.components import connected_components
 
 
 def _lowest(nodes: int, edges: list[tuple[int, int]]) -> list[int]:
@@ -41,7 +41,7 @@ def _found(nodes: int, files: list[list[tuple[int, int]]], folder: Path, block: 
     for edges in files:
         pairs = np.array(edges, np.int64).reshape(-1, 2)
         sorted_files.append(unique_pairs(pairs.min(axis=1), pairs.max(axis=1)))
-    components(nodes, _by_block(sorted_files, block), folder / "labels", block)
+    connected_components(nodes, _by_block(sorted_files, block), folder / "labels", block)
     return np.fromfile(folder / "labels", np.int64).tolist()
 
 
@@ -75,7 +75,7 @@ def test_large_and_awkward(kind: str, tmp_path: Path) -> None:
     pairs = unique_pairs(pairs.min(axis=0), pairs.max(axis=0))
     pairs = pairs[:, pairs[0] != pairs[1]]
     start = time.monotonic()
-    components(nodes, _by_block([pairs], 2**12), tmp_path / "labels", block=2**12)
+    connected_components(nodes, _by_block([pairs], 2**12), tmp_path / "labels", block=2**12)
     assert time.monotonic() - start < 20  # a second; some hours if it were quadratic
     names = np.fromfile(tmp_path / "labels", np.int64)
     if kind == "pairs across":
@@ -86,5 +86,5 @@ def test_large_and_awkward(kind: str, tmp_path: Path) -> None:
 
 
 def test_no_nodes(tmp_path: Path) -> None:
-    components(0, _by_block([], 1), tmp_path / "labels")
+    connected_components(0, _by_block([], 1), tmp_path / "labels")
     assert (tmp_path / "labels").read_bytes() == b""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.hashing import mix64
 from data_pipeline.dedup.minhash import SKETCH_HASHES, MinHash, _functions, min_hashes, similarity
 from data_pipeline.text.words import Words
 
@@ -16,14 +16,14 @@ HASHES = 112
 def _pairs(shared: int, apart: int, count: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
     """[HASHES, count] of pairs of sets with `shared` features and `apart` of its own each."""
     union = shared + 2 * apart
-    features = mix(np.arange(1, count * union + 1, dtype=np.uint64)).reshape(count, union)
+    features = mix64(np.arange(1, count * union + 1, dtype=np.uint64)).reshape(count, union)
     starts = np.arange(0, count * (shared + apart), shared + apart)
     one = min_hashes(features[:, : shared + apart].ravel(), starts, HASHES)
     return one, min_hashes(features[:, apart:].ravel() if apart else features.ravel(), starts, HASHES)
 
 
 def test_equal_to_plain_arithmetic() -> None:
-    features = mix(np.arange(50, dtype=np.uint64))
+    features = mix64(np.arange(50, dtype=np.uint64))
     sets = [features[:7], features[7:8], features[8:]]
     found = min_hashes(features, np.array([0, 7, 8]), 30)
     functions = _functions(30).tolist()

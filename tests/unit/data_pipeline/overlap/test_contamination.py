@@ -14,7 +14,7 @@ from data_pipeline.build.build import build
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.errors import DataError
 from data_pipeline.overlap.contamination import SearchedSet, searched_sets
-from data_pipeline.overlap.overlap import example_hashes
+from data_pipeline.overlap.gram_index import example_hashes
 from tests.helpers.datasets import Silent, build_dataset, make_documents, settings
 
 DIRTY = 3

@@ -23,8 +23,8 @@ import zstandard
 from warcio.warcwriter import WARCWriter
 
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import BadInput
 from data_pipeline.reading.documents import Document
+from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import read_documents
 from tests.helpers.breadth import slow
 from tests.helpers.datasets import settings
@@ -81,7 +81,7 @@ WHOLE = {
 }
 
 
-def read(path: Path, bad: BadInput | None = None, **changes: object) -> list[Document]:
+def read(path: Path, bad: MalformedRecords | None = None, **changes: object) -> list[Document]:
     return list(read_documents(path, settings(input=str(path), output="out", **changes), path.name, bad))
 
 

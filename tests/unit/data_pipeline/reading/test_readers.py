@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import zstandard
 
-from data_pipeline.config import Reading
+from data_pipeline.config import ReadingConfig
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import BadInput
-from data_pipeline.reading.formats import lines
+from data_pipeline.reading.formats import txt
+from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import find_inputs, read_documents
 from tests.helpers.datasets import settings
 
@@ -133,8 +133,8 @@ def test_bad_json_lines_are_named(tmp_path: Path, line: str, complaint: str) -> 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.wet", "a.txt.gz"])
 def test_an_empty_file_has_no_documents_and_is_told(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    bad = BadInput()
-    assert list(read_documents(tmp_path / name, Reading(), "name", bad)) == []
+    bad = MalformedRecords()
+    assert list(read_documents(tmp_path / name, ReadingConfig(), "name", bad)) == []
     assert (bad.seen, bad.count) == (1, 1)
     assert bad.examples == [{"file": "name", "index": 0, "place": "the whole file", "reason": "it is empty"}]
 
@@ -158,15 +158,15 @@ def test_hundreds_of_millions_of_line_ends_take_no_time(
         file.write(packer.compress(b"two\n"))
         file.write(packer.flush())
     made: list[int] = []
-    raw = lines._raw_lines
+    raw = txt._raw_lines
 
     def counted(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, bytes | None]]:
         for one in raw(pieces, limit):
             made.append(1)
             yield one
 
-    monkeypatch.setattr(lines, "_raw_lines", counted)
-    config = Reading(txt_documents=documents, max_document_bytes=2**24)
+    monkeypatch.setattr(txt, "_raw_lines", counted)
+    config = ReadingConfig(txt_documents=documents, max_document_bytes=2**24)
     found = [document.text.strip() for document in read_documents(tmp_path / "a.txt.gz", config)]
     assert " ".join(found).split() == ["one", "two"]
     assert len(made) < 2**20

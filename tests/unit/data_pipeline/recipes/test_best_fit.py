@@ -107,7 +107,7 @@ def test_of_each_document_every_token_but_the_first_is_a_label_once_an_epoch(epo
     labels = np.sort(rows.labels[rows.loss_mask > 0])
     ends = np.cumsum(sizes)
     assert np.array_equal(labels, np.setdiff1d(np.arange(ends[-1]), ends - sizes))
-    assert samples.left_out == (sizes == 1).sum()
+    assert samples.num_skipped == (sizes == 1).sum()
     counted = rows.loss_mask > 0
     assert np.array_equal(rows.tokens[counted] + 1, rows.labels[counted])
     assert (rows.tokens[~counted] == -1).all()

@@ -23,7 +23,7 @@ def _recipe(dataset: Dataset, codes: dict[str, str] = CODES, length: int = LENGT
 
 @pytest.fixture
 def sources(dataset: Dataset, second: Dataset) -> list[tuple[Dataset, float]]:
-    wiki, books = (Dataset(d.directory, called=n) for d, n in zip((dataset, second), CODES, strict=True))
+    wiki, books = (Dataset(d.directory, name=n) for d, n in zip((dataset, second), CODES, strict=True))
     return [(wiki, 1.0), (books, 1.0)]
 
 

@@ -9,16 +9,16 @@ import pytest
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import SampleStream
-from data_pipeline.recipes.corruption import Corruption
+from data_pipeline.recipes.corruption import CorruptionRecipe
 from data_pipeline.recipes.denoising import NOISE, Denoising
 from data_pipeline.recipes.registry import OBJECTIVES
 
 TEXT = np.arange(5, 305)  # no special id of the tokenizer; all different
 
 
-def recipe_of(dataset: Dataset, **objective: Any) -> Corruption:
+def recipe_of(dataset: Dataset, **objective: Any) -> CorruptionRecipe:
     recipe = OBJECTIVES["denoising"](**{"noise_density": 0.3, **objective}).recipe(dataset.tokenizer(), 64)
-    assert isinstance(recipe, Corruption)
+    assert isinstance(recipe, CorruptionRecipe)
     return recipe
 
 

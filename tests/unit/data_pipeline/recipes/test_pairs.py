@@ -80,7 +80,7 @@ def test_a_row_holds_source_and_target_with_an_end_after_each(pairs: Dataset) ->
     recipe = OBJECTIVES["pairs"]().recipe(pairs.tokenizer(), 100, 40)
     stream, tokenizer = SampleStream([(pairs.directory, 1.0)], recipe, 0), pairs.tokenizer()
     texts, batch = texts_of(pairs, "train"), stream.batch(0, stream.num_samples[0])
-    assert stream.samples[0].left_out == 0
+    assert stream.samples[0].num_skipped == 0
     assert batch.attention_mask is not None
     assert batch.decoder_tokens is not None
     assert sorted(batch.sample_ids[:, 2]) == list(range(len(texts)))
@@ -107,7 +107,7 @@ def test_pairs_too_long_are_left_out_and_counted(pairs: Dataset, decoder_only: b
     if not decoder_only:
         fit, sources_fit = [pair for pair in fit if pair[1] <= most], len(fit)
         assert 0 < len(fit) < sources_fit
-    assert (samples.count, samples.left_out) == (len(fit), len(sizes) - len(fit))
+    assert (samples.count, samples.num_skipped) == (len(fit), len(sizes) - len(fit))
     rows = samples.rows(0, np.array([[0, 0, number] for number in range(samples.count)]))
     assert rows.loss_mask.sum(axis=1).tolist() == [target for _, target in fit]
     with pytest.raises(DataError, match=r"No pair of the train split .* fits 3 source and 3 target"):
@@ -180,6 +180,6 @@ def test_multi30k_comes_back(multi30k: Path, tmp_path: Path) -> None:
     assert first in texts_of(dataset, "train")
     recipe = OBJECTIVES["pairs"]().recipe(dataset.tokenizer(), 64)
     samples = recipe.samples(dataset, "train")
-    assert samples.count + samples.left_out == 1014
+    assert samples.count + samples.num_skipped == 1014
     assert samples.count > 900
     assert recipe.vocabulary == 2000

@@ -21,7 +21,7 @@ from data_pipeline.recipes.corruption import CorruptedWindows
 from data_pipeline.recipes.objective import Objective
 from data_pipeline.recipes.registry import OBJECTIVES
 from data_pipeline.recipes.span_corruption import SpanCorruption
-from data_pipeline.recipes.targets import Shape
+from data_pipeline.recipes.targets import RowShape
 from tests.helpers.datasets import build_dataset, build_pairs, make_documents
 
 LENGTH = 48
@@ -239,7 +239,7 @@ def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset,
 
 def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> None:
     samples = [(np.array([5, 6, 1]), np.array([7, 1])), (np.array([8, 1]), np.array([9, 10, 1]))]
-    both = Shape(4, 3, pad=0, start=2).rows(samples)
+    both = RowShape(4, 3, pad=0, start=2).rows(samples)
     assert both.tokens.tolist() == [[5, 6, 1, 0], [8, 1, 0, 0]]
     assert both.attention_mask is not None
     assert both.attention_mask.tolist() == [[True, True, True, False], [True, True, False, False]]
@@ -247,7 +247,7 @@ def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> N
     assert both.decoder_tokens is not None
     assert both.decoder_tokens.tolist() == [[2, 7, 1], [2, 9, 10]]
     assert both.loss_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
-    alone = Shape(6, 6, pad=0, start=2, decoder_only=True).rows(samples)
+    alone = RowShape(6, 6, pad=0, start=2, decoder_only=True).rows(samples)
     assert alone.tokens.tolist() == [[5, 6, 1, 2, 7, 1], [8, 1, 2, 9, 10, 1]]
     assert alone.labels.tolist() == [[6, 1, 2, 7, 1, 0], [1, 2, 9, 10, 1, 0]]
     assert alone.loss_mask.tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]]

@@ -9,19 +9,19 @@ import pytest
 
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.loader import SampleStream
-from data_pipeline.recipes.corruption import Corruption
+from data_pipeline.recipes.corruption import CorruptionRecipe
 from data_pipeline.recipes.registry import OBJECTIVES
-from data_pipeline.recipes.span_corruption import SpanCorruption, segments
+from data_pipeline.recipes.span_corruption import SpanCorruption, random_partition
 
 COUNT = 64
 
 
 def samples(
     dataset: Dataset, name: str, length: int = 64, target_length: int | None = None, **objective: Any
-) -> tuple[Corruption, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+) -> tuple[CorruptionRecipe, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]:
     """(text, input, target) of COUNT samples, without padding."""
     recipe = OBJECTIVES[name](**objective).recipe(dataset.tokenizer(), length, target_length)
-    assert isinstance(recipe, Corruption)
+    assert isinstance(recipe, CorruptionRecipe)
     stream = SampleStream([(dataset.directory, 1.0)], recipe, 0)
     batch, size = stream.batch(0, COUNT), recipe.text_tokens
     texts = [dataset.window("train", number * size, size) for number in batch.sample_ids[:, 2].tolist()]
@@ -71,12 +71,12 @@ def test_spans_of_the_defaults_fill_inputs_and_targets_exactly(dataset: Dataset)
 
 def test_all_divisions_into_segments_are_equally_likely() -> None:
     random = np.random.default_rng(0)
-    drawn = [tuple(segments(5, 3, random).tolist()) for _ in range(6000)]
+    drawn = [tuple(random_partition(5, 3, random).tolist()) for _ in range(6000)]
     expected = {(1, 1, 3), (1, 3, 1), (3, 1, 1), (1, 2, 2), (2, 1, 2), (2, 2, 1)}
     assert set(drawn) == expected
     assert all(abs(drawn.count(lengths) - 1000) < 5 * np.sqrt(1000 * 5 / 6) for lengths in expected)
-    assert segments(4, 1, random).tolist() == [4]
-    assert segments(4, 4, random).tolist() == [1, 1, 1, 1]
+    assert random_partition(4, 1, random).tolist() == [4]
+    assert random_partition(4, 4, random).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("name", "random_share"), [("bert_style", 0.1), ("mass_style", 0.0)])

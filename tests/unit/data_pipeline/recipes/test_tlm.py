@@ -52,7 +52,7 @@ def test_a_pair_that_does_not_fit_is_left_out(tmp_path: Path) -> None:
     texts = [(f"der Satz {i} ist lang", f"sentence {i} " * (1 + 9 * (i % 3 == 0))) for i in range(200)]
     dataset = build_pairs(texts, tmp_path)
     samples = Translation().recipe(dataset.tokenizer(), LENGTH).samples(dataset, "train")
-    assert samples.left_out > 0
-    assert samples.count + samples.left_out == dataset.manifest.splits["train"].documents
+    assert samples.num_skipped > 0
+    assert samples.count + samples.num_skipped == dataset.manifest.splits["train"].documents
     with pytest.raises(DataError, match="fits 6 positions with two"):
         Translation().recipe(dataset.tokenizer(), 6).samples(dataset, "train")

@@ -27,9 +27,9 @@ _PAGE = "This is the first sentence here. And here comes the second one!\nDoes a
     ],
 )
 def test_lines_that_are_no_sentences_go_and_are_counted(tmp_path: Path, line: str, kind: str) -> None:
-    texts, tally = run_local(C4(), [f"{line}\n\n{_PAGE}\n  "], tmp_path)
+    texts, stats = run_local(C4(), [f"{line}\n\n{_PAGE}\n  "], tmp_path)
     assert texts == [_PAGE]
-    assert tally.changed == Counter({kind: 1})
+    assert stats.changed == Counter({kind: 1})
 
 
 @pytest.mark.parametrize(
@@ -45,24 +45,24 @@ def test_lines_that_are_no_sentences_go_and_are_counted(tmp_path: Path, line: st
     ],
 )
 def test_pages_that_are_not_wanted_are_dropped_and_count_no_lines(tmp_path: Path, text: str, reason: str) -> None:
-    texts, tally = run_local(C4(), [text + "\nno end"], tmp_path)
+    texts, stats = run_local(C4(), [text + "\nno end"], tmp_path)
     assert texts == []
-    assert tally.dropped == Counter({reason: 1})
-    assert not tally.changed
+    assert stats.dropped == Counter({reason: 1})
+    assert not stats.changed
 
 
 def test_good_pages_and_quotations_stay(tmp_path: Path) -> None:
     good = [_PAGE, 'She said: "I am here now."\n“And so are we, all of us.”\nThat was all that they said.']
-    texts, tally = run_local(C4(), good, tmp_path)
+    texts, stats = run_local(C4(), good, tmp_path)
     assert texts == good
-    assert not tally.changed
+    assert not stats.changed
 
 
 def test_citation_marks_go_before_a_line_is_judged(tmp_path: Path) -> None:
     text = "Water is wet, as is known.[1]\nIt boils[citation needed] at 100 degrees.[23]\nIt freezes at 0.[a][edit]"
-    texts, tally = run_local(C4(min_sentences=2), [text], tmp_path)
+    texts, stats = run_local(C4(min_sentences=2), [text], tmp_path)
     assert texts == ["Water is wet, as is known.\nIt boils at 100 degrees."]
-    assert tally.changed == Counter({"citation marks": 4, "lines without end mark": 1})
+    assert stats.changed == Counter({"citation marks": 4, "lines without end mark": 1})
     assert run_local(C4(citations=False), [text], tmp_path)[0] == []
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
+from data_pipeline.steps.boilerplate import Boilerplate
 from data_pipeline.steps.c4 import C4
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition
 from data_pipeline.steps.language import Language
-from data_pipeline.steps.lines import Boilerplate
 from data_pipeline.steps.personal import Personal
 from data_pipeline.steps.repair import Repair
 from tests.helpers.steps import documents_of
@@ -58,20 +58,20 @@ def _steps() -> list[LocalStep]:
 def clean(folder: Path) -> str:
     """What goes on and what was counted, as JSON."""
     documents: Iterable[Document] = documents_of(_texts())
-    tallies = []
+    step_stats = []
     for step in _steps():
-        tallies.append(Tally())
-        documents = step.run(documents, tallies[-1], folder)
+        step_stats.append(StepStats())
+        documents = step.run(documents, step_stats[-1], folder)
     kept = [(document.index, document.text) for document in documents]
-    return json.dumps([kept, [tally.to_dict() for tally in tallies]])
+    return json.dumps([kept, [stats.to_dict() for stats in step_stats]])
 
 
 def test_the_steps_work_one_after_the_other_and_keep_the_order(tmp_path: Path) -> None:
-    kept, tallies = json.loads(clean(tmp_path))
+    kept, step_stats = json.loads(clean(tmp_path))
     assert 20 < len(kept) < 180
     assert [index for index, _ in kept] == sorted(index for index, _ in kept)
-    assert len(kept) + sum(sum(tally["dropped"].values()) for tally in tallies) == 200
-    assert all(tally["dropped"] or tally["changed"] for tally in tallies)
+    assert len(kept) + sum(sum(stats["dropped"].values()) for stats in step_stats) == 200
+    assert all(stats["dropped"] or stats["changed"] for stats in step_stats)
     together = "\n".join(text for _, text in kept)
     assert "It isn\u2019t known to many people that the server has been at <IP> for years." in together
     assert "Write to <EMAIL>, or call <PHONE> if that is too slow." in together

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from data_pipeline.common.work import run_tasks
-from data_pipeline.executors.processes import Processes
-from data_pipeline.overlap.overlap import overlap_report
+from data_pipeline.common.tasks import run_tasks
+from data_pipeline.executors.processes import ProcessExecutor
+from data_pipeline.overlap.gram_index import overlap_report
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
-from data_pipeline.steps.base import Unit
+from data_pipeline.reading.step_stats import StepStats
+from data_pipeline.steps.base import GatheredChunk
 from data_pipeline.steps.decontaminate import Decontaminate
 from tests.helpers.breadth import slow
 from tests.helpers.steps import documents_of, run_global
@@ -79,9 +79,9 @@ def examples_file(folder: Path, examples: list[str]) -> str:
 def cleaned(folder: Path, texts: list[str], examples: tuple[str, ...] = (PLANTED,), **settings: Any) -> list[list[str]]:
     """The pieces of each text."""
     step = Decontaminate(against=[examples_file(folder, list(examples))], **settings)
-    units = [[document] for document in documents_of(texts)]
-    kept, _ = run_global(step, units, folder / "step")
-    return [[document.text for document in unit] for unit in kept]
+    chunks = [[document] for document in documents_of(texts)]
+    kept, _ = run_global(step, chunks, folder / "step")
+    return [[document.text for document in chunk] for chunk in kept]
 
 
 SMALL = {"ngram": 3, "window_characters": 12, "least_characters": 15, "most_pieces": 4, "most_documents": 3}
@@ -108,14 +108,14 @@ def test_pieces_are_those_of_a_removal_in_plain_python(tmp_path: Path, settings:
     step = Decontaminate(against=[examples_file(tmp_path, examples)], **settings)
     documents = documents_of(texts)
     for cut in (60, 7):
-        units = [documents[first : first + cut] for first in range(0, 60, cut)]
-        kept, tally = run_global(step, units, tmp_path / f"cut-{cut}")
+        chunks = [documents[first : first + cut] for first in range(0, 60, cut)]
+        kept, stats = run_global(step, chunks, tmp_path / f"cut-{cut}")
         found: list[list[str]] = [[] for _ in texts]
-        for document in (document for unit in kept for document in unit):
+        for document in (document for chunk in kept for document in chunk):
             assert document.part == len(found[document.index])
             found[document.index].append(document.text)
         assert found == expected
-        assert tally.dropped == dropped
+        assert stats.dropped == dropped
     first, second = ((tmp_path / f"cut-{cut}" / "overlap.json").read_bytes() for cut in (60, 7))
     assert first == second
 
@@ -163,9 +163,9 @@ def test_nothing_is_done_to_other_documents_however_short(tmp_path: Path) -> Non
 
 def test_all_of_a_document_can_go_and_is_accounted_for(tmp_path: Path) -> None:
     step = Decontaminate(against=[examples_file(tmp_path, [PLANTED])])
-    kept, tally = run_global(step, [documents_of([PLANTED, "a " * 50 + PLANTED + " b" * 50])], tmp_path / "step")
+    kept, stats = run_global(step, [documents_of([PLANTED, "a " * 50 + PLANTED + " b" * 50])], tmp_path / "step")
     assert kept == [[]]
-    assert (tally.dropped, tally.changed) == ({"short piece": 2}, {})
+    assert (stats.dropped, stats.changed) == ({"short piece": 2}, {})
 
 
 def test_pieces_of_pieces_are_numbered_on(tmp_path: Path) -> None:
@@ -173,22 +173,22 @@ def test_pieces_of_pieces_are_numbered_on(tmp_path: Path) -> None:
     cut = f"{long} {PLANTED} {long}"
     documents = [Document((text,), "a", 0, part) for part, text in enumerate([cut, "x", cut, "y"])]
     step = Decontaminate(against=[examples_file(tmp_path, [PLANTED])])
-    kept, tally = run_global(step, [[*documents, Document(("z",), "a", 1)]], tmp_path / "step")
+    kept, stats = run_global(step, [[*documents, Document(("z",), "a", 1)]], tmp_path / "step")
     assert [(document.index, document.part) for document in kept[0]] == [(0, part) for part in range(6)] + [(1, 0)]
-    assert tally.changed == {"gram removed": 2}
+    assert stats.changed == {"gram removed": 2}
 
 
 def test_validation_files_are_cleaned_but_not_counted(tmp_path: Path) -> None:
     step = Decontaminate(against=[examples_file(tmp_path, [PLANTED])], most_documents=0)
     documents = documents_of([f"{'v' * 400} {PLANTED}"])
     (tasks,) = step.prepare(tmp_path)
-    run_tasks(tasks, tmp_path / "prepare", Processes(1))
+    run_tasks(tasks, tmp_path / "prepare", ProcessExecutor(1))
     list(step.gather(documents, tmp_path / "facts", tmp_path))
-    (tasks,) = step.decide([Unit(0, "", True, 1, tmp_path / "facts")], tmp_path)
-    run_tasks(tasks, tmp_path / "decide", Processes(1))
+    (tasks,) = step.decide([GatheredChunk(0, "", True, 1, tmp_path / "facts")], tmp_path)
+    run_tasks(tasks, tmp_path / "decide", ProcessExecutor(1))
     facts = overlap_report(tmp_path)
     assert (facts["training_documents"], facts["sets"][0]["dirty"]) == (0, 0)
-    assert [len(document.text) for document in step.run(documents, Tally(), 0, tmp_path)] == [301]
+    assert [len(document.text) for document in step.run(documents, StepStats(), 0, tmp_path)] == [301]
 
 
 def test_sets_may_be_given_by_their_files_alone() -> None:
@@ -203,10 +203,10 @@ def test_a_lambada_passage_planted_in_real_text_is_found_and_removed(tmp_path: P
     passage = passages[4321].strip(string.punctuation + string.whitespace).upper()
     planted = [text[:50_000], f"{text[50_000:100_000]} {passage} {text[100_000:150_000]}", text[150_000:]]
     step = Decontaminate(against=[str(tasks)])
-    kept, tally = run_global(step, [documents_of(planted)], tmp_path)
+    kept, stats = run_global(step, [documents_of(planted)], tmp_path)
     pieces = [text[50_000:99_901], text[100_099:150_000]]  # the window takes 99 characters beside each space
     assert [document.text for document in kept[0]] == [planted[0], *pieces, planted[2]]
-    assert not tally.dropped
+    assert not stats.dropped
     (found,) = overlap_report(tmp_path)["sets"]
     assert (found["name"], found["ngram"], found["examples"]) == ("lambada_test", 13, 5153)
     assert found["dirty_examples"] == [4321]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
-from data_pipeline.steps.exact import DedupExact
+from data_pipeline.steps.dedup_exact import DedupExact
 from data_pipeline.text.words import Words
 from tests.helpers.duplicates import Item, expected, outcome
 from tests.helpers.steps import documents_of, run_global
@@ -63,23 +63,23 @@ def test_some_copy_always_stays(tmp_path: Path) -> None:
 
 def test_any_number_of_workers_and_nothing_twice(tmp_path: Path) -> None:
     chance = random.Random(0)
-    units = [documents_of([f"text {chance.randrange(40)}" for _ in range(30)], f"{n}.jsonl") for n in range(3)]
+    chunks = [documents_of([f"text {chance.randrange(40)}" for _ in range(30)], f"{n}.jsonl") for n in range(3)]
     step = DedupExact(items_per_task=8)
-    one = run_global(step, units, tmp_path / "one")
-    assert run_global(step, units, tmp_path / "two", workers=2) == one
+    one = run_global(step, chunks, tmp_path / "one")
+    assert run_global(step, chunks, tmp_path / "two", workers=2) == one
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").glob("links-*")}
     assert len(made) > 3
-    assert run_global(step, units, tmp_path / "one") == one  # a second start
+    assert run_global(step, chunks, tmp_path / "one") == one  # a second start
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
 
 def test_pairs_count_as_two_texts(tmp_path: Path) -> None:
     pairs = [("a b", "c"), ("a", "b c"), ("a b", "c"), ("c", "a b")]
     documents = [Document(pair, "a.jsonl", number) for number, pair in enumerate(pairs)]
-    ((*kept,),), tally = run_global(DedupExact(), [documents], tmp_path)
+    ((*kept,),), stats = run_global(DedupExact(), [documents], tmp_path)
     assert [document.index for document in kept] == [0, 1, 3]
-    assert tally.dropped == {"duplicate": 1}
-    assert tally.samples["duplicate"][0]["text"] == "a b | c"
+    assert stats.dropped == {"duplicate": 1}
+    assert stats.samples["duplicate"][0]["text"] == "a b | c"
 
 
 def test_words_count_in_their_order(tmp_path: Path) -> None:
@@ -139,29 +139,29 @@ def test_paragraphs(seed: int, words: bool, tmp_path: Path) -> None:
     )
     documents = documents_of(texts)
     cut = chance.randrange(1, 20)
-    kept, tally = run_global(step, [documents[:cut], documents[cut:]], tmp_path)
-    found = [document.text for unit in kept for document in unit]
+    kept, stats = run_global(step, [documents[:cut], documents[cut:]], tmp_path)
+    found = [document.text for chunk in kept for document in chunk]
     assert [text.rstrip("\n") for text in found] == [
         text.rstrip("\n") for text in _without_paragraphs(texts, 10, words)
     ]
-    assert tally.changed["paragraph: duplicate"] > 0
-    assert len(found) + tally.dropped["duplicate"] == len(texts)
+    assert stats.changed["paragraph: duplicate"] > 0
+    assert len(found) + stats.dropped["duplicate"] == len(texts)
 
 
 def test_newlines_go_with_the_paragraph_before_them(tmp_path: Path) -> None:
     texts = ["first one\n\nsecond one\nend", "first one\n\nnew\n\nsecond one", "second one\nlast line\n", "first one"]
-    ((*kept,),), tally = run_global(DedupExact(by="paragraph", least_characters=5), [documents_of(texts)], tmp_path)
+    ((*kept,),), stats = run_global(DedupExact(by="paragraph", least_characters=5), [documents_of(texts)], tmp_path)
     assert [document.text for document in kept] == [texts[0], "new", "last line\n"]
-    assert tally.changed == {"paragraph: duplicate": 3}
-    assert tally.dropped == {"duplicate": 1}
+    assert stats.changed == {"paragraph: duplicate": 3}
+    assert stats.dropped == {"duplicate": 1}
 
 
 @pytest.mark.slow
 def test_equal_texts_by_the_hundred_thousand(tmp_path: Path) -> None:
-    units = [documents_of(["the same"] * 50_000), documents_of(["The same!", *["the same"] * 49_999])]
-    kept, tally = run_global(DedupExact(items_per_task=2**12), units, tmp_path)
-    assert [len(unit) for unit in kept] == [1, 1]
-    assert tally.dropped["duplicate"] == 99_998
+    chunks = [documents_of(["the same"] * 50_000), documents_of(["The same!", *["the same"] * 49_999])]
+    kept, stats = run_global(DedupExact(items_per_task=2**12), chunks, tmp_path)
+    assert [len(chunk) for chunk in kept] == [1, 1]
+    assert stats.dropped["duplicate"] == 99_998
 
 
 @pytest.mark.parametrize(

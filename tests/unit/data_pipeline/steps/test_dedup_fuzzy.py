@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_pipeline.dedup.minhash import MinHash, min_hashes
-from data_pipeline.steps.fuzzy import DedupFuzzy
+from data_pipeline.steps.dedup_fuzzy import DedupFuzzy
 from data_pipeline.text.words import Words
 from tests.helpers.breadth import only
 from tests.helpers.duplicates import Item, expected, outcome
@@ -95,12 +95,12 @@ def test_a_cluster_chains(tmp_path: Path) -> None:
     assert _jaccard(chain[0], chain[1]) > 0.95
     assert _jaccard(chain[0], chain[-1]) == 0
     shuffled = random.Random(0).sample(chain, len(chain))
-    kept, tally = run_global(DedupFuzzy(), [documents_of(shuffled)], tmp_path / "one")
-    assert [[document.text for document in unit] for unit in kept] == [shuffled[:1]]
+    kept, stats = run_global(DedupFuzzy(), [documents_of(shuffled)], tmp_path / "one")
+    assert [[document.text for document in chunk] for chunk in kept] == [shuffled[:1]]
     step = DedupFuzzy(compare="within", remove=[{"like": "b", "from": "a"}])
-    kept, tally = run_global(step, [documents_of(chain), documents_of(chain[-1:])], tmp_path / "two", ["a", "b"])
-    assert [len(unit) for unit in kept] == [0, 1]
-    assert tally.dropped == {"duplicate": 50, "duplicate of b": 1}
+    kept, stats = run_global(step, [documents_of(chain), documents_of(chain[-1:])], tmp_path / "two", ["a", "b"])
+    assert [len(chunk) for chunk in kept] == [0, 1]
+    assert stats.dropped == {"duplicate": 50, "duplicate of b": 1}
 
 
 def test_words_in_common_do_not_chain_what_is_unlike(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_words_in_common_do_not_chain_what_is_unlike(tmp_path: Path) -> None:
 
 def test_case_and_punctuation_make_no_difference_and_short_texts_stay(tmp_path: Path) -> None:
     texts = ["One, two: three four five!", "one two three four FIVE", "one two", "one two", "", ""]
-    kept, tally = run_global(DedupFuzzy(), [documents_of(texts)], tmp_path)
+    kept, stats = run_global(DedupFuzzy(), [documents_of(texts)], tmp_path)
     assert [document.index for document in kept[0]] == [0, 2, 3, 4, 5]
-    assert tally.dropped == {"duplicate": 1}
+    assert stats.dropped == {"duplicate": 1}
 
 
 def test_texts_without_words_move_no_others(tmp_path: Path) -> None:
@@ -133,24 +133,24 @@ def test_texts_without_words_move_no_others(tmp_path: Path) -> None:
 def test_any_number_of_workers_and_nothing_twice(tmp_path: Path) -> None:
     chance = random.Random(0)
     bases = [[f"{base}w{place}" for place in range(100)] for base in range(15)]
-    units = [documents_of([item.text for item in _items(chance, bases, 1)]) for _ in range(3)]
+    chunks = [documents_of([item.text for item in _items(chance, bases, 1)]) for _ in range(3)]
     step = DedupFuzzy(items_per_task=200)
-    one = run_global(step, units, tmp_path / "one")
-    assert run_global(step, units, tmp_path / "two", workers=2) == one
+    one = run_global(step, chunks, tmp_path / "one")
+    assert run_global(step, chunks, tmp_path / "two", workers=2) == one
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").glob("l*")}  # links and labels
     assert len(made) > 3
-    assert run_global(step, units, tmp_path / "one") == one  # a second start
+    assert run_global(step, chunks, tmp_path / "one") == one  # a second start
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
 
 @pytest.mark.parametrize("preset", only(["strong"], ["strong", "gpt3"]))
 def test_equal_texts_by_the_hundred_thousand(preset: str, tmp_path: Path) -> None:
-    units = [documents_of(["five words that are same"] * 50_000, f"{number}.jsonl") for number in range(2)]
+    chunks = [documents_of(["five words that are same"] * 50_000, f"{number}.jsonl") for number in range(2)]
     start = time.monotonic()
-    kept, tally = run_global(DedupFuzzy(preset=preset, items_per_task=2**19), units, tmp_path)
+    kept, stats = run_global(DedupFuzzy(preset=preset, items_per_task=2**19), chunks, tmp_path)
     assert time.monotonic() - start < 100  # some seconds; pairs would take hours
-    assert [len(unit) for unit in kept] == [1, 0]
-    assert tally.dropped == {"duplicate": 99_999}
+    assert [len(chunk) for chunk in kept] == [1, 0]
+    assert stats.dropped == {"duplicate": 99_999}
 
 
 def test_presets_and_what_changes_them() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps import gopher
 from data_pipeline.steps.gopher import GopherQuality, GopherRepetition, repeated_grams, repeated_pieces
 from data_pipeline.text.words import Words
@@ -88,8 +88,8 @@ def _words(count: int) -> list[str]:
 def test_a_document_that_repeats_itself_is_dropped_with_the_reason(
     tmp_path: Path, text: str, reason: str | None
 ) -> None:
-    texts, tally = run_local(GopherRepetition(), [text], tmp_path)
-    assert tally.dropped == (Counter([reason]) if reason else Counter())
+    texts, stats = run_local(GopherRepetition(), [text], tmp_path)
+    assert stats.dropped == (Counter([reason]) if reason else Counter())
     assert len(texts) == (reason is None)
 
 
@@ -115,12 +115,12 @@ def test_the_order_and_the_verdicts_do_not_depend_on_the_batch(tmp_path: Path, m
     texts = [
         " ".join(random_.choices(_words(random_.choice([8, 50])), k=random_.randrange(20, 90))) for _ in range(200)
     ]
-    together, tally = run_local(GopherRepetition(), texts, tmp_path)
+    together, stats = run_local(GopherRepetition(), texts, tmp_path)
     monkeypatch.setattr(gopher, "_BATCH_CHARACTERS", 1)
     alone, alone_tally = run_local(GopherRepetition(), texts, tmp_path)
     assert 5 < len(together) < 195
     assert together == alone
-    assert tally == alone_tally
+    assert stats == alone_tally
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_the_order_and_the_verdicts_do_not_depend_on_the_batch(tmp_path: Path, m
 def test_what_does_not_look_like_prose_is_dropped_with_the_reason(
     tmp_path: Path, text: str, reason: str | None
 ) -> None:
-    texts, tally = run_local(GopherQuality(), [text], tmp_path)
-    assert tally.dropped == (Counter([reason]) if reason else Counter())
+    texts, stats = run_local(GopherQuality(), [text], tmp_path)
+    assert stats.dropped == (Counter([reason]) if reason else Counter())
     assert texts == ([] if reason else [text])
 
 
@@ -169,7 +169,7 @@ def test_documents_stream(tmp_path: Path) -> None:
     next(
         iter(
             GopherRepetition(max_lines=None, max_repeated_grams={}, max_top_grams={}).run(
-                documents(), Tally(), tmp_path
+                documents(), StepStats(), tmp_path
             )
         )
     )

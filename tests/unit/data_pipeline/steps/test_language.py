@@ -22,9 +22,9 @@ _NUMBERS = "0123 4567 8901 2345 " * 10
 
 def test_documents_of_other_languages_are_dropped_and_counted_by_language(tmp_path: Path) -> None:
     texts = [_ENGLISH, _GERMAN, _FRENCH, _RUSSIAN, _NUMBERS, _ENGLISH]
-    kept, tally = run_local(Language(keep=["en"]), texts, tmp_path)
+    kept, stats = run_local(Language(keep=["en"]), texts, tmp_path)
     assert kept == [_ENGLISH, _ENGLISH]
-    assert tally.dropped == Counter({"language:de": 1, "language:fr": 1, "language:ru": 1, "language:unsure": 1})
+    assert stats.dropped == Counter({"language:de": 1, "language:fr": 1, "language:ru": 1, "language:unsure": 1})
 
 
 def test_several_languages_can_be_kept(tmp_path: Path) -> None:
@@ -39,8 +39,8 @@ def test_only_the_beginning_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_without_a_least_probability_only_the_language_counts(tmp_path: Path) -> None:
-    tally = run_local(Language(keep=["en"], least=0), [_NUMBERS, ""], tmp_path)[1]
-    assert "language:unsure" not in tally.dropped
+    stats = run_local(Language(keep=["en"], least=0), [_NUMBERS, ""], tmp_path)[1]
+    assert "language:unsure" not in stats.dropped
     assert run_local(Language(keep=["en"], least=1), [_NUMBERS], tmp_path)[1].dropped == Counter({"language:unsure": 1})
 
 

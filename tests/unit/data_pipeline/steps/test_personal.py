@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.personal import Personal
 from tests.helpers.steps import run_local
 
@@ -149,9 +149,9 @@ def test_dates_isbns_years_and_identifiers_stay(text: str) -> None:
 
 def test_masks_are_counted_by_kind_and_can_be_chosen_or_left_out(tmp_path: Path) -> None:
     text = "a@b.com c@d.org 88.8.8.8 (212) 555-0199"
-    texts, tally = run_local(Personal(), [text, "nothing here"], tmp_path)
+    texts, stats = run_local(Personal(), [text, "nothing here"], tmp_path)
     assert texts == ["<EMAIL> <EMAIL> <IP> <PHONE>", "nothing here"]
-    assert tally.changed == Counter(email=2, ip=1, phone=1)
+    assert stats.changed == Counter(email=2, ip=1, phone=1)
     assert run_local(Personal(email="x@example.com", ip=None, phone=None), [text], tmp_path)[0] == [
         "x@example.com x@example.com 88.8.8.8 (212) 555-0199"
     ]
@@ -160,7 +160,7 @@ def test_masks_are_counted_by_kind_and_can_be_chosen_or_left_out(tmp_path: Path)
 
 def test_both_texts_of_a_pair_are_masked(tmp_path: Path) -> None:
     pair = Document(("to a@b.com", "an a@b.com"), "f", 0)
-    assert [d.texts for d in Personal().run([pair], Tally(), tmp_path)] == [("to <EMAIL>", "an <EMAIL>")]
+    assert [d.texts for d in Personal().run([pair], StepStats(), tmp_path)] == [("to <EMAIL>", "an <EMAIL>")]
 
 
 _PIECES = (

@@ -18,7 +18,7 @@ from data_pipeline.reading.documents import Document
 from data_pipeline.steps.quality import Quality, lomax
 from data_pipeline.text import sampling
 from data_pipeline.text.features import HashedCounts
-from data_pipeline.text.quality import QualityModel, train
+from data_pipeline.text.quality_model import QualityModel, train
 from data_pipeline.text.sampling import chance
 from data_pipeline.text.words import Words
 from tests.helpers.steps import documents_of, run_local
@@ -103,14 +103,14 @@ def test_a_build_learns_which_texts_are_good_and_keeps_those(tmp_path: Path) -> 
     assert facts["accuracy"] > 0.95
     assert facts["roc_auc"] > 0.99
     fine, poor = make_texts(3, 400, "klm"), make_texts(4, 400, "stu")
-    kept, tally = run_local(step, [*fine, *poor], tmp_path)
+    kept, stats = run_local(step, [*fine, *poor], tmp_path)
     model = QualityModel.load(tmp_path / "quality.npz")
     for texts in (fine, poor):
         chances = (2 - model.scores(texts)) ** -9
         stay = len(set(kept) & set(texts))
         assert abs(stay - chances.sum()) <= 5 * math.sqrt((chances * (1 - chances)).sum())
     assert len(set(kept) & set(fine)) > 10 * len(set(kept) & set(poor))
-    assert tally.dropped == {"quality": 800 - len(kept)}
+    assert stats.dropped == {"quality": 800 - len(kept)}
     shuffled = random.Random(0).sample([*fine, *poor], 800)
     again = [text for text in shuffled for text in run_local(step, [text], tmp_path)[0]]
     assert set(again) == set(kept)

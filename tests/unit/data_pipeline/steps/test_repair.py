@@ -15,9 +15,9 @@ import pytest
 from ftfy.badness import MOJIBAKE_CATEGORIES, is_bad
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.repair import _MOJIBAKE_NEEDS, Repair, _readable
-from data_pipeline.text.wrapping import unwrapped
+from data_pipeline.text.wrapping import unwrap
 from tests.helpers.steps import run_local
 
 
@@ -35,16 +35,16 @@ from tests.helpers.steps import run_local
     ],
 )
 def test_each_repair_does_its_part_and_is_counted(tmp_path: Path, broken: str, good: str, kind: str) -> None:
-    texts, tally = run_local(Repair(), [broken], tmp_path)
+    texts, stats = run_local(Repair(), [broken], tmp_path)
     assert texts == [good]
-    assert tally.changed[kind] == 1
+    assert stats.changed[kind] == 1
 
 
 def test_good_text_goes_through_as_it_is(tmp_path: Path) -> None:
     good = ["Plain text.\n\nOf two paragraphs.", "Ça va, Zoë? 中文 русский", "می‌خواهم", "👩‍👩‍👧 naïve œuvre"]
-    texts, tally = run_local(Repair(), good, tmp_path)
+    texts, stats = run_local(Repair(), good, tmp_path)
     assert texts == good
-    assert not tally.changed
+    assert not stats.changed
 
 
 def test_joiners_beside_ascii_are_left_overs(tmp_path: Path) -> None:
@@ -52,11 +52,11 @@ def test_joiners_beside_ascii_are_left_overs(tmp_path: Path) -> None:
 
 
 def test_documents_without_text_are_dropped_with_a_sample_that_can_be_written(tmp_path: Path) -> None:
-    texts, tally = run_local(Repair(), ["\u200b \n\t", "\ud800", "x"], tmp_path)
+    texts, stats = run_local(Repair(), ["\u200b \n\t", "\ud800", "x"], tmp_path)
     assert texts == ["x"]
-    assert tally.dropped == Counter(empty=2)
-    json.dumps(tally.to_dict()).encode()
-    assert not tally.changed
+    assert stats.dropped == Counter(empty=2)
+    json.dumps(stats.to_dict()).encode()
+    assert not stats.changed
 
 
 def test_settings_turn_repairs_off(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_settings_turn_repairs_off(tmp_path: Path) -> None:
 
 
 def test_both_texts_of_a_pair_are_repaired(tmp_path: Path) -> None:
-    tally = Tally()
+    stats = StepStats()
     pairs = [Document(("a  b", "c\r\nd"), "f", 0), Document(("a", " "), "f", 1)]
-    assert [d.texts for d in Repair().run(pairs, tally, tmp_path)] == [("a b", "c\nd")]
-    assert tally.dropped == Counter(empty=1)
+    assert [d.texts for d in Repair().run(pairs, stats, tmp_path)] == [("a b", "c\nd")]
+    assert stats.dropped == Counter(empty=1)
 
 
 def _mojibake_like(seed: int, lines: int) -> list[str]:
@@ -148,7 +148,7 @@ def test_wrapped_text_comes_back_as_paragraphs(width: int) -> None:
     ],
 )
 def test_text_that_was_not_wrapped_keeps_its_lines(text: str) -> None:
-    assert unwrapped(text) == text
+    assert unwrap(text) == text
 
 
 def test_unwrapping_is_off_and_then_no_part_of_a_build_s_settings() -> None:

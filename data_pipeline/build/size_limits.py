@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from data_pipeline.build.assemble import SplitPlan
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.inputs import InputSource
+from data_pipeline.build.shards import SplitPlan
 from data_pipeline.dataset.records import LIMIT_BYTES
-from data_pipeline.dataset.shards import token_dtype
+from data_pipeline.dataset.shard_writer import token_dtype
 from data_pipeline.errors import DataError
 
 MOST_SHARDS, MOST_MEMBERS = 2**20, 2**27  # of a dataset: its table is then of 11 GB

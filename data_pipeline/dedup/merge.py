@@ -1,6 +1,6 @@
 """What many files say, brought together in tasks of bounded memory and a bounded number of opens (`grid.py`).
 
-Keys lie in units and are wanted by range; links and marks lie in ranges and are wanted by block of items.
+Keys lie in chunks and are wanted by range; links and marks lie in ranges and are wanted by block of items.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import Positions, append, arrays_in, save, unique_pairs
-from data_pipeline.common.atomic import written
-from data_pipeline.dedup.plan import Parts, Plan, load_plan
+from data_pipeline.common.arrays import Positions, append_array, read_arrays, save_arrays, unique_pairs
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.dedup.plan import ChunkTable, DedupPlan, load_plan
 from data_pipeline.dedup.sorted_runs import runs_in
 
 _NONE = np.zeros((2, 0), np.int64)
 
 
-def counts(facts: Sequence[Path]) -> list[list[int]]:
-    """Task: [items, keys and links] of each unit."""
+def count_items(facts: Sequence[Path]) -> list[list[int]]:
+    """Task: [items, keys and links] of each chunk."""
     found = []
     for path in facts:
         items = work = 0
@@ -31,13 +31,13 @@ def counts(facts: Sequence[Path]) -> list[list[int]]:
     return found
 
 
-def gather_units(folder: Path, group: int) -> None:
-    """Task: brings together what units of a group of parts say beside their keys: links found in them, by position, and
-    sketches, in the order of positions."""
-    plan, parts = load_plan(folder), Parts(folder)
+def merge_chunk_links(folder: Path, group: int) -> None:
+    """Task: merges what a group of chunks wrote besides keys: the links found within each, and the sketches, both in
+    the order of positions."""
+    plan, parts = load_plan(folder), ChunkTable(folder)
     with (
-        written(_unit_links(folder, group)) as links,
-        written(sketches_file(folder, group)) as sketches,
+        atomic_path(_chunk_links(folder, group)) as links,
+        atomic_path(sketches_file(folder, group)) as sketches,
         links.open("wb") as link_file,
         sketches.open("wb") as sketch_file,
     ):
@@ -49,23 +49,23 @@ def gather_units(folder: Path, group: int) -> None:
                 if plan.least_similarity is not None and run.sketches.size:
                     sketch_file.write(run.sketches.data)
                 if size >= plan.block:
-                    append(link_file, np.concatenate(held, axis=1))
+                    append_array(link_file, np.concatenate(held, axis=1))
                     held, size = [_NONE], 0
-        append(link_file, np.concatenate(held, axis=1))
+        append_array(link_file, np.concatenate(held, axis=1))
 
 
-def gather_keys(folder: Path, rows: int, columns: int) -> None:
+def merge_keys(folder: Path, rows: int, columns: int) -> None:
     """Task: writes one cell of the grid of keys."""
-    plan, parts = load_plan(folder), Parts(folder)
+    plan, parts = load_plan(folder), ChunkTable(folder)
     ranges = plan.keys.columns_of(columns)
-    found = list(_keys_in_units(plan, parts, plan.keys.rows_of(rows), ranges.start, ranges.stop))
+    found = list(_keys_in_chunks(plan, parts, plan.keys.rows_of(rows), ranges.start, ranges.stop))
     keys, positions = np.concatenate([k for k, _ in found], axis=1), np.concatenate([p for _, p in found])
     order = np.argsort(keys[0], kind="stable")
-    save(_key_cell(folder, rows, columns), keys[:, order], positions[order])
+    save_arrays(_key_cell(folder, rows, columns), keys[:, order], positions[order])
 
 
-def _keys_in_units(
-    plan: Plan, parts: Parts, rows: range, begin: int, end: int
+def _keys_in_chunks(
+    plan: DedupPlan, parts: ChunkTable, rows: range, begin: int, end: int
 ) -> Iterator[tuple[NDArray[np.uint64], Positions]]:
     """(keys [columns, some], positions [some]) of ranges begin..end-1, run by run."""
     for part in rows:
@@ -75,19 +75,21 @@ def _keys_in_units(
             yield np.array(run.keys[:-1, first:last]), positions
 
 
-def keys_of_range(folder: Path, plan: Plan, parts: Parts, number: int) -> Iterator[tuple[NDArray[Any], Positions]]:
-    """As `_keys_in_units`, of all parts and one range."""
+def keys_of_range(
+    folder: Path, plan: DedupPlan, parts: ChunkTable, number: int
+) -> Iterator[tuple[NDArray[Any], Positions]]:
+    """As `_keys_in_chunks`, of all parts and one range."""
     if plan.keys.direct:
-        yield from _keys_in_units(plan, parts, range(plan.parts), number, number + 1)
+        yield from _keys_in_chunks(plan, parts, range(plan.parts), number, number + 1)
         return
     columns = plan.keys.group_of(number)
     for rows in range(plan.keys.row_groups):
-        keys, positions = arrays_in(_key_cell(folder, rows, columns))
+        keys, positions = read_arrays(_key_cell(folder, rows, columns))
         first, last = (_border(keys[0], border, plan.ranges) for border in (number, number + 1))
         yield np.array(keys[:, first:last]), np.array(positions[first:last])
 
 
-def gather_pairs(folder: Path, kind: str, rows: int, columns: int) -> None:
+def merge_pairs(folder: Path, kind: str, rows: int, columns: int) -> None:
     """Task: writes one cell of the grid of pairs of a `kind`: "links", "marks" or "moved" (marks)."""
     plan = load_plan(folder)
     blocks = plan.pairs.columns_of(columns)
@@ -98,10 +100,10 @@ def gather_pairs(folder: Path, kind: str, rows: int, columns: int) -> None:
             held, size = np.concatenate([held, pairs], axis=1), held.shape[1] + pairs.shape[1]
             if size > 2 * plan.block:  # the same pairs come again and again
                 held = unique_pairs(*held)
-    save(_pair_cell(folder, kind, rows, columns), unique_pairs(*held))
+    save_arrays(_pair_cell(folder, kind, rows, columns), unique_pairs(*held))
 
 
-def pairs_of_block(folder: Path, plan: Plan, kind: str, number: int) -> Iterator[NDArray[np.int64]]:
+def pairs_of_block(folder: Path, plan: DedupPlan, kind: str, number: int) -> Iterator[NDArray[np.int64]]:
     """[2, some] pairs whose second, a position, lies in block `number`: a file's at a time, sorted by it."""
     span = number * plan.block, (number + 1) * plan.block
     if plan.pairs.direct:
@@ -110,16 +112,18 @@ def pairs_of_block(folder: Path, plan: Plan, kind: str, number: int) -> Iterator
     else:
         columns = plan.pairs.group_of(number)
         for rows in range(plan.pairs.row_groups):
-            yield from _within(arrays_in(_pair_cell(folder, kind, rows, columns)), *span)
+            yield from _within(read_arrays(_pair_cell(folder, kind, rows, columns)), *span)
 
 
-def _pairs_in_row(folder: Path, plan: Plan, kind: str, row: int, begin: int, end: int) -> Iterator[NDArray[np.int64]]:
-    """Those of one range, or of one group of units, which has links alone."""
+def _pairs_in_row(
+    folder: Path, plan: DedupPlan, kind: str, row: int, begin: int, end: int
+) -> Iterator[NDArray[np.int64]]:
+    """Those of one range, or of one group of chunks, which has links alone."""
     if row >= plan.ranges:
         if kind == "links":
-            yield from _within(arrays_in(_unit_links(folder, row - plan.ranges)), begin, end)
+            yield from _within(read_arrays(_chunk_links(folder, row - plan.ranges)), begin, end)
     else:
-        yield from _within(arrays_in(pairs_file(folder, kind, row)), begin, end)
+        yield from _within(read_arrays(pairs_file(folder, kind, row)), begin, end)
 
 
 def _within(arrays: Iterable[NDArray[np.int64]], begin: int, end: int) -> Iterator[NDArray[np.int64]]:
@@ -148,8 +152,8 @@ def sketches_file(folder: Path, group: int) -> Path:
     return folder / f"sketches-{group:05}"
 
 
-def _unit_links(folder: Path, group: int) -> Path:
-    return folder / f"unit-links-{group:05}"
+def _chunk_links(folder: Path, group: int) -> Path:
+    return folder / f"chunk-links-{group:05}"
 
 
 def _pair_cell(folder: Path, kind: str, rows: int, columns: int) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from data_pipeline.errors import DataError
 from data_pipeline.overlap.examples import EvaluationSet
-from data_pipeline.overlap.overlap import GramIndex, example_hashes, overlap_report, report_ngram
+from data_pipeline.overlap.gram_index import GramIndex, example_hashes, overlap_report, report_ngram
 from data_pipeline.text.words import Words
 
 

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from data_pipeline.common.atomic import written
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.hashing import mix64
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
-from data_pipeline.steps.duplicates import Duplicates
-from data_pipeline.steps.verdicts import verdicts
+from data_pipeline.reading.step_stats import StepStats
+from data_pipeline.steps.decisions import load_decisions
+from data_pipeline.steps.dedup import DedupStep
 from data_pipeline.text.words import Words
 
 _CHARACTERS = 2**18  # of texts hashed together
@@ -33,7 +33,7 @@ _NEWLINES = re.compile(r"(\n+)")
 _STRIDES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95))  # any two odd numbers
 
 
-class DedupExact(Duplicates):
+class DedupExact(DedupStep):
     """Drops documents that are equal to one that stays, or removes such paragraphs from them."""
 
     takes_pairs: ClassVar[bool] = True
@@ -55,7 +55,7 @@ class DedupExact(Duplicates):
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Hashes documents or their paragraphs, some at a time. Raises DataError at a pair, unless whole documents are
         compared as they are."""
-        with written(facts) as path, path.open("wb") as file:
+        with atomic_path(facts) as path, path.open("wb") as file:
             writer = RunWriter(file, 3, self.items_per_task)
             texts: list[bytes | str] = []
             characters = 0
@@ -70,21 +70,21 @@ class DedupExact(Duplicates):
             self._add(texts, writer)
             writer.flush()
 
-    def run(self, documents: Iterable[Document], tally: Tally, unit: int, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:
         """Drops or shortens those that have to."""
-        found, reasons = verdicts(folder, unit)
+        found, reasons = load_decisions(folder, chunk)
         codes = iter(found.tolist())
         for document in documents:
             own = list(itertools.islice(codes, len(self._items(document))))
             if not any(own):
                 yield document
             elif self.by == "document":
-                tally.drop(document, reasons[own[0]])
+                stats.drop(document, reasons[own[0]])
             elif text := _without(document.text, own, self.least_characters):
-                tally.changed += Counter(f"paragraph: {reasons[code]}" for code in own if code)
+                stats.changed += Counter(f"paragraph: {reasons[code]}" for code in own if code)
                 yield replace(document, texts=(text,))
             else:
-                tally.drop(document, reasons[next(code for code in own if code)])
+                stats.drop(document, reasons[next(code for code in own if code)])
         assert next(codes, None) is None
 
     def _least_similarity(self) -> None:
@@ -123,7 +123,7 @@ def _hashes_of_words(texts: list[bytes | str]) -> NDArray[np.uint64]:
     position -= np.repeat(words.firsts[:-1], np.diff(words.firsts)).astype(np.uint64)
     sums = np.zeros((2, len(words.hashes) + 1), np.uint64)
     for row, stride in enumerate(_STRIDES):
-        np.cumsum(mix(words.hashes ^ mix(position * stride)), out=sums[row, 1:])
+        np.cumsum(mix64(words.hashes ^ mix64(position * stride)), out=sums[row, 1:])
     return sums[:, words.firsts[1:]] - sums[:, words.firsts[:-1]]
 
 

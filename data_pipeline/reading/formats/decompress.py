@@ -78,7 +78,7 @@ DECOMPRESSORS: dict[str, Callable[[], _Zstd | _Bounded | _Gzip]] = {
 }
 
 
-def blocks(path: Path) -> Iterator[bytes]:
+def read_blocks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, decompressed by its suffix, in pieces of at most BLOCK_BYTES.
 
     Raises DataError when it can't be read, is damaged or was cut off.

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.tasks import BuildTask
 
 
 @dataclass
@@ -20,22 +20,22 @@ class TimedStage:
     """As BuildTask.size."""
     seconds: float = 0.0
     """Of processors, of all threads."""
-    alone: bool = False
+    serial: bool = False
     """Whether it is one task however large the input."""
 
 
 @dataclass
-class Measured:
+class TimedExecutor:
     """The executor. `stages` has the folder's name of each stage, in their order."""
 
     stages: dict[str, TimedStage] = field(default_factory=dict)
-    most = 1
+    max_pending = 1
 
-    def cores_for(self, tasks: int) -> int:
+    def cores_per_task(self, tasks: int) -> int:
         """One, so that the figures are those of one."""
         return 1
 
-    def is_for(self, tasks: Sequence[BuildTask]) -> bool:
+    def accepts(self, tasks: Sequence[BuildTask]) -> bool:
         """All, else they were not measured."""
         return True
 
@@ -59,5 +59,5 @@ class _Pool(Executor):
         stage = self._stages.setdefault(folder.name, TimedStage())
         stage.tasks, stage.size = stage.tasks + 1, stage.size + task.size
         stage.seconds += time.process_time() - began
-        stage.alone = task.alone
+        stage.serial = task.serial
         return found

@@ -6,18 +6,18 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from data_pipeline.config import Reading
-from data_pipeline.reading.bad_input import Records
-from data_pipeline.reading.formats.streams import blocks
+from data_pipeline.config import ReadingConfig
+from data_pipeline.reading.formats.decompress import read_blocks
+from data_pipeline.reading.malformed import RecordCounter
 
 _SKIPPED_BYTES = 2**17
 TOO_LONG = "raise max_document_bytes, or cut it"
 
 
-def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(index, text) of each document of a .txt file, by `txt_documents`. Raises DataError as `lines` does."""
+def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(index, text) of each document of a .txt file, by `txt_documents`. Raises DataError as `read_lines` does."""
     limit = config.max_document_bytes
-    numbered = lines(path, limit, records)
+    numbered = read_lines(path, limit, records)
     documents: Iterator[tuple[int, str]]
     if config.txt_documents == "line":
         documents = ((index, line.strip("\r\n")) for index, line in numbered)
@@ -29,14 +29,14 @@ def read(path: Path, config: Reading, records: Records) -> Iterator[tuple[int, t
         yield index, (document,)
 
 
-def lines(path: Path, limit: int, records: Records) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, limit: int, records: RecordCounter) -> Iterator[tuple[int, str]]:
     """(number from 0, line with its end as it is); malformed ones are told to `records` and left out.
 
     A line is malformed when it is not UTF-8, or longer than `limit` bytes. A byte order mark at the start is dropped.
     Of hundreds of thousands of empty lines in a row most are counted and not given. Raises DataError for a file that
     can't be read.
     """
-    for index, offset, line in _raw_lines(blocks(path), limit):
+    for index, offset, line in _raw_lines(read_blocks(path), limit):
         records.seen = index + 1
         if line is None:
             records.malformed(index, f"line {index + 1} (byte {offset})", f"longer than {limit} bytes", TOO_LONG)
@@ -79,7 +79,9 @@ def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, 
         yield number, offset, b"".join(parts)
 
 
-def _runs(lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: Records) -> Iterator[tuple[int, str]]:
+def _runs(
+    lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: RecordCounter
+) -> Iterator[tuple[int, str]]:
     """(number, paragraph) for runs of lines that blank ones end, or all lines as they are (`whole`).
 
     One of more bytes than `limit` is told to `records` and left out.

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.locks import lock, try_lock
 
 _RESULT, _CLAIM, _ALL = ".done.json", ".claim", "all-results.json"
@@ -46,21 +46,21 @@ class BuildTask:
     run: Callable[[], Any]
     size: int = 0
     """Bytes that it reads, or whatever the stage counts in: for the progress shown. 0: not known."""
-    alone: bool = False
+    serial: bool = False
     """Whether it is one task however large the input, so that more machines make it no quicker."""
 
 
 class Executor(Protocol):
     """Who does tasks, for a whole build."""
 
-    def cores_for(self, tasks: int) -> int:
+    def cores_per_task(self, tasks: int) -> int:
         """How many cores each of so many tasks may keep at work, at least 1."""
 
     @property
-    def most(self) -> int:
+    def max_pending(self) -> int:
         """How many tasks to hand over before one of them has ended. May change."""
 
-    def is_for(self, tasks: Sequence[BuildTask]) -> bool:
+    def accepts(self, tasks: Sequence[BuildTask]) -> bool:
         """Whether these of a stage are worth handing over; else they are done in this process."""
 
     def pool(self, tasks: int) -> concurrent.futures.Executor:
@@ -137,7 +137,7 @@ class _Stage:
     def results(self, tasks: Sequence[BuildTask], end: float) -> Iterator[tuple[BuildTask, Any]]:
         """Results as they come, until the time `end`. Tasks that other commands have claimed are left out; others may
         still be under way at the end, and give their results at the next call."""
-        if self._pool is None and not self._executor.is_for(tasks):
+        if self._pool is None and not self._executor.accepts(tasks):
             for task in tasks:
                 if (result := _run(self._folder, task)) is not None:
                     yield task, result[0]
@@ -146,10 +146,10 @@ class _Stage:
             return
         if self._pool is None:
             self._pool = self._executor.pool(len(tasks))
-        most, under_way = self._executor.most, {task.key for task in self._waiting.values()}
+        max_pending, under_way = self._executor.max_pending, {task.key for task in self._waiting.values()}
         line = deque(task for task in tasks if task.key not in under_way)
         while line or self._waiting:
-            while line and len(self._waiting) < most:
+            while line and len(self._waiting) < max_pending:
                 task = line.popleft()
                 self._waiting[self._pool.submit(_run, self._folder, task)] = task
             ended = wait(self._waiting, max(0.0, end - time.monotonic()), FIRST_COMPLETED).done
@@ -170,7 +170,7 @@ def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
     with claim:
         if (result := _result(folder, task)) is None:
             value = task.run()
-            with written(folder / f"{task.key}{_RESULT}") as scratch:
+            with atomic_path(folder / f"{task.key}{_RESULT}") as scratch:
                 scratch.write_text(json.dumps(value))
             result = (json.loads(json.dumps(value)),)  # what another start would read
         path.unlink(missing_ok=True)  # whoever claims it anew finds the result
@@ -198,7 +198,7 @@ def _collected(folder: Path, tasks: Sequence[BuildTask], mine: dict[str, Any]) -
         if (known := _all_results(folder, tasks)) is not None:
             return known
         results = [mine[task.key] if task.key in mine else _known(folder, task) for task in tasks]
-        with written(folder / _ALL) as path:
+        with atomic_path(folder / _ALL) as path:
             path.write_text(json.dumps({"tasks": len(tasks), "results": results}))
     return results
 

@@ -11,7 +11,7 @@ import pytest
 
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.errors import DataError
-from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import find_inputs, read_documents
 from tests.helpers.datasets import settings
 
@@ -23,7 +23,7 @@ def good(number: int) -> bytes:
     return json.dumps({"text": f"document {number}"}).encode()
 
 
-def read(path: Path, bad: BadInput | None = None, **changes: object) -> list[tuple[int, str]]:
+def read(path: Path, bad: MalformedRecords | None = None, **changes: object) -> list[tuple[int, str]]:
     config = settings(input=str(path), output="o", max_document_bytes=200, **changes)
     return [(d.index, d.text) for d in read_documents(path, config, path.name, bad)]
 
@@ -31,7 +31,7 @@ def read(path: Path, bad: BadInput | None = None, **changes: object) -> list[tup
 def test_malformed_lines_are_left_out_counted_and_located(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([good(0), *BAD_LINES, good(6), b""]))
-    bad = BadInput()
+    bad = MalformedRecords()
     assert read(path, bad, max_bad_fraction=0.8) == [(0, "document 0"), (6, "document 6")]
     assert (bad.seen, bad.count) == (7, 5)
     for number, (example, reason) in enumerate(zip(bad.examples, REASONS, strict=True), start=1):
@@ -60,7 +60,7 @@ def test_the_share_is_that_of_the_whole_file_wherever_malformed_lines_lie(tmp_pa
     path = tmp_path / "a.jsonl"
     for bad, most in ((range(40, 45), 0.001), (range(1001, 1006), 0.001), (range(4995, 5000), 0.001)):
         path.write_bytes(b"\n".join([b"{" if i in bad else good(i) for i in range(5000)]))
-        found = BadInput()
+        found = MalformedRecords()
         assert (
             len(list(read_documents(path, settings(input="a", output="o", max_bad_fraction=most), None, found))) == 4995
         )
@@ -73,13 +73,13 @@ def test_what_was_counted_in_several_files_is_the_same_in_any_order(tmp_path: Pa
     found = []
     for name in ("b.jsonl", "a.jsonl", "c.jsonl"):
         (tmp_path / name).write_bytes(b"\n".join([good(0), b"{", b"[", good(1), good(2)]))
-        found.append(BadInput())
+        found.append(MalformedRecords())
         read(tmp_path / name, found[-1], max_bad_fraction=0.5)
     merged = []
     for order in ([0, 1, 2], [2, 1, 0]):
-        whole = BadInput()
+        whole = MalformedRecords()
         for i in order:
-            whole.add(BadInput.from_dict(json.loads(json.dumps(found[i].to_dict()))))
+            whole.add(MalformedRecords.from_dict(json.loads(json.dumps(found[i].to_dict()))))
         merged.append(whole)
     assert merged[0] == merged[1]
     assert (merged[0].seen, merged[0].count) == (15, 6)
@@ -100,7 +100,7 @@ def test_a_malformed_line_of_text_is_left_out_of_its_document(
     how: str, expected: list[tuple[int, str]], tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_bytes(b"one\n\xff\n\ntwo\n" + b"x" * 201 + b"\n")
-    bad = BadInput()
+    bad = MalformedRecords()
     assert read(tmp_path / "a.txt", bad, max_bad_fraction=0.5, txt_documents=how) == expected
     assert [example["index"] for example in bad.examples] == [1, 4]
 
@@ -123,7 +123,7 @@ def test_malformed_rows_of_parquet_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     rows = strings(b"one", None, b"\xff", b"x" * 201, "zwölf".encode(), b"")
     pq.write_table(pa.table({"text": rows}), path, row_group_size=2)
-    bad = BadInput()
+    bad = MalformedRecords()
     assert read(path, bad, max_bad_fraction=0.5) == [(0, "one"), (4, "zwölf")]
     assert [example["place"] for example in bad.examples] == ["row 1", "row 2", "row 3"]
     assert (bad.seen, bad.count) == (6, 3)
@@ -161,7 +161,7 @@ def test_malformed_records_of_warc_are_left_out(tmp_path: Path) -> None:
     kinds = [("warcinfo", b"\xff"), ("conversion", b"one\r\n\r\nWARC/1.0"), ("metadata", b"x" * 999)]
     broken = [("conversion", b"\xff"), ("conversion", b"x" * 201), ("conversion", b"two")]
     path.write_bytes(b"".join(record(kind, body) for kind, body in kinds + broken))
-    bad = BadInput()
+    bad = MalformedRecords()
     assert read(path, bad, max_bad_fraction=0.5) == [(1, "one\r\n\r\nWARC/1.0"), (5, "two")]
     assert [example["index"] for example in bad.examples] == [3, 4]
     assert (bad.seen, bad.count) == (4, 2)

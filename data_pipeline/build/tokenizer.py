@@ -1,7 +1,7 @@
 """The tokenizer of a build: a given one, or one trained on a sample of the training text.
 
 The sample takes documents in the order of their keys until it has the bytes that are wanted, from each source by its
-weight: an even choice over all of the input, the same one however the input is cut into files and units.
+weight: an even choice over all of the input, the same one however the input is cut into files and chunks.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from data_pipeline.build.chunks import InputChunk, RunTasks
 from data_pipeline.build.config import BuildConfig
+from data_pipeline.build.document_files import SUFFIX, load_documents, save_documents
 from data_pipeline.build.inputs import InputSource
-from data_pipeline.build.passes import KEY_BUCKETS, GroupSurvey, Survey, bytes_by_key, cleaned
-from data_pipeline.build.pieces import SUFFIX, read_piece, write_piece
-from data_pipeline.build.units import InputChunk, RunTasks
-from data_pipeline.common.arrays import arrays_in
-from data_pipeline.common.atomic import written
-from data_pipeline.common.work import BuildTask
+from data_pipeline.build.passes import KEY_BUCKETS, ChunkSummary, GroupSummary, bytes_by_key, cleaned_documents
+from data_pipeline.common.arrays import read_arrays
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
@@ -27,7 +27,7 @@ from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 _NAMED = 3  # files, at most, of a source without text
 
 
-def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Survey]) -> dict[str, int]:
+def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[ChunkSummary]) -> dict[str, int]:
     """Of each source: a document is held out when its key is below, or when its file is. At least one document is.
 
     Raises DataError for a source without text, or with none left to train on.
@@ -61,8 +61,8 @@ def cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[Surve
 def make_tokenizer(
     config: BuildConfig,
     sources: list[InputSource],
-    surveys: list[Survey],
-    groups: list[GroupSurvey],
+    surveys: list[ChunkSummary],
+    groups: list[GroupSummary],
     cutoff: dict[str, int],
     folder: Path,
     run: RunTasks,
@@ -85,7 +85,7 @@ def make_tokenizer(
                 tasks.append(BuildTask(path.name.removesuffix(SUFFIX), work, survey.bytes))
                 samples[source.name][1].append(path)
         run("sample", tasks)
-    (name,) = run("tokenizer", [BuildTask("tokenizer", partial(_make, config, samples, folder), alone=True)])
+    (name,) = run("tokenizer", [BuildTask("tokenizer", partial(_make, config, samples, folder), serial=True)])
     return folder / str(name)
 
 
@@ -93,7 +93,7 @@ def _limit(sums: list[Path], cutoff: int, wanted_bytes: int) -> int:
     """A key below which lie at least the wanted bytes of training text, as far as there are any, and little more."""
     by_key = np.zeros(KEY_BUCKETS, np.int64)
     for path in sums:
-        buckets, sizes = next(arrays_in(path))
+        buckets, sizes = next(read_arrays(path))
         by_key[buckets] += sizes
     first = cutoff * KEY_BUCKETS >> HASH_BITS
     by_key[: first + 1] = 0  # its bucket may be held out in part
@@ -104,11 +104,11 @@ def _limit(sums: list[Path], cutoff: int, wanted_bytes: int) -> int:
 
 
 def _sample(config: BuildConfig, chunk: InputChunk, folder: Path, least_key: int, limit: int, path: Path) -> None:
-    """Reads the unit only where it may hold a document of the sample, as few units of a crawl do."""
-    buckets, _ = next(arrays_in(bytes_by_key(chunk.number, folder)))
+    """Reads the chunk only where it may hold a document of the sample, as few chunks of a crawl do."""
+    buckets, _ = next(read_arrays(bytes_by_key(chunk.number, folder)))
     first, end = (np.searchsorted(buckets, key * KEY_BUCKETS >> HASH_BITS) for key in (least_key, limit))
-    documents = read_piece(cleaned(config, chunk, folder)) if first < end else ()
-    write_piece(path, (document for document in documents if least_key <= document.key < limit))
+    documents = load_documents(cleaned_documents(config, chunk, folder)) if first < end else ()
+    save_documents(path, (document for document in documents if least_key <= document.key < limit))
 
 
 def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folder: Path) -> str:
@@ -118,14 +118,14 @@ def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folde
     else:
         texts = [text for wanted_bytes, paths in samples.values() for text in _chosen(paths, wanted_bytes)]
         tokenizer = train_tokenizer(texts, settings.type, settings.vocabulary, settings.specials)
-    with written(folder / tokenizer.file_name) as path:
+    with atomic_path(folder / tokenizer.file_name) as path:
         tokenizer.save(path)
     return tokenizer.file_name
 
 
 def _chosen(paths: list[Path], wanted_bytes: int) -> Iterator[str]:
     """Texts of the documents of smallest key, up to `wanted_bytes` of them."""
-    documents = [document for path in paths for document in read_piece(path)]
+    documents = [document for path in paths for document in load_documents(path)]
     held_bytes = 0
     for document in sorted(documents, key=_by_key):
         held_bytes += len(document.utf8)

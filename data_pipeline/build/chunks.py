@@ -1,6 +1,6 @@
-"""Input files -> units, that one task each works on: small files together, or pieces of large and compressed ones.
+"""Input files -> chunks, that one task each works on: small files together, or pieces of large and compressed ones.
 
-Documents lie in units as they lie in the files, so what is decided by their order does not depend on the cut.
+Documents lie in chunks as they lie in the files, so what is decided by their order does not depend on the cut.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_pipeline.build.config import BuildConfig
-from data_pipeline.build.inputs import Input, InputSource
-from data_pipeline.build.pieces import SUFFIX, write_piece
-from data_pipeline.common.work import BuildTask
-from data_pipeline.reading.bad_input import BadInput
+from data_pipeline.build.document_files import SUFFIX, save_documents
+from data_pipeline.build.inputs import InputFile, InputSource
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.reading.documents import Document
+from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import packed, read_documents
 
 _PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**25
 _DOCUMENT_BYTES = 256  # that each counts besides its text, as it does in memory
 _UNPACKED = 4  # bytes that a byte of a packed file is taken for
-_MOST_FILES = 2**14  # of a unit
+_MOST_FILES = 2**14  # of a chunk
 RunTasks = Callable[[str, list[BuildTask]], list[Any]]
 """Does a stage's tasks: (its name, which is that of its folder too; the tasks) -> their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputChunk:
-    """A unit: documents that one task works on, all of one source and either all held out by their files or none."""
+    """A chunk: documents that one task works on, all of one source and either all held out by their files or none."""
 
     number: int
     source: str
     validation: bool
     """Whether its files are held out."""
-    files: tuple[Input, ...]
+    files: tuple[InputFile, ...]
     """Those that its documents come from, which follow each other."""
     first_file: int
     """Number of the first of them among all input files."""
@@ -46,15 +46,15 @@ class InputChunk:
     """Of the first piece of its files: what was malformed in all of them, as BadInput.to_dict."""
 
 
-def cut(config: BuildConfig, sources: list[InputSource], folder: Path, run: RunTasks) -> list[InputChunk]:
-    """The units of all sources, in their order: runs of small files, or pieces of large and of compressed ones."""
-    limit = piece_bytes(config, sources)
+def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: Path, run: RunTasks) -> list[InputChunk]:
+    """The chunks of all sources, in their order: runs of small files, or pieces of large and of compressed ones."""
+    limit = chunk_bytes(config, sources)
     runs = list(_runs(sources, limit))
     reading = [number for number, run_ in enumerate(runs) if _is_to_be_cut(run_.files, limit)]
     tasks = [
         BuildTask(
             f"{number:06d}",
-            partial(_cut, config, runs[number].files, limit, reading_folder(folder) / f"{number:06d}"),
+            partial(_cut, config, runs[number].files, limit, chunk_folder(folder) / f"{number:06d}"),
             sum(file.state[0] for file in runs[number].files),
         )
         for number in reading
@@ -75,7 +75,7 @@ def cut(config: BuildConfig, sources: list[InputSource], folder: Path, run: RunT
     return found
 
 
-def reading_folder(folder: Path) -> Path:
+def chunk_folder(folder: Path) -> Path:
     """Where pieces of the input lie."""
     return folder / "reading"
 
@@ -86,14 +86,14 @@ class _Run(NamedTuple):
     source: str
     validation: bool
     first: int
-    files: tuple[Input, ...]
+    files: tuple[InputFile, ...]
 
 
 def _runs(sources: list[InputSource], limit: int) -> Iterator[_Run]:
-    """Files, small ones together until they have the bytes of a unit."""
+    """Files, small ones together until they have the bytes of a chunk."""
     first = 0
     for source in sources:
-        held: list[Input] = []
+        held: list[InputFile] = []
         size = 0
         for file in source.inputs:
             # What is packed may be this much larger.
@@ -107,32 +107,32 @@ def _runs(sources: list[InputSource], limit: int) -> Iterator[_Run]:
         first += len(held)
 
 
-def _is_to_be_cut(files: Sequence[Input], limit: int) -> bool:
+def _is_to_be_cut(files: Sequence[InputFile], limit: int) -> bool:
     return files[0].state[0] > limit or any(packed(file.path) for file in files)
 
 
-def piece_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
+def chunk_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
     """Larger files are cut into pieces of this size."""
     if config.piece_bytes is not None:
         return config.piece_bytes
-    return unit_bytes(sum(file.state[0] for source in sources for file in source.inputs))
+    return default_chunk_bytes(sum(file.state[0] for source in sources for file in source.inputs))
 
 
-def unit_bytes(input_bytes: int) -> int:
-    """Of a unit, where the config does not say."""
+def default_chunk_bytes(input_bytes: int) -> int:
+    """Of a chunk, where the config does not say."""
     return min(max(input_bytes // _PIECES, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
 
 
-def documents_of(files: Sequence[Input], config: BuildConfig, bad: BadInput) -> Iterator[Document]:
+def read_input_files(files: Sequence[InputFile], config: BuildConfig, bad: MalformedRecords) -> Iterator[Document]:
     """The documents of files, one after the other."""
     for file in files:
         yield from read_documents(file.path, config, file.name, bad)
 
 
-def _cut(config: BuildConfig, files: Sequence[Input], limit: int, prefix: Path) -> dict[str, Any]:
+def _cut(config: BuildConfig, files: Sequence[InputFile], limit: int, prefix: Path) -> dict[str, Any]:
     """Writes the documents of files as pieces; returns (name, bytes of text) of each, and what was malformed."""
-    bad = BadInput()
-    documents = documents_of(files, config, bad)
+    bad = MalformedRecords()
+    documents = read_input_files(files, config, bad)
     pieces: list[tuple[str, int]] = []
     size = limit
     while size >= limit:
@@ -145,7 +145,7 @@ def _cut(config: BuildConfig, files: Sequence[Input], limit: int, prefix: Path) 
                 yield document
 
         path = prefix.with_name(f"{prefix.name}-{len(pieces):06d}{SUFFIX}")
-        write_piece(path, piece())
+        save_documents(path, piece())
         pieces.append((path.name, size))
     for file in files:
         file.check_unchanged()

@@ -9,43 +9,43 @@ from dataclasses import replace
 import pytest
 
 from data_pipeline.reading.documents import Document, batched
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from tests.helpers.steps import documents_of
 
 
-def halves(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
+def halves(documents: Iterable[Document], stats: StepStats) -> Iterator[Document]:
     """Drops texts of `x`, cuts those of `y` to half, and leaves others as they are; in batches, as steps do."""
     for batch in batched(documents, 25):
         for document in batch:
             text = document.text
             if text[0] == "x":
-                tally.drop(document, "is x")
+                stats.drop(document, "is x")
             elif text[0] == "y":
                 yield replace(document, texts=(text[: len(text) // 2],))
             else:
                 yield document
 
 
-def tally_of(documents: Sequence[Document]) -> Tally:
-    tally = Tally()
-    list(tally.leaving(halves(tally.entering(documents), tally)))
-    return tally
+def tally_of(documents: Sequence[Document]) -> StepStats:
+    stats = StepStats()
+    list(stats.count_output(halves(stats.count_input(documents), stats)))
+    return stats
 
 
 TEXTS = ["x" * 10, "y" * 20, "z" * 30, "x" * 40, "x" * 50, "y" * 60, "z" * 70]
 
 
 def test_characters_are_counted_by_what_became_of_their_documents() -> None:
-    tally = tally_of(documents_of(TEXTS))
-    assert (tally.seen, tally.kept, tally.dropped) == (7, 4, {"is x": 3})
-    assert tally.dropped_characters == {"is x": 100}
-    assert tally.characters == {"seen": 280, "kept": 10 + 30 + 30 + 70, "of_kept": 20 + 30 + 60 + 70}
+    stats = tally_of(documents_of(TEXTS))
+    assert (stats.seen, stats.kept, stats.dropped) == (7, 4, {"is x": 3})
+    assert stats.dropped_characters == {"is x": 100}
+    assert stats.characters == {"seen": 280, "kept": 10 + 30 + 30 + 70, "of_kept": 20 + 30 + 60 + 70}
 
 
 def test_samples_show_documents_kept_and_changed() -> None:
-    tally = tally_of(documents_of(TEXTS))
-    assert sorted(sample["text"] for sample in tally.samples_kept) == ["z" * 30, "z" * 70]
-    changed = {sample["index"]: (sample["before"], sample["text"]) for sample in tally.samples_changed}
+    stats = tally_of(documents_of(TEXTS))
+    assert sorted(sample["text"] for sample in stats.samples_kept) == ["z" * 30, "z" * 70]
+    changed = {sample["index"]: (sample["before"], sample["text"]) for sample in stats.samples_changed}
     assert changed == {1: ("y" * 20, "y" * 10), 5: ("y" * 60, "y" * 30)}
 
 
@@ -57,19 +57,19 @@ def test_a_sample_of_a_long_document_shows_where_it_was_changed() -> None:
 @pytest.mark.parametrize("cut", [1, 13, 99])
 def test_counts_and_samples_are_the_same_however_the_work_is_cut(cut: int) -> None:
     documents = documents_of([f"{'xyz'[n % 3]}{'-' * (n % 7 + 1)}{n}" for n in range(100)])
-    whole, parts = tally_of(documents), Tally()
+    whole, parts = tally_of(documents), StepStats()
     for some in (documents[cut:], documents[:cut]):
-        parts.add(Tally.from_dict(json.loads(json.dumps(tally_of(some).to_dict()))))
+        parts.add(StepStats.from_dict(json.loads(json.dumps(tally_of(some).to_dict()))))
     assert parts.to_dict() == whole.to_dict()
     assert [len(samples) for samples in (whole.samples["is x"], whole.samples_kept, whole.samples_changed)] == [5, 3, 3]
 
 
 def test_pieces_of_one_document_count_together() -> None:
     pieces = [Document((text,), "a", 0, part) for part, text in enumerate(["x" * 10, "z" * 20, "y" * 30])]
-    tally = tally_of([*pieces, Document(("x" * 5,), "a", 1)])
-    assert tally.characters == {"seen": 65, "kept": 35, "of_kept": 60}
-    assert not tally.samples_kept, "a piece is not taken for the whole"
-    assert not tally.samples_changed
+    stats = tally_of([*pieces, Document(("x" * 5,), "a", 1)])
+    assert stats.characters == {"seen": 65, "kept": 35, "of_kept": 60}
+    assert not stats.samples_kept, "a piece is not taken for the whole"
+    assert not stats.samples_changed
 
 
 def test_only_a_step_that_takes_more_than_half_of_what_it_keeps_is_warned_of() -> None:
@@ -77,4 +77,4 @@ def test_only_a_step_that_takes_more_than_half_of_what_it_keeps_is_warned_of() -
     warning = tally_of(documents_of(["y" * 21])).warning("c4")
     assert warning is not None
     assert "c4 took 52% of the text" in warning
-    assert Tally().warning("c4") is None
+    assert StepStats().warning("c4") is None

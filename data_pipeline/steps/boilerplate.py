@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
+from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 
 _NOTICES = (
@@ -65,7 +65,7 @@ class Boilerplate(LocalStep):
                 raise ValueError(f"{pattern!r} is no regular expression ({error}); mend it or leave it out") from error
         return patterns
 
-    def run(self, documents: Iterable[Document], tally: Tally, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops as `empty` what has no line left; counts the lines that went from others, by kind."""
         notices = [re.compile(pattern, re.IGNORECASE) for pattern in self.patterns]
         for document in documents:
@@ -75,9 +75,9 @@ class Boilerplate(LocalStep):
             self._find_menus(lines, gone)
             self._find_repeats(lines, gone)
             if not any(line for number, line in enumerate(lines) if number not in gone):
-                tally.drop(document, "empty")
+                stats.drop(document, "empty")
             elif gone:
-                tally.changed += Counter(gone.values())
+                stats.changed += Counter(gone.values())
                 left = [line for number, line in enumerate(document.text.split("\n")) if number not in gone]
                 yield replace(document, texts=(re.sub(r"\n{3,}", "\n\n", "\n".join(left)).strip("\n"),))
             else:

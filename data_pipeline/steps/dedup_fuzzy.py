@@ -21,14 +21,14 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from data_pipeline.common.atomic import written
-from data_pipeline.common.hashing import mix
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.hashing import mix64
 from data_pipeline.dedup.minhash import MinHash
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.reading.documents import Document
-from data_pipeline.reading.tally import Tally
-from data_pipeline.steps.duplicates import Duplicates
-from data_pipeline.steps.verdicts import verdicts
+from data_pipeline.reading.step_stats import StepStats
+from data_pipeline.steps.decisions import load_decisions
+from data_pipeline.steps.dedup import DedupStep
 
 _CHARACTERS = 2**18  # of texts hashed together: their features fit into the processor's cache
 _MOST_KEYS = 256
@@ -44,7 +44,7 @@ class _Preset(NamedTuple):
 _PRESETS = {"gpt3": _Preset(1, 10, 1, 0.8), "strong": _Preset(5, 14, 8, None)}
 
 
-class DedupFuzzy(Duplicates):
+class DedupFuzzy(DedupStep):
     """Drops documents that are nearly equal to one that stays, or to one that is, and so on (a cluster).
 
     A document with fewer words than `ngram` is like no other.
@@ -82,7 +82,7 @@ class DedupFuzzy(Duplicates):
     def gather(self, documents: Iterable[Document], facts: Path, folder: Path) -> Iterator[Document]:
         """Hashes documents, some at a time."""
         method = self._method
-        with written(facts) as path, path.open("wb") as file:
+        with atomic_path(facts) as path, path.open("wb") as file:
             writer = RunWriter(file, 3 if method.sketches else 2, self.items_per_task)
             texts: list[str] = []
             characters = 0
@@ -96,12 +96,12 @@ class DedupFuzzy(Duplicates):
             _add(method, texts, writer)
             writer.flush()
 
-    def run(self, documents: Iterable[Document], tally: Tally, unit: int, folder: Path) -> Iterator[Document]:
+    def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:
         """Drops those that go."""
-        codes, reasons = verdicts(folder, unit)
+        codes, reasons = load_decisions(folder, chunk)
         for document, code in zip(documents, codes.tolist(), strict=True):
             if code:
-                tally.drop(document, reasons[code])
+                stats.drop(document, reasons[code])
             else:
                 yield document
 
@@ -125,6 +125,6 @@ def _add(method: MinHash, texts: list[str], writer: RunWriter) -> None:
     sketches[which] = some
     if method.sketches:
         words = some.view(np.uint64)
-        salts = mix(np.arange(1, words.shape[1] + 1, dtype=np.uint64))
-        columns.insert(1, np.repeat(mix(words ^ salts).sum(axis=1, dtype=np.uint64), keys.shape[1]))
+        salts = mix64(np.arange(1, words.shape[1] + 1, dtype=np.uint64))
+        columns.insert(1, np.repeat(mix64(words ^ salts).sum(axis=1, dtype=np.uint64), keys.shape[1]))
     writer.add(len(texts), np.stack(columns), sketches)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from data_pipeline.steps.lines import Boilerplate
+from data_pipeline.steps.boilerplate import Boilerplate
 from tests.helpers.steps import run_local
 
 _TEXT = "This is a line of text.\nIt is followed by another line\n\nand by a third one, after a blank line."
@@ -32,9 +32,9 @@ _TEXT = "This is a line of text.\nIt is followed by another line\n\nand by a thi
     ],
 )
 def test_notices_go(tmp_path: Path, line: str) -> None:
-    texts, tally = run_local(Boilerplate(), [f"{_TEXT}\n{line}\n\nThe end of it."], tmp_path)
+    texts, stats = run_local(Boilerplate(), [f"{_TEXT}\n{line}\n\nThe end of it."], tmp_path)
     assert texts == [f"{_TEXT}\n\nThe end of it."]
-    assert tally.changed == Counter(notices=1)
+    assert stats.changed == Counter(notices=1)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_notices_go(tmp_path: Path, line: str) -> None:
 )
 def test_sentences_that_sound_like_notices_stay(tmp_path: Path, line: str) -> None:
     text = f"{_TEXT}\n{line}"
-    texts, tally = run_local(Boilerplate(), [text], tmp_path)
+    texts, stats = run_local(Boilerplate(), [text], tmp_path)
     assert texts == [text]
-    assert not tally.changed
+    assert not stats.changed
 
 
 def test_own_patterns_take_the_place_of_the_notices(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_own_patterns_take_the_place_of_the_notices(tmp_path: Path) -> None:
 
 def test_menus_go_with_their_blank_lines(tmp_path: Path) -> None:
     menu = "Home\nAbout us\n\nOur products\nContact"
-    texts, tally = run_local(Boilerplate(), [f"{menu}\n\n{_TEXT}\n\n{menu}\n\nThe end of it."], tmp_path)
+    texts, stats = run_local(Boilerplate(), [f"{menu}\n\n{_TEXT}\n\n{menu}\n\nThe end of it."], tmp_path)
     assert texts == [f"{_TEXT}\n\nThe end of it."]
-    assert tally.changed == Counter({"menu lines": 8})
+    assert stats.changed == Counter({"menu lines": 8})
 
 
 def test_a_menu_is_long_enough_of_lines_that_are_short_enough_and_end_like_no_sentence(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_a_menu_is_long_enough_of_lines_that_are_short_enough_and_end_like_no_se
 def test_lines_that_the_head_or_the_foot_repeats_go_but_for_the_first(tmp_path: Path) -> None:
     body = "\n".join(f"This is line number {number} of the text." for number in range(8))
     text = f"The title of the page\n{body}\nAnd the middle of it.\n  The title of the page  \nEnd of page."
-    texts, tally = run_local(Boilerplate(edge_lines=2), [text], tmp_path)
+    texts, stats = run_local(Boilerplate(edge_lines=2), [text], tmp_path)
     assert texts == [f"The title of the page\n{body}\nAnd the middle of it.\nEnd of page."]
-    assert tally.changed == Counter({"repeats at head or foot": 1})
+    assert stats.changed == Counter({"repeats at head or foot": 1})
     assert run_local(Boilerplate(edge_lines=1), [text], tmp_path)[0] == [text]
     assert run_local(Boilerplate(edge_lines=0), [text], tmp_path)[0] == [text]
 
@@ -101,12 +101,12 @@ def test_a_refrain_in_the_middle_stays(tmp_path: Path) -> None:
 
 
 def test_a_page_without_text_is_dropped_and_its_lines_are_not_counted(tmp_path: Path) -> None:
-    texts, tally = run_local(
+    texts, stats = run_local(
         Boilerplate(), ["Home\nAbout\nContact\nLog in", "One\nTwo\nThree\nFour\nFive", ""], tmp_path
     )
     assert texts == ["Home\nAbout\nContact"]
-    assert tally.dropped == Counter(empty=2)
-    assert tally.changed == Counter(notices=1)
+    assert stats.dropped == Counter(empty=2)
+    assert stats.changed == Counter(notices=1)
 
 
 def test_what_stays_is_left_as_it_is(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class _Passing(NamedTuple):
 
 
 @dataclass
-class Tally:
+class StepStats:
     """What a step saw, kept, changed and dropped by reason.
 
     Documents have to leave a step in the order in which they came, and those that don't leave have to be told to
@@ -55,7 +55,7 @@ class Tally:
     _inside: dict[tuple[str, int], _Passing] = field(default_factory=dict)
     """By place in the input, in the order in which they came."""
 
-    def entering(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def count_input(self, documents: Iterable[Document]) -> Iterator[Document]:
         """Watches what goes into the step."""
         for document in documents:
             place, characters = (document.file, document.index), _characters(document)
@@ -67,7 +67,7 @@ class Tally:
                 self._inside[place] = _Passing(before.characters + characters, before.kept, None)
             yield document
 
-    def leaving(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def count_output(self, documents: Iterable[Document]) -> Iterator[Document]:
         """Watches what comes out of it."""
         for document in documents:
             place = document.file, document.index
@@ -90,7 +90,7 @@ class Tally:
         self.samples[reason] = _smallest([*self.samples.get(reason, []), sample], _DROPPED)
         self._past((document.file, document.index))
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: StepStats) -> None:
         """Takes in what the same step counted elsewhere."""
         self.seen += other.seen
         self.kept += other.kept
@@ -129,7 +129,7 @@ class Tally:
         }
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Tally:
+    def from_dict(cls, values: dict[str, Any]) -> StepStats:
         """The inverse of `to_dict`."""
         counters = ("dropped", "changed", "characters", "dropped_characters")
         return cls(**(values | {name: Counter(values[name]) for name in counters}))

@@ -14,7 +14,9 @@ def write_page(path: Path, title: str, reports: Mapping[str, Mapping[str, Any]])
         {"title": steps[0]["title"], "taken": [step["taken"] if step["seen"] else None for step in steps]}
         for steps in zip(*(source["steps"] for source in sources), strict=True)
     ]
-    write_text(path, page(Path(__file__).parent, "steps.html.jinja", title=title, sources=sources, overview=overview))
+    write_text(
+        path, page(Path(__file__).parent, "build_report.html.jinja", title=title, sources=sources, overview=overview)
+    )
 
 
 def _source(name: str, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def cut(ids: np.ndarray, gaps: list[tuple[int, int]]) -> np.ndarray:
 
 def test_batches_are_those_of_the_order_without_the_gaps(stream: SampleStream) -> None:
     expected = cut(stream.sample_ids(0, TOTAL), GAPS)
-    without = stream.leaving_out(GAPS)
+    without = stream.skipping(GAPS)
     for world in (1, 2, 4):
         ranks = [load(without, without.cursor(0), lambda _: 8, rank, world, workers=0) for rank in range(world)]
         for number, batches in enumerate(islice(zip(*ranks, strict=True), 20)):
@@ -47,7 +47,7 @@ def test_batches_are_those_of_the_order_without_the_gaps(stream: SampleStream) -
 
 
 def test_counts_epochs_and_shares_are_of_what_is_read(stream: SampleStream) -> None:
-    without = stream.leaving_out(GAPS)
+    without = stream.skipping(GAPS)
     read = cut(stream.sample_ids(0, TOTAL), GAPS)
     for samples in (0, 1, 39, 40, 41, 60, 97, 200):
         counted = np.bincount(read[:samples, 0], minlength=2)
@@ -61,17 +61,17 @@ def test_counts_epochs_and_shares_are_of_what_is_read(stream: SampleStream) -> N
 def test_what_a_gap_leaves_out_is_what_was_to_be_read_there(stream: SampleStream, chained: ChainedStreams) -> None:
     for whole, gaps in ((stream, GAPS), (chained, [(0, 8), (40, 8), (48, 16), (50, 4)])):
         for number, (begin, samples) in enumerate(gaps):
-            before = whole.leaving_out(gaps[:number])
-            assert np.array_equal(whole.leaving_out(gaps).left_out(number), before.sample_ids(begin, samples))
+            before = whole.skipping(gaps[:number])
+            assert np.array_equal(whole.skipping(gaps).skipped_ids(number), before.sample_ids(begin, samples))
 
 
 def test_a_cursor_knows_of_the_gaps_behind_it_alone(stream: SampleStream, chained: ChainedStreams) -> None:
     for whole in (stream, chained):
-        without = whole.leaving_out([(40, 8)])
+        without = whole.skipping([(40, 8)])
         assert without.cursor(40) == whole.cursor(40)
         assert without.cursor(41) != whole.cursor(41)
-        assert without.cursor(41) == whole.leaving_out([(40, 8), (41, 8)]).cursor(41)
-        assert whole.leaving_out([]).cursor(99) == whole.cursor(99)
+        assert without.cursor(41) == whole.skipping([(40, 8), (41, 8)]).cursor(41)
+        assert whole.skipping([]).cursor(99) == whole.cursor(99)
         next(load(without, whole.cursor(40), lambda _: 8, workers=0))
         for mine, other in ((without, whole), (whole, without)):
             with pytest.raises(DataError, match="another order"):
@@ -79,8 +79,8 @@ def test_a_cursor_knows_of_the_gaps_behind_it_alone(stream: SampleStream, chaine
 
 
 def test_each_of_two_chained_streams_leaves_out_its_own(chained: ChainedStreams) -> None:
-    without = chained.leaving_out([(8, 8), (56, 8)])
-    first, then = chained.part(0, 1)[0], chained.part(48, 1)[0]
+    without = chained.skipping([(8, 8), (56, 8)])
+    first, then = chained.locate(0, 1)[0], chained.locate(48, 1)[0]
     first_ids = cut(first.sample_ids(0, 100), [(8, 8)])[:48]
     then_ids = cut(then.sample_ids(0, 100), [(8, 8)])
     for start in range(0, 96, 8):

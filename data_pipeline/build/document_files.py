@@ -12,17 +12,17 @@ from pathlib import Path
 
 import zstandard
 
-from data_pipeline.common.atomic import written
+from data_pipeline.common.atomic import atomic_path
 from data_pipeline.reading.documents import Document
 
 SUFFIX = ".docs.zst"
 _LEVEL = 1  # fast: these files live for minutes
 
 
-def write_piece(path: Path, documents: Iterable[Document]) -> None:
+def save_documents(path: Path, documents: Iterable[Document]) -> None:
     """Writes all of `documents`; the file appears once it is whole."""
     with (
-        written(path) as scratch,
+        atomic_path(path) as scratch,
         scratch.open("wb") as raw,
         zstandard.ZstdCompressor(_LEVEL).stream_writer(raw) as file,
     ):
@@ -32,8 +32,8 @@ def write_piece(path: Path, documents: Iterable[Document]) -> None:
             file.write(f"[{name}, {line[1:]}\n".encode())
 
 
-def read_piece(path: Path) -> Iterator[Document]:
-    """The documents of a file that `write_piece` wrote."""
+def load_documents(path: Path) -> Iterator[Document]:
+    """The documents of a file that `save_documents` wrote."""
     with path.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as stream:
         for line in io.TextIOWrapper(stream, "utf-8", newline="\n"):
             file, index, part, *texts = json.loads(line)

@@ -16,7 +16,7 @@ _EXAMPLES = 5
 
 
 @dataclass
-class BadInput:
+class MalformedRecords:
     """How many lines, records and rows were read, how many of them were malformed, and the first few of those."""
 
     seen: int = 0
@@ -30,7 +30,7 @@ class BadInput:
         self.count += 1
         self._keep([{"file": file, "index": index, "place": where, "reason": reason}])  # keys of report.json
 
-    def add(self, other: BadInput) -> None:
+    def add(self, other: MalformedRecords) -> None:
         """Takes in what was counted elsewhere, in other files."""
         self.seen += other.seen
         self.count += other.count
@@ -41,7 +41,7 @@ class BadInput:
         return {"seen": self.seen, "count": self.count, "examples": list(self.examples)}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> BadInput:
+    def from_dict(cls, values: dict[str, Any]) -> MalformedRecords:
         """The inverse of `to_dict`."""
         return cls(values["seen"], values["count"], list(values["examples"]))
 
@@ -51,10 +51,10 @@ class BadInput:
         self.examples = held[:_EXAMPLES]
 
 
-class Records:
+class RecordCounter:
     """Watches over the lines, records or rows of one file while they are read."""
 
-    def __init__(self, path: Path, name: str, max_fraction: float, bad: BadInput) -> None:
+    def __init__(self, path: Path, name: str, max_fraction: float, bad: MalformedRecords) -> None:
         """`path` is what errors call the file, `name` what the dataset does."""
         self._path, self._name, self._max_fraction, self._bad = path, name, max_fraction, bad
         self.seen = 0

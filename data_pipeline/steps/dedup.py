@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_pipeline.common.arrays import batched
-from data_pipeline.common.work import BuildTask
+from data_pipeline.common.tasks import BuildTask
 from data_pipeline.dedup.duplicate_links import link
-from data_pipeline.dedup.gathering import counts, gather_keys, gather_pairs, gather_units
-from data_pipeline.dedup.plan import Parts, Plan, RemovalRule
+from data_pipeline.dedup.merge import count_items, merge_chunk_links, merge_keys, merge_pairs
+from data_pipeline.dedup.plan import ChunkTable, DedupPlan, RemovalRule
 from data_pipeline.errors import DataError
-from data_pipeline.steps.base import GlobalStep, Unit
-from data_pipeline.steps.verdicts import LINKS, MARKS, MOVED, join, judge, move_marks
+from data_pipeline.steps.base import GatheredChunk, GlobalStep
+from data_pipeline.steps.decisions import LINKS, MARKS, MOVED, decide_block, label_components, move_marks
 
-_UNITS_PER_TASK = 512
+_CHUNKS_PER_TASK = 512
 _HELD_OUT, _REMOVED = 2, 3  # codes, after those of verdicts; two for each removal:
 _STRONG, _WEAK = 0, 1
 
@@ -38,7 +38,7 @@ class Removal(BaseModel):
     from_: str = Field(alias="from", description="the source that loses what is like a document of the other")
 
 
-class Duplicates(GlobalStep):
+class DedupStep(GlobalStep):
     """A step that keeps one of several equal or similar items."""
 
     name: str
@@ -92,26 +92,26 @@ class Duplicates(GlobalStep):
     def _least_similarity(self) -> float | None:
         """What sketches of items with a common key must say; None: the key is enough."""
 
-    def decide(self, units: list[Unit], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
+    def decide(self, chunks: list[GatheredChunk], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
         """Links, their components where links chain, and verdicts.
 
-        Raises DataError for a source that no unit belongs to.
+        Raises DataError for a source that no chunk belongs to.
         """
-        ordered, sources = self._ordered(units)
+        ordered, sources = self._ordered(chunks)
         found = yield [
-            BuildTask(f"counts-{number:05}", partial(counts, [unit.facts for unit in some]), len(some))
-            for number, some in enumerate(batched(ordered, _UNITS_PER_TASK))
+            BuildTask(f"counts-{number:05}", partial(count_items, [chunk.facts for chunk in some]), len(some))
+            for number, some in enumerate(batched(ordered, _CHUNKS_PER_TASK))
         ]
         items, work = zip(*(each for some in found for each in some), strict=True)
         plan = self._plan(ordered, sources, items, sum(work))
-        Parts.save(folder, [(unit.number, count, sources.index(unit.source), unit.validation, unit.facts)
-                            for unit, count in zip(ordered, items, strict=True)])  # fmt: skip
+        ChunkTable.save(folder, [(chunk.number, count, sources.index(chunk.source), chunk.validation, chunk.facts)
+                            for chunk, count in zip(ordered, items, strict=True)])  # fmt: skip
         plan.save(folder)
         groups, ranges = range(plan.keys.row_groups), range(plan.ranges)
         yield [
-            *(BuildTask(f"units-{group:05}", partial(gather_units, folder, group)) for group in groups),
+            *(BuildTask(f"chunks-{group:05}", partial(merge_chunk_links, folder, group)) for group in groups),
             *(
-                BuildTask(f"keys-{rows:05}-{columns:05}", partial(gather_keys, folder, rows, columns), plan.block)
+                BuildTask(f"keys-{rows:05}-{columns:05}", partial(merge_keys, folder, rows, columns), plan.block)
                 for rows, columns in plan.keys.cells()
             ),
         ]
@@ -119,34 +119,34 @@ class Duplicates(GlobalStep):
         if tasks := _gathering(plan, folder, LINKS):
             yield tasks
         if self._chained:
-            yield [BuildTask("components", partial(join, folder), plan.items, alone=True)]
+            yield [BuildTask("components", partial(label_components, folder), plan.items, serial=True)]
             yield [
                 BuildTask(f"marks-{number:05}", partial(move_marks, folder, number), plan.block) for number in ranges
             ]
         if tasks := _gathering(plan, folder, MOVED if self._chained else MARKS):
             yield tasks
-        yield [BuildTask(f"verdicts-{block:05}", partial(judge, folder, block, self._chained), plan.block)
+        yield [BuildTask(f"verdicts-{block:05}", partial(decide_block, folder, block, self._chained), plan.block)
                for block in range(plan.blocks)]  # fmt: skip
 
-    def _ordered(self, units: list[Unit]) -> tuple[list[Unit], list[str]]:
-        """(units in the order of their items' positions, names of their sources)."""
-        sources = list(dict.fromkeys(unit.source for unit in sorted(units, key=lambda unit: unit.number)))
+    def _ordered(self, chunks: list[GatheredChunk]) -> tuple[list[GatheredChunk], list[str]]:
+        """(chunks in the order of their items' positions, names of their sources)."""
+        sources = list(dict.fromkeys(chunk.source for chunk in sorted(chunks, key=lambda chunk: chunk.number)))
         for name in [*self.prefer, *(name for pair in self.remove for name in (pair.like, pair.from_))]:
             if name not in sources:
                 known = ", ".join(sources)
                 raise DataError(f"step {self.name} names a source {name!r}, but it works on {known}: correct the name")
         better = {name: rank for rank, name in enumerate(self.prefer)}
-        ordered = sorted(units, key=lambda u: (not u.validation, better.get(u.source, len(better)), u.number))
+        ordered = sorted(chunks, key=lambda u: (not u.validation, better.get(u.source, len(better)), u.number))
         return ordered, sources
 
-    def _plan(self, ordered: list[Unit], sources: list[str], items: Sequence[int], work: int) -> Plan:
-        kinds = {(unit.source, unit.validation) for unit in ordered}
+    def _plan(self, ordered: list[GatheredChunk], sources: list[str], items: Sequence[int], work: int) -> DedupPlan:
+        kinds = {(chunk.source, chunk.validation) for chunk in ordered}
         rules = self._rules(sources, {(sources.index(source), held_out) for source, held_out in kinds})
         like = [f"duplicate of {pair.like}" for pair in self.remove for _ in (_STRONG, _WEAK)]
-        return Plan(
+        return DedupPlan(
             parts=len(ordered),
             items=sum(items),
-            held_out=sum(count for unit, count in zip(ordered, items, strict=True) if unit.validation),
+            held_out=sum(count for chunk, count in zip(ordered, items, strict=True) if chunk.validation),
             ranges=max(1, -(-work // self.items_per_task)),
             block=self.items_per_task,
             together=self.compare == "all",
@@ -178,9 +178,9 @@ class Duplicates(GlobalStep):
         return [rule for rule in rules if rule.kind in kinds and rule.near in kinds]
 
 
-def _gathering(plan: Plan, folder: Path, kind: str) -> list[BuildTask]:
+def _gathering(plan: DedupPlan, folder: Path, kind: str) -> list[BuildTask]:
     """Tasks that bring pairs of a `kind` together; none where there are few files of them."""
     return [
-        BuildTask(f"{kind}-{rows:05}-{columns:05}", partial(gather_pairs, folder, kind, rows, columns), plan.block)
+        BuildTask(f"{kind}-{rows:05}-{columns:05}", partial(merge_pairs, folder, kind, rows, columns), plan.block)
         for rows, columns in plan.pairs.cells()
     ]

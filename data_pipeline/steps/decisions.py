@@ -1,6 +1,6 @@
 """What becomes of each item, from links and marks: a byte per item, in the order of positions, in blocks.
 
-A unit's items lie together, so a step that runs on it reads their bytes and no others.
+A chunk's items lie together, so a step that runs on it reads their bytes and no others.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.common.arrays import arrays_in, save, unique_pairs
-from data_pipeline.common.atomic import written
-from data_pipeline.dedup.components import components
-from data_pipeline.dedup.gathering import pairs_file, pairs_of_block
-from data_pipeline.dedup.plan import Parts, Plan, load_plan
+from data_pipeline.common.arrays import read_arrays, save_arrays, unique_pairs
+from data_pipeline.common.atomic import atomic_path
+from data_pipeline.dedup.components import connected_components
+from data_pipeline.dedup.merge import pairs_file, pairs_of_block
+from data_pipeline.dedup.plan import ChunkTable, DedupPlan, load_plan
 
 LINKS, MARKS, MOVED = "links", "marks", "moved"
 """Kinds of pairs: links between items, marks of items, and marks moved to the first of each component."""
-STAYS, DUPLICATE = 0, 1
+KEPT, DUPLICATE = 0, 1
 """Codes. Higher ones say that an item goes for one of elsewhere."""
 _NONE = np.uint8(255)  # as yet
 
 
-def join(folder: Path) -> None:
+def label_components(folder: Path) -> None:
     """Task: names the component of each item, in the file `labels`."""
     plan = load_plan(folder)
-    with written(_labels(folder)) as path:
-        components(plan.items, partial(pairs_of_block, folder, plan, LINKS), path, plan.block)
+    with atomic_path(_labels(folder)) as path:
+        connected_components(plan.items, partial(pairs_of_block, folder, plan, LINKS), path, plan.block)
 
 
 def move_marks(folder: Path, number: int) -> None:
     """Task: has the marks of range `number` say the first item of the component instead of the one that was marked."""
     plan = load_plan(folder)
-    codes, positions = next(arrays_in(pairs_file(folder, MARKS, number)))
+    codes, positions = next(read_arrays(pairs_file(folder, MARKS, number)))
     firsts = _open_labels(folder, plan)[positions]
-    save(pairs_file(folder, MOVED, number), unique_pairs(codes, firsts))
+    save_arrays(pairs_file(folder, MOVED, number), unique_pairs(codes, firsts))
 
 
-def judge(folder: Path, number: int, chained: bool) -> None:
+def decide_block(folder: Path, number: int, chained: bool) -> None:
     """Task: writes the verdicts on block `number`.
 
     Either items of a component go but for the first, and for it what its component is marked with (`chained`), or the
@@ -56,15 +56,15 @@ def judge(folder: Path, number: int, chained: bool) -> None:
         codes[later - begin] = DUPLICATE
     if chained:
         codes[_open_labels(folder, plan)[begin:end] != np.arange(begin, end)] = DUPLICATE
-    codes[codes == _NONE] = STAYS
-    with written(_verdicts(folder, number)) as path:
+    codes[codes == _NONE] = KEPT
+    with atomic_path(_verdicts(folder, number)) as path:
         codes.tofile(path)
 
 
-def verdicts(folder: Path, unit: int) -> tuple[NDArray[np.uint8], list[str]]:
-    """(code of each item of a unit, what codes mean)."""
+def load_decisions(folder: Path, chunk: int) -> tuple[NDArray[np.uint8], list[str]]:
+    """(code of each item of a chunk, what codes mean)."""
     plan = load_plan(folder)
-    begin, end = Parts(folder).span(unit)
+    begin, end = ChunkTable(folder).span(chunk)
     codes = [np.zeros(0, np.uint8)]
     while begin < end:
         block, offset = divmod(begin, plan.block)
@@ -77,7 +77,7 @@ def _labels(folder: Path) -> Path:
     return folder / "labels"
 
 
-def _open_labels(folder: Path, plan: Plan) -> NDArray[np.int64]:
+def _open_labels(folder: Path, plan: DedupPlan) -> NDArray[np.int64]:
     return np.memmap(_labels(folder), np.int64, "r", shape=(plan.items,)).view(np.ndarray)
 
 
