@@ -43,7 +43,7 @@ def test_some_rows_are_some_of_every_column() -> None:
 def test_nothing_is_asked_of_rows_that_fill_up_a_batch() -> None:
     rows = full()
     filler = np.array([False, True, False, True])
-    changed = rows.unasked(filler)
+    changed = rows.with_masked_rows(filler)
     assert changed.loss_mask.tolist() == [[1] * LABELS, [0] * LABELS] * 2
     assert changed.next_sentence is not None
     assert changed.next_sentence.tolist() == [1, -1, 1, -1]
