@@ -107,8 +107,8 @@ class Network(LanguageModule):
     def _predict(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judge: Judge | None) -> Any:
         hidden = inputs.stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")
         labels = batch.labels_BL.shape[1] // (self.tp_group.size() if self.config.sequence_parallel else 1)
-        if batch.places_BL is not None:
-            hidden = hidden.gather(0, batch.places_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))
+        if batch.label_positions_BL is not None:
+            hidden = hidden.gather(0, batch.label_positions_BL.T[..., None].expand(-1, -1, hidden.shape[-1]))
         elif labels < len(hidden):
             hidden = hidden[-labels:]
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
