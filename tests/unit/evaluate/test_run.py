@@ -290,9 +290,9 @@ def test_data_ranks_that_share_weights_call_the_engine_equally_often(
 
     def call(engine: FakeEngine, shares: bool = True) -> tuple[list[str], list[list[float]]]:
         calls: list[str] = []
-        score, follow, engine.shares_weights = engine.score, engine.follow, shares
+        score, follow, engine.shares_weights = engine.score, engine.score_continuations, shares
         engine.score = lambda rows: (calls.append("score"), score(rows))[1]  # type: ignore[func-returns-value, method-assign]
-        engine.follow = lambda *given: (calls.append("follow"), follow(*given))[1]  # type: ignore[func-returns-value, method-assign]
+        engine.score_continuations = lambda *given: (calls.append("follow"), follow(*given))[1]  # type: ignore[func-returns-value, method-assign]
         pairs = asked[engine.data_rank]
         scorer = CausalScorer(engine, tokenizer, LENGTH, 40)  # type: ignore[arg-type]
         return calls, scorer.score(pairs, [0] * 2 if engine.data_rank == 0 else None).tolist()
