@@ -6,10 +6,10 @@ Pretrains language models: the same run on any layout of ranks, and after any st
   data inspect DATASET    check a dataset, show its counts and some text
   data ledger RUN         planned against realised tokens, by source
   data trace RUN          the documents of a step's batch
-  train CONFIG            train, or go on with a run
+  train CONFIG            train, or resume a run
   plan CONFIG             which layout suits a cluster: seconds, memory, days, cost
-  launch slurm CONFIG     the same as a job that is looked after; `launch local` here
-  launch status RUN       how it stands; launch logs RUN, launch cancel RUN
+  launch slurm CONFIG     the same as a supervised Slurm job; `launch local`: on this host
+  launch status RUN       its progress and jobs; launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: what larger ones will reach
   eval RUN                score a checkpoint: a few-shot report
   eval fetch              get the files of benchmarks for it
@@ -21,17 +21,17 @@ Pretrains language models: the same run on any layout of ranks, and after any st
   import hf DIR           the other way: a run with checkpoint 0
   translate RUN FILE      targets for sources, by beam search
   generate RUN            text: what follows, fills gaps, or is a target
-  keys [PATTERN]          what a config can say: every key, with its type and default
+  keys [PATTERN]          every config key, with its type and default
 
   pretrain VERB --help    what a verb takes, with examples
-  pretrain --version      versions of pretrain and of what it stands on
+  pretrain --version      versions of pretrain and of its dependencies
 
 A first run, on a book:
   pretrain data build data/text input=book.txt output=datasets/book
   pretrain train debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4
   pretrain eval runs/book --tasks heldout --out reports/book
 
-Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (start again to go on).
+Exit status: 0 done, 1 failed, 2 bad usage or config, 75 stopped by a signal after saving (run it again to resume).
 """
 
 import errno
@@ -56,7 +56,7 @@ _ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 _MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """errors of a file that a person has named wrongly; others are a disk's"""
 _LONGEST = 1800  # characters of a sentence
-_PATIENCE_S = 120  # for other ranks to come, where this one can't go on
+_PATIENCE_S = 120  # for other ranks to come, where this one cannot continue
 
 
 def main(argv: list[str] | None = None) -> int:

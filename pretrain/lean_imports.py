@@ -1,6 +1,6 @@
 """Leaves out of a start what libraries import and no run of ours uses: more than half of its processor time.
 
-`install` waits for the first import of megatron-core and of DeepSpeed, whoever makes it. While that goes on:
+`install` waits for the first import of megatron-core and of DeepSpeed, whoever makes it. During that import:
 
 | Left out | Instead |
 |---|---|
@@ -43,7 +43,7 @@ def install() -> None:
 
 
 class _Finder:
-    """Stands before all others on `sys.meta_path`, and answers only for the names above."""
+    """First finder on `sys.meta_path`, which answers only for the names above."""
 
     def __init__(self) -> None:
         self._absent: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class _Finder:
 
 
 class _Leanly:
-    """A library's own loader, and what is left out meanwhile."""
+    """A library's own loader, and what is left out while it runs."""
 
     def __init__(self, own: Any, finder: _Finder) -> None:
         self._own, self._finder = own, finder
@@ -102,7 +102,7 @@ class _Leanly:
 
 
 class _AsLoaded:
-    """Of a module that is already there."""
+    """Loader of a module that is already imported."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module, self._spec = module, module.__spec__

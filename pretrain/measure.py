@@ -64,7 +64,7 @@ def measured(store: dist.Store, rank: int, world: int, threads: int | None) -> M
 
 
 def _alone(cpu: torch.device, cores: int) -> dict[str, Any]:
-    """Of the machine, and of one rank on it."""
+    """Constants of the machine, and of one rank on it."""
     rank_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     flops, _ = machine.product(cpu)
     half, _ = machine.product(cpu, torch.bfloat16)
@@ -80,7 +80,7 @@ def _alone(cpu: torch.device, cores: int) -> dict[str, Any]:
 
 
 def _seconds(store: dist.Store, rank: int, ranks: int, asked: Sequence[RunConfig]) -> Iterator[float]:  # type: ignore[name-defined]
-    """Of a step of each, the median of a few, while as many ranks do the same."""
+    """Seconds of a step of each config, the median of a few, while `ranks` ranks run the same."""
     for number, config in enumerate(asked):
         with rendezvous.temporary_process_group(store, f"alone-{ranks}-{number}-{rank}", 0, 1, _PATIENCE_S):
             engine = make_engine(config, plan_layout(config, 1))

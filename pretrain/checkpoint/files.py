@@ -77,7 +77,7 @@ class Manifest:
     tensors: dict[str, Stored]
 
     def encode(self) -> bytes:
-        """As JSON, sealed."""
+        """JSON with its own digest (`seal`)."""
         return seal(_MANIFEST.dump_json(self))
 
     @classmethod
@@ -98,7 +98,7 @@ class Manifest:
         if strange is not None:
             raise Damaged(f"{path} names {strange!r}, which is no file of a checkpoint")
         if not {RECORD, TOKENIZER} <= manifest.files.keys():
-            raise Damaged(f"{path} is not that of a whole checkpoint")
+            raise Damaged(f"{path} is not that of a complete checkpoint")
         return manifest
 
 

@@ -21,7 +21,7 @@ class Claim:
         self._renewing = threading.Lock()
 
     def renew(self) -> None:
-        """Takes the directory again if it was deleted meanwhile. For any thread. Raises RunError if another run has it
+        """Takes the directory again if it was deleted. For any thread. Raises RunError if another run has it
         by now, and OSError if that can't be found out."""
         with self._renewing:
             if self._lock.is_current():

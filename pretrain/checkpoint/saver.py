@@ -1,10 +1,10 @@
-"""Saving while training goes on.
+"""Asynchronous checkpoint saves: training continues while they are written.
 
 with Saver(directory, keep, in_flight) as saver: ... saver.save(engine.state(), record, tokenizer) ...
 
 `save` copies this rank's part to host memory and returns; one thread per rank writes the copies, in order, over a
-process group of its own. A save that fails leaves the checkpoints before it as they are, and training goes on: see
-`unsaved.py` for when it is tried again.
+process group of its own. A save that fails leaves the earlier checkpoints intact, and training continues:
+`unsaved.py` says when it is retried.
 """
 
 import queue
@@ -31,19 +31,19 @@ from pretrain.errors import RunError
 from pretrain.process import watchdog
 from pretrain.process.urgency import Urgency
 
-_PATIENCE_S = 60.0  # for a save in flight when the run ends by an error that other ranks may not know of
-_LAST_TRIES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between the tries of a save that the run can't go on without
-_SLOW_S = 30.0  # that training waits for the disk before a sentence says so
+_PATIENCE_S = 60.0  # timeout for a save in flight when the run fails with an error that other ranks may not know of
+_LAST_TRIES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between the retries of a save that the run cannot continue without
+_SLOW_S = 30.0  # that training waits for the disk before it warns
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that has become valid, and what it cost."""
+    """A checkpoint that is now valid, and the time it took."""
 
     step: int
     tokens: int
     waited_seconds: float
-    """that training stood still"""
+    """for which training paused"""
     seconds: float
     """from the call of `save` until the checkpoint was on disk and verified"""
     bytes: int
@@ -62,7 +62,7 @@ class _Job:
 class Saver:
     """Saves into `directory` and removes the oldest beyond `keep`. Every rank makes one and calls it at the same steps.
 
-    Up to `in_flight` saves are being written while training goes on, each with a copy of this rank's part in host
+    Up to `in_flight` saves are written while training continues, each with a copy of this rank's part in host
     memory; with 0, training waits for each. `timeout_s` is how long ranks may take to find each other; a slow disk may
     take longer. `before` is called on every rank before a checkpoint is written. `saved` gets each checkpoint as it
     becomes valid, `failed` each that does not, and `warn` a sentence about what the run survives, all three on one rank
@@ -90,7 +90,7 @@ class Saver:
         self._writer = Writer(directory, keep, file_group(timeout_s), before, warn)
         self._unsaved = unsaved or Unsaved()
         self._error: RunError | None = None  # of the last save
-        self._lost: RunError | None = None  # ranks can't be asked any more: nothing is saved from here on
+        self._lost: RunError | None = None  # the other ranks are unreachable: nothing more is saved
         self._directory = directory
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # Host memory that no save is using; None: not allocated yet. All of it is here when nothing is in flight.
@@ -108,14 +108,15 @@ class Saver:
             self._buffers.put(self._free_buffer(snapshot.pieces_of(state)))
 
     def urgency(self, step: int) -> Urgency:
-        """What this rank asks of all after `step`, as saves have failed; ranks learn of it at about the same time."""
+        """What this rank requests of all ranks after `step`, given the saves that failed; all ranks learn of failures
+        at about the same time."""
         if self._lost is not None:
             return Urgency.LAST_TRY
         return self._unsaved.urgency(step, time.monotonic(), idle=self._buffers.qsize() == self._num_buffers)
 
     def save(self, state: dict[str, GlobalPart], record: Record, tokenizer: bytes) -> float:
         """Takes a copy of `state` to write, as soon as fewer than `in_flight` saves are being written. Returns the
-        seconds that training was held up."""
+        seconds for which training was blocked."""
         started_s = time.perf_counter()
         pieces = snapshot.pieces_of(state)
         buffer = self._free_buffer(pieces)
@@ -147,14 +148,14 @@ class Saver:
         return time.perf_counter() - started_s
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until nothing is in flight. Raises RunError if the last save failed, the same on every rank."""
+        """Waits until no save is in flight. Raises RunError if the last save failed, the same on every rank."""
         self.drain(timeout_s)
         error = self._lost or self._error
         if error is not None:
             raise error
 
     def drain(self, timeout_s: float | None = None) -> None:
-        """Until nothing is in flight, whatever came of it."""
+        """Waits until no save is in flight, whether saves succeeded or failed."""
         idle: list[Tensor | None] = []
         try:
             while len(idle) < self._num_buffers:
@@ -193,7 +194,7 @@ class Saver:
             raise
 
     def _take_buffer(self, timeout_s: float | None) -> Tensor | None:
-        """One that no save is using, as soon as there is one. Raises queue.Empty after `timeout_s`."""
+        """Takes a buffer that no save is using, once there is one. Raises queue.Empty after `timeout_s`."""
         with watchdog.waiting_for(self._thread):
             if timeout_s is not None:
                 return self._buffers.get(timeout=timeout_s)
@@ -201,7 +202,7 @@ class Saver:
                 return self._buffers.get(timeout=_SLOW_S)
             except queue.Empty:
                 self._warn(
-                    f"training has waited {_SLOW_S:.0f} s for the disk to take a checkpoint, and goes on when it has "
+                    f"training has waited {_SLOW_S:.0f} s for the disk to take a checkpoint, and continues when it has "
                     f"(checkpoint.in_flight={self._in_flight})"
                 )
             return self._buffers.get()
@@ -211,7 +212,7 @@ class Saver:
             try:
                 if self._lost is None:
                     self._write(job)
-            except Exception as error:  # a rank that is gone: the others can't be asked any more
+            except Exception as error:  # a rank is gone, so the others cannot take part in a collective any more
                 step = job.snapshot.record.step
                 self._lost = RunError(f"saving {self._directory / directories.name(step)} failed: {error}")
                 self._lost.__cause__ = error

@@ -1,4 +1,4 @@
-"""A rank's part of a checkpoint, copied to host memory: training may go on while it is written."""
+"""A rank's part of a checkpoint, copied to host memory: training continues while it is written."""
 
 import weakref
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def copy(pieces: Pieces, buffer: Tensor) -> None:
 
 
 def _lock_pages(buffer: Tensor) -> None:
-    """As `pin_memory=True` would, which rounds the size up to a power of two: up to twice the memory."""
+    """Page-locks `buffer`. `pin_memory=True` would round the size up to a power of two: up to twice the memory."""
     status = int(torch.cuda.cudart().cudaHostRegister(buffer.data_ptr(), buffer.nbytes, 0))
     if status != 0:
         raise RunError(

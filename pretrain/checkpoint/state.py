@@ -32,7 +32,7 @@ _DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
 
 @dataclass(frozen=True)
 class Record:
-    """Where a run stands after `step` optimizer steps. Random state is a function of (seed, step), the learning rate
+    """Progress of a run after `step` optimizer steps. Random state is a function of (seed, step), the learning rate
     of step or tokens, and batch size of tokens, so nothing else needs saving."""
 
     step: Count
@@ -47,9 +47,9 @@ class Record:
     """for information: a checkpoint is read by any layout"""
     versions: dict[str, str]
     loss_scale: tuple[Scale, Count] | None = None
-    """of fp16: the scale, and the steps since it last changed"""
+    """fp16 only: the loss scale, and the steps since it last changed"""
     recent: Recent | None = None
-    """what the next step is judged by, for spikes; None: nothing is known, as in checkpoints of before"""
+    """recent values that spike detection compares the next step with; None: none were recorded"""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
@@ -70,8 +70,8 @@ class Record:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))[:_SHOWN]
-            said = f"{where}: {first['msg']}" if where else first["msg"]
-            raise RunError(f"{path} is not a checkpoint's record ({said})") from None
+            problem = f"{where}: {first['msg']}" if where else first["msg"]
+            raise RunError(f"{path} is not a checkpoint's record ({problem})") from None
         except DataError as error:
             raise RunError(f"{path} is not a checkpoint's record: {error}") from None
         if record.updates > record.step:
@@ -129,7 +129,7 @@ def check_same_run(record: Record, config: RunConfig) -> None:
     if samples and tokens_of(before, samples) != record.tokens:
         raise RunError(
             f"the checkpoint's {RECORD} counts {record.tokens:,} tokens in {samples:,} samples, which this run's "
-            "lengths do not make: restore it from a copy, or go on from an older checkpoint"
+            "lengths do not make: restore it from a copy, or resume from an older checkpoint"
         )
     then, now = before.model_dump(mode="json"), config.model_dump(mode="json")
     then["run"] |= {key: now["run"][key] for key in ("changes", "skipped")}
@@ -141,8 +141,8 @@ def check_same_run(record: Record, config: RunConfig) -> None:
         )
     if then["train"] != now["train"] and config.run.changes:
         raise ConfigError(
-            f"train was {then['train']} and is now {now['train']}, and the settings of this run were changed in its "
-            "middle: set it back, or change the length from here on (run.change)"
+            f"train was {then['train']} and is now {now['train']}, and the settings of this run were changed "
+            "while it ran: set it back, or change the length from here on (run.change)"
         )
     if then["train"] != now["train"] and _depends_on_length(record, before, config):
         raise ConfigError(
@@ -154,14 +154,14 @@ def check_same_run(record: Record, config: RunConfig) -> None:
 
 
 def config_of(record: Record) -> RunConfig:
-    """The config in a record. Raises ConfigError for one that today's sections cannot read."""
+    """The config in a record. Raises ConfigError for a config that this version cannot read."""
     try:
         with of_a_run():
             return validate(RunConfig, record.config, f"the config in the checkpoint's {RECORD}")
     except ConfigError as error:
         raise ConfigError(
-            f"this run cannot go on, as today's settings are others: {error}. Finish it with the version that "
-            "began it, or begin a new run with its weights (run.start_from, another run.dir)"
+            f"this run cannot resume, because this version has other settings: {error}. Finish it with the "
+            "version that started it, or start a new run with its weights (run.start_from, another run.dir)"
         ) from None
 
 

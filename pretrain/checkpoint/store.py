@@ -28,12 +28,12 @@ Slices = tuple[slice, ...]
 
 
 def newest_valid(directory: Path, report: Callable[[str], None], group: dist.ProcessGroup | None = None) -> Path | None:
-    """The checkpoint to go on from: the newest whose every file agrees with its manifest; None if there is none at
+    """The checkpoint to resume from: the newest whose every file agrees with its manifest; None if there is none at
     all. Collective; for the one run that writes to `directory`.
 
     Damaged ones are reported and set aside under another name, so that they are not counted among those to keep.
-    Raises RunError if there are checkpoints and none is valid, and where files can't be accessed: going on from an
-    older one would lose work.
+    Raises RunError if there are checkpoints and none is valid, and where files can't be accessed: resuming from
+    an older one would lose work.
     """
 
     def passed_over(checkpoint: Path, problem: str) -> None:
@@ -48,7 +48,9 @@ def newest_valid(directory: Path, report: Callable[[str], None], group: dist.Pro
     candidates, damaged = run_on_rank_0(f"looking for checkpoints in {directory}", look, group)
     found = _first_valid(candidates[::-1], passed_over, group)
     if found is None and (candidates or damaged):
-        raise RunError(f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start anew")
+        raise RunError(
+            f"no checkpoint in {directory} is intact: restore one, or use another run.dir to start a new run"
+        )
     return found
 
 
@@ -56,7 +58,7 @@ def first_valid(candidates: list[Path], report: Callable[[str], None], group: di
     """The first valid checkpoint of `candidates`, nothing being renamed; those passed over are reported. Collective.
     Raises RunError if there is none, and where files can't be accessed."""
     problems: list[str] = []
-    candidates = gather(candidates, group)[0]  # a run that goes on may have added one while ranks looked
+    candidates = gather(candidates, group)[0]  # a run in progress may have added one while ranks looked
 
     def passed_over(checkpoint: Path, problem: str) -> None:
         problems.append(problem)

@@ -1,4 +1,4 @@
-"""What a run has trained and not saved, once a save has failed: when to try again, and when it has become too much."""
+"""Steps that are trained and not saved after a save has failed: when to retry, and when there are too many."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ _FIRST_S, _LONGEST_S = 10.0, 300.0
 
 @dataclass(frozen=True)
 class SaveFailure:
-    """A save that came to nothing, and what is at stake. Older checkpoints stay as they are."""
+    """A save that failed, and what would be lost. Older checkpoints stay as they are."""
 
     step: int
     reason: str
@@ -37,7 +37,8 @@ class _Trouble:
 
 
 class Unsaved:
-    """One thread says how saves went, another asks what to do. Times are of `time.monotonic`, seconds.
+    """Retry policy after failed saves: one thread reports results, another asks what to do. Times are of
+    `time.monotonic`, seconds.
 
     After a failed save the next is due 10 s later, then 20, 40, ... and at most 300 s later, at the end of a step;
     those that are due anyway count as tries, too. A save that succeeds ends it all. `limit_steps`: see
@@ -53,7 +54,7 @@ class Unsaved:
         self._step, self._trouble = step, None
 
     def failed(self, step: int, reason: str, now_s: float) -> SaveFailure:
-        """That of `step` is not."""
+        """The save of `step` failed."""
         failures = (self._trouble.failures if self._trouble is not None else 0) + 1
         delay_s = min(_FIRST_S * 2 ** min(failures - 1, 10), _LONGEST_S)
         self._trouble = _Trouble(failures, now_s + delay_s)

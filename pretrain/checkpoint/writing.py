@@ -75,7 +75,7 @@ class Writer:
             self._directory.mkdir(parents=True)
             fsync(self._directory.parent)  # or a power cut could take it with all that is in it
         directories.tidy(self._directory)
-        if shutil.disk_usage(self._directory).free < size_bytes:  # said before hours of writing, not after
+        if shutil.disk_usage(self._directory).free < size_bytes:  # reported before hours of writing, not after
             raise OSError(errno.ENOSPC, "", str(self._directory))
         temporary.mkdir()
 
@@ -106,7 +106,8 @@ def _write_part(snapshot: Snapshot, temporary: Path) -> tuple[dict[str, Digest],
 def _finish(
     snapshot: Snapshot, temporary: Path, final: Path, written: list[tuple[dict[str, Digest], dict[str, Stored]]]
 ) -> int:
-    """On the first rank, which was told what all have `written`: adds the rest, and gives the checkpoint its name."""
+    """Adds the remaining files on the first rank, which has what all ranks have `written`, and publishes the
+    checkpoint."""
     if not written:
         return 0
     digests = {
@@ -121,7 +122,7 @@ def _finish(
             tensors[name] = Stored(stored.shape, boxes + stored.boxes)
     files.write(temporary / files.MANIFEST, [Manifest(digests, tensors).encode()])
     for name in digests:
-        (temporary / name).stat()  # raises for one that somebody has deleted meanwhile, with the whole run perhaps
+        (temporary / name).stat()  # raises for a file that was deleted since, perhaps with the run directory
     fsync(temporary)
     watchdog_thread.exit_if_hung()  # stopped for so long, maybe, that a newer attempt writes here
     directories.publish(temporary, final)

@@ -15,7 +15,7 @@ from pretrain.process.ranks import global_rank
 _USED = ("parallel", "precision", "health", "model", "objective", "run.kernels", "run.deterministic")
 """sections and keys that models are built by"""
 SCORING = ("data", "run.name")
-"""those that reports are made by, besides"""
+"""further sections and keys that reports depend on"""
 
 
 def open_run(

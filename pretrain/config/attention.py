@@ -61,9 +61,9 @@ class Banded(PatternSettings):
 
 
 def _short(settings: PatternSettings) -> Any:
-    """As it is written: its name alone, if nothing else is set."""
-    said = settings.model_dump(mode="json")
-    return said if settings.model_dump(exclude_defaults=True) else said["name"]
+    """The pattern as a config has it: its name alone, if nothing else is set."""
+    dumped = settings.model_dump(mode="json")
+    return dumped if settings.model_dump(exclude_defaults=True) else dumped["name"]
 
 
 class Heads(PatternSettings):

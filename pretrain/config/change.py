@@ -1,4 +1,4 @@
-"""`run.change` and `run.changes`: settings that a run gets in its middle.
+"""`run.change` and `run.changes`: settings that are changed while a run is in progress.
 
 What can be changed is what steps to come alone depend on: any layout, and any start after a crash, then makes the same
 steps. Other settings make another run.
@@ -14,7 +14,8 @@ CHANGEABLE = ("optimizer.learning_rate", "schedule", "batch.sequences", "batch.r
 
 
 class Request(Section):
-    """As it is written: `{why: a spike, optimizer.learning_rate: 3e-4}`, or with `optimizer: {learning_rate: 3e-4}`."""
+    """A change as a user writes it: `{why: a spike, optimizer.learning_rate: 3e-4}`, or with `optimizer:
+    {learning_rate: 3e-4}`."""
 
     why: str = Field(
         min_length=1, description="reason for the change, which also identifies it among the changes of the run"
@@ -41,7 +42,7 @@ class Request(Section):
 
 
 class Change(Section):
-    """As the run records it."""
+    """A change as the run records it."""
 
     why: str = Field(description="reason for the change")
     step: int = Field(ge=0, description="optimizer steps made before the change")
@@ -57,8 +58,8 @@ def _changeable(settings: dict[str, Any]) -> dict[str, Any]:
     for key in settings:
         if key not in CHANGEABLE:
             raise ValueError(
-                f"run.change cannot change {key}: a run in its middle can be given another {', '.join(CHANGEABLE)}; "
-                "for others begin a new run, with its weights if they fit (run.start_from)"
+                f"run.change cannot change {key}: a run can change {', '.join(CHANGEABLE)}; for others "
+                "start a new run, with its weights if they fit (run.start_from)"
             )
     return settings
 

@@ -1,4 +1,4 @@
-"""What models of each family can be: asked for wherever code would otherwise ask for a family by name. No torch."""
+"""Capabilities of each model family: code checks these in place of a family's name. No torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,8 @@ from pretrain.config.section import NameIn
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Of one family. What depends on a model's size too (whether it has an encoder, say) is a property of `Model`."""
+    """Capabilities of one family. What depends on a model's size too (whether it has an encoder, say) is a property of
+    `Model`."""
 
     encoder: bool = False
     decoder: bool = False
@@ -21,7 +22,7 @@ class Capabilities:
     head_bias: bool = False
     """the logits have a bias"""
     fewest_segments: int = 0
-    """that tokens may be told apart by, where they may be, and the first position asked about them; 0: they may not"""
+    """fewest segments of a model with segment embeddings; 0: the family has neither these nor a binary head"""
     prefix: bool = False
     """a decoder alone may be given a prefix that every position sees"""
     packing: bool = False

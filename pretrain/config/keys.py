@@ -19,7 +19,7 @@ from data_pipeline.config import expand_user
 from pretrain.config.section import NameIn, section_of, variants_of
 
 Kinds = Mapping[type[BaseModel], Mapping[str, type[BaseModel]]]
-"""of a base class of sections, those that may stand for it, by name: of what is no tagged union"""
+"""subclasses of a base class of sections that a config may choose, by name, where there is no tagged union"""
 _PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path", dict: "mapping"}
 _CHOICE = "choice"
 _BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
@@ -32,7 +32,7 @@ class Key:
     """in words, with its bounds"""
     required: bool
     default: Any
-    """as JSON has it; None also where there is none"""
+    """plain JSON value; None also where there is no default"""
     choices: tuple[Any, ...]
     """the values that it may have, if they can be listed"""
     only: tuple[str, ...]
@@ -43,7 +43,7 @@ class Key:
 
 
 def keys(schema: type[BaseModel], kinds: Kinds | None = None) -> list[Key]:
-    """Of a config that is read as `schema`, in the order of its sections."""
+    """Keys of a config that is read as `schema`, in the order of its sections."""
     return list(_keys(schema, "", kinds or {}))
 
 
@@ -120,7 +120,7 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """Without None."""
+    """Types of a union, without None."""
     union = get_origin(annotation) in (Union, UnionType)
     return [one for one in (get_args(annotation) if union else (annotation,)) if one is not NoneType]
 
@@ -132,7 +132,7 @@ def _literals(annotation: Any) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """The value as plain JSON."""
     if value is PydanticUndefined:
         return None
     if isinstance(value, BaseModel):

@@ -7,8 +7,8 @@ from pretrain.config.section import Section
 
 
 class LossScaling(Section):
-    """Of fp16 only: losses are multiplied by a factor so that gradients fit; a step whose gradient does not is left out
-    and the factor halved."""
+    """Dynamic loss scaling, for fp16 only: losses are multiplied by a factor so that gradients fit; a step whose
+    gradient overflows is skipped and the factor halved."""
 
     initial: float = Field(
         65536.0,

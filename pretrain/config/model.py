@@ -186,12 +186,12 @@ class Model(Section):
 
     @property
     def relative_num_buckets(self) -> int:
-        """Distances told apart; 0 where positions are not relative."""
+        """Number of buckets of distances; 0 where positions are not relative."""
         return self.positions.num_buckets if isinstance(self.positions, RelativePositions) else 0
 
     @property
     def relative_max_distance(self) -> int:
-        """From which on distances are one; 0 where positions are not relative."""
+        """Distance from which on all share one bucket; 0 where positions are not relative."""
         return self.positions.max_distance if isinstance(self.positions, RelativePositions) else 0
 
     @property
@@ -206,7 +206,7 @@ class Model(Section):
 
     @property
     def init_std(self) -> float:
-        """Of weights that are drawn from one normal distribution: the one of `init`, or the usual one."""
+        """Standard deviation of weights drawn from a normal distribution: that of `init`, or the default."""
         return (self.init if isinstance(self.init, NormalInit) else NormalInit()).std
 
     @property
@@ -228,7 +228,7 @@ class Model(Section):
 
     @property
     def embedding_dim(self) -> int:
-        """Of the rows of embeddings, and of what is multiplied with them to make logits."""
+        """Size of embedding rows, and of the vectors that they are multiplied with to make logits."""
         return self.embedding_size or self.hidden
 
     @property
@@ -247,7 +247,7 @@ class Model(Section):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Of its family."""
+        """Capabilities of its family."""
         return CAPABILITIES[self.family]
 
     @property
@@ -265,12 +265,12 @@ class Model(Section):
 
     @property
     def has_decoder(self) -> bool:
-        """So it can say one token after the other, reading each once: it has a key-value cache."""
+        """Whether it can generate token by token, with a key-value cache."""
         return self.stacks[1] > 0
 
     @property
     def shape(self) -> ModelShape:
-        """Whom its positions see, and so which objectives suit it."""
+        """Which positions see each other, and so which objectives suit it."""
         if not self.has_decoder:
             return "encoder"
         if self.has_encoder:
@@ -283,7 +283,7 @@ class Model(Section):
 
     @property
     def is_causal(self) -> bool:
-        """A decoder alone: it goes on with what it reads."""
+        """Whether it is a decoder alone, which continues what it reads."""
         return not self.has_encoder
 
     @property

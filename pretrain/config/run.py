@@ -51,6 +51,6 @@ class Run(Section):
     def _one_beginning(self) -> "Run":
         if self.start_from is not None and self.branch_from is not None:
             raise ValueError(
-                "run.start_from takes weights for a run that begins, run.branch_from goes on with another's: set one"
+                "run.start_from takes weights for a new run, run.branch_from continues another run: set one"
             )
         return self

@@ -1,4 +1,4 @@
-"""What a run can be told: every section of a training config, and what they ask of each other.
+"""The config of a training run: all of its sections, and the constraints between them.
 
 Derived values are properties. `vocabulary` may be left out of a config: it then follows the tokenizer of the dataset
 (`data/resolve.py` fills it in before anything is built)."""
@@ -71,8 +71,8 @@ class RunConfig(Section):
             )
         if self.data.phases:
             raise ValueError(
-                "batch.short begins the data again with its longer sequences, so that sources can't go on where "
-                "they stood: leave out batch.short, or data.phases"
+                "batch.short starts the data again with its longer sequences, so that sources cannot continue from "
+                "their positions: leave out batch.short, or data.phases"
             )
         if short.sequence_length >= self.model.sequence_length:
             raise ValueError("batch.short.sequence_length is to be shorter than model.sequence_length")
@@ -101,8 +101,8 @@ class RunConfig(Section):
             )
         if "positions" in objective.columns and model.positions.name == "relative":
             raise ValueError(
-                f"objective.name={objective.name} counts the positions of each text anew, and model.positions=relative "
-                "looks at distances in the row: use learned or sinusoidal"
+                f"objective.name={objective.name} restarts positions at each text, and model.positions=relative "
+                "uses distances in the row: use learned or sinusoidal"
             )
         return self
 

@@ -43,7 +43,7 @@ class _AnySchedule(Section):
         """Part of the peak at `now`, which is not in the warm-up, of a run that is over at `end`."""
 
     def settled_until(self, end: int) -> float:
-        """Up to where a run that is over at `end` learns at the rates that it would if it went on for longer."""
+        """Position up to which a run that ends at `end` has the learning rates of a longer run."""
         return math.inf
 
     def _lengths(self, unit: str) -> list[int | None]:

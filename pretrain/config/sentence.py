@@ -45,13 +45,13 @@ def shown(text: str) -> str:
 @dataclass(frozen=True)
 class _Key:
     dotted: str
-    """as it is written"""
+    """name in a config, with dots"""
     annotation: Any
-    """of its values"""
+    """type of its values"""
     section: type[BaseModel]
     """the class that it is looked for in"""
     variants: Mapping[str, type[BaseModel]]
-    """by their names, the classes of the choice that `section` is one of; none if there is no choice"""
+    """classes of the choice that `section` is one of, by name; empty if there is no choice"""
 
 
 def _find(schema: type[BaseModel], path: tuple[int | str, ...]) -> _Key:
@@ -93,8 +93,9 @@ def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:
 
 
 def _meant(schema: type[BaseModel], parent: str, last: str, known: list[str]) -> list[str]:
-    """Keys that an unknown one may stand for, by the surest kind of likeness that there is: of its section, a key
-    spelled alike or made of some of the words; of others, those of the same name; any that is spelled somewhat alike.
+    """Keys that an unknown one may be a misspelling of, by the surest kind of likeness that there is: of its section, a
+    key spelled alike or made of some of the words; of others, those of the same name; any that is spelled somewhat
+    alike.
     """
 
     def of_section(names: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ _MOST = 3  # suggestions
 
 
 def shipped() -> dict[str, Path]:
-    """By name, the files that a command can be given: without those that only others extend."""
+    """The configs that a command accepts, by name, without those that only others extend."""
     found = sorted(SHIPPED.rglob("*.yaml"))
     return {str(path.relative_to(SHIPPED).with_suffix("")): path for path in found if path.stem != "common"}
 

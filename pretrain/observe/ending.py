@@ -1,4 +1,4 @@
-"""What a run says as it ends, or once it is imported: what is there now, and the commands that go on from it."""
+"""Final summary of a run or of an import: what is there now, and the commands to run next."""
 
 import shlex
 from pathlib import Path
@@ -18,7 +18,7 @@ def checkpoint_of(config: RunConfig, step: int) -> Path:
 
 
 def next_commands(config: RunConfig) -> list[str]:
-    """What can be done with a trained model of this kind: each runs as it stands."""
+    """What can be done with a trained model of this kind: each runs unchanged."""
     run, name = _opened(config), Path(config.run.dir).resolve().name
     tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
     out = shlex.quote(f"{config.run.dir}/reports/first")
@@ -58,7 +58,8 @@ def _listed(title: str, commands: list[str]) -> list[str]:
 
 
 def _has_a_class_of_hugging_face(model: Model) -> bool:
-    """As far as positions, patterns and stacks decide it: `checkpoint/hf` knows all, and takes seconds to import."""
+    """Judges by positions, patterns and stacks only: `checkpoint/hf` knows all the rest, and takes seconds to
+    import."""
     if model.family not in CAPABILITIES.built_in:
         return False
     if model.family == "gpt" and model.positions.name != "learned":
@@ -69,12 +70,12 @@ def _has_a_class_of_hugging_face(model: Model) -> bool:
 
 
 def stopped(config: RunConfig, step: int) -> str:
-    """Of a run that was asked to stop, and goes on later."""
-    return f"stopped: saved at step {step:,} in {checkpoint_of(config, step)}; the same command goes on from there"
+    """Summary of a run that was stopped by a signal and can be resumed."""
+    return f"stopped: saved at step {step:,} in {checkpoint_of(config, step)}; run the same command again to resume"
 
 
 def finished(config: RunConfig, step: int, tokens: int, heldout: float | None, peak: Peak | None) -> str:
-    """Of a run that is done; the held-out loss (nats per token) and memory as far as they are known."""
+    """Summary of a finished run; the held-out loss (nats per token) and peak memory where they are known."""
     facts = [f"finished: {step:,} steps, {tokens:,} tokens"]
     facts += [] if heldout is None else [f"held-out loss {heldout:.4f}"]
     facts += [] if peak is None else [f"at most {describe(peak)}"]

@@ -35,7 +35,7 @@ from pretrain.run_length.segments import run_length
 
 
 class Result(StepNumbers, Protocol):
-    """As much of the engine's StepResult as is reported."""
+    """Fields of the engine's StepResult that are reported."""
 
     @property
     def loss_scale(self) -> float | None: ...
@@ -44,7 +44,7 @@ class Result(StepNumbers, Protocol):
 
 
 class HeldOutLoss(Protocol):
-    """As much of the held-out evaluation as is reported."""
+    """Fields of the held-out evaluation that are reported."""
 
     @property
     def loss(self) -> float: ...
@@ -59,9 +59,9 @@ TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 class RunLog:
-    """Leave the `with` block by an exception and the run is marked as failed. `config` is resolved; `begin` is told how
-    the run goes on, with what was changed in its middle. `renew` takes run.dir again if it was deleted, and raises
-    RunError if it belongs to another run by now (`checkpoint.lock.Claim`)."""
+    """Reports of a run; leaving the `with` block by an exception marks the run as failed. `config` is resolved; `begin`
+    gets the config with which the run resumes, changes included. `renew` takes run.dir again if it was deleted, and
+    raises RunError if it belongs to another run by now (`checkpoint.lock.Claim`)."""
 
     def __init__(
         self, config: RunConfig, layout: Layout, is_reporter: bool, renew: Callable[[], None] = lambda: None
@@ -70,13 +70,13 @@ class RunLog:
         self._reports = _Reports(config, layout, renew) if is_reporter else None
 
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
-        """The run goes on after `step` steps; what was recorded beyond them is dropped."""
+        """The run starts or resumes after `step` steps; what was recorded beyond them is dropped."""
         if self._reports is not None:
             self._reports.begin(config, step, tokens)
 
     def went_back(self, config: RunConfig, step: int) -> None:
-        """The run goes on after `step` steps once more, with `config`, which is on the disk when this returns; what was
-        recorded beyond them is dropped."""
+        """The run rolls back to `step` steps and continues with `config`, which is on the disk when this returns; what
+        was recorded beyond them is dropped."""
         if self._reports is not None:
             self._reports.went_back(config, step)
 
@@ -84,8 +84,8 @@ class RunLog:
         self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float,
         save_seconds: float, peak: Peak,
     ) -> None:  # fmt: skip
-        """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had stood
-        still for `save_seconds`; until then the rank with most memory had held `peak`."""
+        """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had
+        paused `save_seconds` for saving; until then the rank with most memory had held `peak`."""
         if self._reports is None:
             return
         per_speed = self._reports.mfu_per_speed
@@ -110,7 +110,7 @@ class RunLog:
         self._reports.step(metrics)
 
     def before_save(self) -> None:
-        """Has the disk hold the steps so far: before a checkpoint that would go on from them, should the power fail.
+        """Has the disk hold the steps so far: before a checkpoint that a run would resume from after a power failure.
         Raises RunError and OSError where run.dir is not this run's any more. For any thread."""
         if self._reports is not None:
             self._reports.files.before_save()
@@ -177,7 +177,7 @@ class RunLog:
             self._reports.warn(sentence)
 
     def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:
-        """As `warn`, but on stderr: nobody should miss it. Recorded as `event` with its facts. For any thread."""
+        """Warns on stderr, where nobody should miss it. Recorded as `event` with its facts. For any thread."""
         if self._reports is not None:
             self._reports.alarm(sentence, event, **facts)
 
@@ -336,7 +336,7 @@ class _Reports:
         self.files.close()
 
     def _refuses(self, error: BaseException) -> bool:
-        """Whether a command was refused that would have gone on with a run: how that stands is as it was before."""
+        """Whether a command that would have resumed a run was refused: the status of the run is unchanged."""
         begun = self._tracker is not None or not (self._directory / "config.yaml").exists()
         return isinstance(error, ConfigError | DataError) and not begun
 

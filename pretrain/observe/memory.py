@@ -30,7 +30,7 @@ class Peak:
 
 
 def peak() -> Peak:
-    """Of this process."""
+    """Peak memory of this process."""
     return Peak(torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None, _host())
 
 

@@ -1,6 +1,6 @@
 """The run's own record: one JSON line per step in metrics.jsonl, one per event in events.jsonl.
 
-The files belong to the one rank that reports. A reader may follow them while the run goes on.
+The files belong to the one rank that reports. A reader may follow them during the run.
 """
 
 import math
@@ -34,11 +34,11 @@ class StepMetrics:
     """digest of the ids of the samples in the global batch, in order"""
     step_seconds: float
     tokens_per_second: float
-    """of the whole run, in this step"""
+    """over all ranks, in this step"""
     mfu: float | None
     """model FLOPs utilization, 0 to 1; None: the device's peak is not known"""
     save_seconds: float
-    """that training stood still for saving between the line before and this step; no part of step_seconds"""
+    """for which training paused to save between the previous line and this step; not part of step_seconds"""
     loss_scale: float | None = None
     """fp16 only; where grad_norm alone is null it was too high, and no update was made"""
     device_peak_bytes: int | None = None
@@ -46,10 +46,10 @@ class StepMetrics:
     host_peak_bytes: int | None = None
     """the most memory of the host that a rank's process has held so far, of the rank with most"""
     terms: Mapping[str, float] = field(default_factory=dict)
-    """of a loss of several terms: the mean of each, nats"""
+    """mean of each term of a loss with several, nats"""
 
     def line(self) -> dict[str, Any]:
-        """As it is written: a column for each value, and `loss_NAME` for each term."""
+        """The line in metrics.jsonl: a column for each value, and `loss_NAME` for each term."""
         values = asdict(self)
         return values | {f"loss_{name}": mean for name, mean in values.pop("terms").items()}
 

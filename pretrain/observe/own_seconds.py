@@ -54,8 +54,8 @@ class ThreadSeconds:
 
 
 class ProductSeconds:
-    """On a GPU: the seconds that a fixed product of matrices takes right now. A step's own seconds can't be told there
-    from those of its exchanges, which run on the GPU, too, and wait there."""
+    """On a GPU: the seconds that a fixed product of matrices takes right now. A step's own seconds can't be
+    separated there from those of its collectives, which also run, and wait, on the GPU."""
 
     floor_s = 0.0
 

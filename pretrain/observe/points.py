@@ -39,7 +39,7 @@ class DataInput:
 
 
 def data_inputs(sources: Sequence[Source], datasets: Sequence[Dataset]) -> list[DataInput]:
-    """Of the sources of a run and their datasets, in the same order."""
+    """The data inputs of a run's sources, whose datasets are in the same order."""
     return [
         DataInput(
             source.called,

@@ -23,7 +23,7 @@ class _Part:
     full: str
     short: str
     need: int
-    """those of the lowest are left out first where there is no room"""
+    """priority: the lowest are left out first on a narrow terminal"""
     style: str = ""
 
 
@@ -119,7 +119,7 @@ def _short(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As `42 s`, `3 min 05 s`, `7 h 12 min`, `3 d 04 h`."""
+    """Formats seconds as `42 s`, `3 min 05 s`, `7 h 12 min`, `3 d 04 h`."""
     whole = round(seconds)
     for unit, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if whole >= unit:

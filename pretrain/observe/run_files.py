@@ -30,7 +30,8 @@ class RunFiles:
         self._metrics: MetricsLog | None = None
 
     def begin(self, config: RunConfig, step: int) -> Path:
-        """The run goes on after `step` steps. Returns where its config is. Raises RunError if that can't be written."""
+        """The run starts or resumes after `step` steps. Returns where its config is. Raises RunError if that can't be
+        written."""
         self._write_config(config)
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
         return self._config_path

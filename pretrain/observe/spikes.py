@@ -51,7 +51,7 @@ class Spike:
 
 
 class StepNumbers(Protocol):
-    """As much of the engine's StepResult as is judged."""
+    """Fields of the engine's StepResult that are judged."""
 
     @property
     def loss_sum(self) -> float: ...
@@ -66,8 +66,8 @@ class StepNumbers(Protocol):
 
 
 class SpikeWatch:
-    """Judges each step by those before it. `recent` is what a checkpoint kept: a run that goes on judges as one that
-    never stopped."""
+    """Judges each step by those before it. `recent` is what a checkpoint kept: a resumed run judges as one
+    that never stopped."""
 
     def __init__(self, settings: SpikesWarn | SpikesAct, recent: Recent | None) -> None:
         recent = recent or Recent()

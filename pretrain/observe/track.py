@@ -1,7 +1,7 @@
 """MLflow tracking that training never waits for: a background thread delivers points and files, in order, in batches.
 
-Without MLflow (no server, a broken database, not installed) the run goes on; one sentence says so, and delivery is
-tried again now and then.
+Without MLflow (no server, a broken database, not installed) the run continues; one warning is given, and delivery is
+retried from time to time.
 """
 
 import os
@@ -35,7 +35,7 @@ _SETTINGS = {  # MLflow's defaults wait for many minutes; what the user has set 
 
 
 class Tracker:
-    """One run in MLflow; a resumed run goes on in the same one. Does nothing where `track.mlflow` is false.
+    """One run in MLflow; a resumed run continues the same one. Does nothing where `track.mlflow` is false.
 
     `warn` gets one sentence when MLflow does not take what it is given, from any thread. `tags` are facts about the
     run that are not in its config.
@@ -107,7 +107,7 @@ class Tracker:
             try:
                 self._deliver()
                 return
-            except Exception as error:  # whatever goes wrong in MLflow, training goes on
+            except Exception as error:  # whatever goes wrong in MLflow, training continues
                 self._warn_once(f"MLflow at {self._uri} cannot be used ({_reason(error)})")
             self._closing.wait(_RETRY_S)
 
@@ -153,7 +153,7 @@ class Tracker:
         if not self._warned:
             self._warned = True
             without_password = re.sub(r"//[^/@\s]*@", "//", sentence)
-            self._warn(f"{without_password}; training goes on, and run.dir has everything")
+            self._warn(f"{without_password}; training continues, and run.dir has everything")
 
 
 def keep_report(

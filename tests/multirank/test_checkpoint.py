@@ -192,7 +192,7 @@ def test_a_record_of_no_config_is_one_sentence(config: dict[str, Any], tmp_path:
     (tmp_path / RECORD).write_bytes(strange.encode())
     with pytest.raises(ConfigError, match=r"record\.json: "):
         scoring_config(tmp_path, [], one_rank=True)
-    with pytest.raises(ConfigError, match="this run cannot go on"):
+    with pytest.raises(ConfigError, match="this run cannot resume"):
         check_same_run(strange, tiny_config())
 
 

@@ -66,7 +66,7 @@ HOSTILE: dict[str, tuple[Callable[[Manifest], Any], str]] = {
     "a file in another place": (lambda m: _with_file(m, "../tensors-00000.safetensors"), "no file of a checkpoint"),
     "an absolute file": (lambda m: _with_file(m, "/etc/passwd"), "no file of a checkpoint"),
     "a directory": (lambda m: _with_file(m, ".."), "no file of a checkpoint"),
-    "no record": (lambda m: m.files.pop("record.json"), "not that of a whole checkpoint"),
+    "no record": (lambda m: m.files.pop("record.json"), "not that of a complete checkpoint"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Saves that fail, and saves while training goes on."""
+"""Saves that fail, and saves while training continues."""
 
 import resource
 import shutil
@@ -90,7 +90,7 @@ def test_training_that_waits_for_a_disk_says_so(tmp_path: Path) -> None:
     for number, said in run_ranks(2, _one_disk_does_not_answer, tmp_path):
         assert number == 2
         assert said
-        assert "for the disk to take a checkpoint, and goes on when it has (checkpoint.in_flight=1)" in said[0]
+        assert "for the disk to take a checkpoint, and continues when it has (checkpoint.in_flight=1)" in said[0]
 
 
 def test_what_the_disk_does_not_give_back_is_no_checkpoint(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ class PatternSettings(Section):
 
     @abstractmethod
     def head(self, layer: int, head: int, length: int | None) -> MaskRule:
-        """Of head `head` of the whole model's layer `layer`, in sequences of `length` positions; None: in a decoder,
-        whose sequences grow."""
+        """Mask rule of head `head` in layer `layer` (numbered over the full model), in sequences of `length` positions;
+        None: in a decoder, whose sequences grow."""
 
     @abstractmethod
     def mean_keys(self, length: int, causal: bool) -> float:

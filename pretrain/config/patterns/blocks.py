@@ -104,11 +104,11 @@ class BigBird(PatternSettings):
 
 @dataclass(frozen=True)
 class BigBirdHead:
-    """Of one head; its methods are of numbers of blocks, which may be arrays."""
+    """Mask rule of one head; its methods take block numbers, which may be arrays."""
 
     settings: BigBird
     keys: tuple[int, ...]
-    """that draws follow from"""
+    """seeds of the random draws"""
     length: int | None
     """positions of a sequence; None: it is causal"""
 
@@ -133,7 +133,7 @@ class BigBirdHead:
         return of_first | (block >= -(-self.length // self.settings.block) - self.settings.last)
 
     def key_blocks(self, query: int, length: int) -> list[int]:
-        """Those that block `query` sees, ascending; if causal, none that come later."""
+        """Blocks that block `query` sees, ascending; if causal, none that come later."""
         count = query + 1 if self.length is None else -(-length // self.settings.block)
         if self.is_global(query):
             return list(range(count))

@@ -1,5 +1,5 @@
-"""The two patterns of the Sparse Transformer (Child et al. 2019, arXiv 1904.10509, section 4): what is near, and every
-so many positions one that stands for what is far."""
+"""The two patterns of the Sparse Transformer (Child et al. 2019, arXiv 1904.10509, section 4): near
+positions, and at regular intervals one that summarizes far ones."""
 
 from math import sqrt
 from typing import Any, ClassVar, Literal, Self
@@ -88,7 +88,7 @@ class Fixed(PatternSettings):
 
 
 def _scaled_stride(stride: int, length: int, of: int) -> int:
-    """As the root of the length, so that near and far keys stay in proportion; and some are far."""
+    """Scales with the square root of the length, so that near and far keys stay in proportion, and some are far."""
     return max(2, min(length // 2, round(stride * sqrt(length / of))))
 
 

@@ -102,7 +102,7 @@ class Function(PatternSettings):
 
 @lru_cache
 def _function(name: str) -> tuple[Callable[[Any, Any], Any], bool]:
-    """As a function of integers or numpy arrays that broadcast, to bool; and whether it takes arrays itself."""
+    """The mask function, taking integers or numpy arrays that broadcast; and whether it takes arrays without help."""
     path, _, attribute = name.rpartition(":")
     try:
         function = getattr(_file(Path(path)), attribute) if path.endswith(".py") else resolve_name(name)

@@ -1,4 +1,4 @@
-"""What attention patterns may be told, and what is refused in one sentence."""
+"""Settings of attention patterns, and what is refused in one sentence."""
 
 from pathlib import Path
 

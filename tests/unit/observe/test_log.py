@@ -200,5 +200,5 @@ def test_an_end_names_the_checkpoint_the_loss_and_what_comes_next(
 def test_a_stop_says_where_it_saved_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path, 1, 2, ends="stopped")
     assert capsys.readouterr().out.splitlines()[-1] == (
-        f"stopped: saved at step 2 in {tmp_path}/run/checkpoints/step-00000002; the same command goes on from there"
+        f"stopped: saved at step 2 in {tmp_path}/run/checkpoints/step-00000002; run the same command again to resume"
     )

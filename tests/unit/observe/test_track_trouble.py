@@ -40,7 +40,7 @@ def assert_one_warning(warnings: list[str], expected: str) -> None:
     (warning,) = warnings
     assert "\n" not in warning
     assert expected in warning
-    assert warning.endswith("training goes on, and run.dir has everything")
+    assert warning.endswith("training continues, and run.dir has everything")
 
 
 def assert_harmless(run: RunConfig, expected: str) -> None:
@@ -100,7 +100,7 @@ def test_a_warning_shows_no_password(tmp_path: Path) -> None:
 
 
 class FakeRun:
-    """Stands in for MLflow; fails as often as it is told. `before_send` is called in the tracker's thread."""
+    """Stands in for MLflow; fails a given number of times. `before_send` is called in the tracker's thread."""
 
     def __init__(self, failures: int = 0, before_send: Callable[[], object] = lambda: None) -> None:
         self.failures, self.before_send = failures, before_send
