@@ -10,7 +10,7 @@ from pretrain.data.consumed import ConsumedSamples, config_of_run
 from pretrain.data.ledger import planned_usage, skipped_usage, source_usage
 from pretrain.data.stream import open_stream
 from pretrain.observe.metrics import read_metrics
-from pretrain.run_length.changes import recorded, sentence
+from pretrain.run_length.changes import change_record, describe_change
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
 
@@ -58,7 +58,7 @@ def table(report: dict[str, Any]) -> str:
         numbers.append((f"{now['epochs']:.3f}", f"{end['epochs']:.3f}"))
         line = f"{now['name']:<{width}}{now['share']:>9.2%}"
         lines.append(line + "".join(f"{number:>16}" for pair in numbers for number in pair))
-    return "\n".join([*lines, *map(sentence, report["changes"]), *map(_left_out, report["skipped"])])
+    return "\n".join([*lines, *map(describe_change, report["changes"]), *map(_left_out, report["skipped"])])
 
 
 def _left_out(skip: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.layout.names import every_kind, parse, short
+from pretrain.layout.names import layouts_to_verify, parse_layout, short_name
 from pretrain.process.local import check_room
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock
@@ -86,15 +86,17 @@ def _layouts(options: Namespace, config: RunConfig) -> list[Layout]:
     if options.nproc is not None and (under_launcher() or options.layouts != "auto"):
         raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
     if options.layouts != "auto":
-        return [parse(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")]
+        return [
+            parse_layout(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")
+        ]
     check_room(options.nproc or 1)
-    every = every_kind(int(os.environ.get("WORLD_SIZE", "0")) or options.nproc or _AUTO_RANKS)
+    every = layouts_to_verify(int(os.environ.get("WORLD_SIZE", "0")) or options.nproc or _AUTO_RANKS)
     found = [layout for layout in every if fits(config, layout, options.full)]
     if not found:
         hint = " as it is: leave out --full" if options.full else ": name one with --layouts to see why"
         raise ConfigError(f"this config runs on no layout of {every[0].world} ranks{hint}")
     # Said once: by rank 0, if ranks are there already, or need not be started.
     if len(found) < len(every) and global_rank() == 0 and (under_launcher() or every[0].world == 1):
-        left_out = ", ".join(short(layout) for layout in every if layout not in found)
+        left_out = ", ".join(short_name(layout) for layout in every if layout not in found)
         print(f"not run, as this config cannot: {left_out}")
     return found

@@ -13,7 +13,7 @@ from data_pipeline.recipes.base import Recipe
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import open_datasets, recipe_of
 from pretrain.errors import ConfigError
-from pretrain.run_length.ramp import first_batch_at, samples_of, short_samples, tokens_of
+from pretrain.run_length.ramp import samples_of, samples_to_reach, short_samples, tokens_of
 from pretrain.run_length.segments import run_length
 
 Stream = SampleStream | ChainedStreams
@@ -36,7 +36,8 @@ def open_stream(
     sources = list(zip(datasets, weights, strict=True))
     names = [source.called for source in config.data.resolved_sources]
     phases = [
-        (first_batch_at(config, phase.tokens), [phase.weights[name] for name in names]) for phase in config.data.phases
+        (samples_to_reach(config, phase.tokens), [phase.weights[name] for name in names])
+        for phase in config.data.phases
     ]
     stream = SampleStream(sources, recipe, config.run.seed, phases=phases)
     if config.batch.short is None:

@@ -1,6 +1,6 @@
-"""Which layouts are legal, and which rank sits where. Plain arithmetic: no torch.
+"""Legal layouts, and the coordinates of ranks in them. Plain arithmetic: no torch.
 
-Rank order is megatron-core's: tensor ranks are neighbours, then context, then data, then pipeline.
+The rank order is megatron-core's: tensor ranks are adjacent, then context, then data, then pipeline.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from pretrain.errors import ConfigError
 from pretrain.run_length.ramp import batch_sizes
 
 FP8_BLOCK = 16
-"""GPUs multiply 8-bit numbers in blocks of so many: widths are multiples of it."""
+"""block size of 8-bit matrix products on GPUs, which divides all dimensions of such products"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A legal way to lay one run over `world` ranks."""
+    """A legal layout of a run on `world` ranks."""
 
     world: int
-    tensor: int
-    pipeline: int
-    virtual: int
-    sequence: bool
-    zero: int
+    tensor: int = 1
+    pipeline: int = 1
+    virtual: int = 1
+    sequence: bool = False
+    zero: int = 0
     zero_engine: Literal["megatron", "deepspeed"] = "megatron"
     context: int = 1
 
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same weights: they sum gradients, and ZeRO shares the optimizer's state over them."""
+        """Ranks that hold the same weights: they sum their gradients, and ZeRO shards the optimizer state over them."""
         return self.context * self.data
 
     def coordinates(self, rank: int) -> tuple[int, int, int, int]:
@@ -52,8 +52,8 @@ class Layout:
         return tensor, context, data, pipeline
 
     def __str__(self) -> str:
-        """Compact name, as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`. Stages 2 and 3 are DeepSpeed's;
-        stage 1 says so if it is."""
+        """Compact name such as `tp2pp2dp2+sp+vp2+zero1`, with context ranks `tp2cp2pp2dp2`. ZeRO stages 2 and 3 are
+        always DeepSpeed's; stage 1 has the suffix `deepspeed` if it is."""
         context = f"cp{self.context}" if self.context > 1 else ""
         sizes = f"tp{self.tensor}{context}pp{self.pipeline}dp{self.data}"
         extras = [
@@ -66,34 +66,36 @@ class Layout:
 
 
 def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
-    """The layout that `config.parallel` describes on `world` ranks; scoring (`trains=False`) asks nothing of the global
-    batch. Raises ConfigError, naming the broken rule and the nearest legal value."""
+    """The layout that `config.parallel` describes on `world` ranks. `trains=False`, for evaluation, does not check the
+    global batch. Raises ConfigError with the violated rule and the nearest legal value."""
     parallel, model = config.parallel, config.model
-    _divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
-    # Tensor ranks share the rows of queries, keys and values; heads of keys that are fewer than ranks go to several.
+    _check_divides("parallel.tensor", parallel.tensor, "model.heads", model.heads)
+    # Tensor ranks split the rows of queries, keys and values; KV heads that are fewer than the ranks are replicated.
     if model.kv_heads is not None and parallel.tensor % model.kv_heads:
-        _divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
+        _check_divides("parallel.tensor", parallel.tensor, "model.kv_heads", model.kv_heads)
     rows = (model.heads + 2 * model.num_kv_heads) * model.dim_per_head
-    _divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
-    _divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
-    _divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocab_size)
+    _check_divides("parallel.tensor", parallel.tensor, "(model.heads + 2 * model.kv_heads) * model.head_dim", rows)
+    _check_divides("parallel.tensor", parallel.tensor, "model.ffn", model.ffn_dim)
+    _check_divides("parallel.tensor", parallel.tensor, "the padded vocabulary", model.padded_vocab_size)
     if model.ffn_dropout and model.ffn_dim // parallel.tensor % 4:
         raise ConfigError(
-            f"with model.ffn_dropout, tensor ranks share model.ffn={model.ffn_dim} in fours: "
+            f"with model.ffn_dropout, each tensor rank needs a multiple of 4 features of model.ffn={model.ffn_dim}: "
             f"parallel.tensor={parallel.tensor} is too large"
         )
-    # Attention has whole sequences of a part of each tensor rank's heads: see pretrain/attention/exchange.py.
-    _divides("parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor)
+    # Attention runs on full sequences and a share of each tensor rank's heads: see pretrain/attention/exchange.py.
+    _check_divides(
+        "parallel.context", parallel.context, "model.heads / parallel.tensor", model.heads // parallel.tensor
+    )
     groups = max(1, model.num_kv_heads // parallel.tensor)
     if parallel.context % groups:
-        _divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
+        _check_divides("parallel.context", parallel.context, "model.kv_heads / parallel.tensor", groups)
     lengths = {"model.sequence_length": model.sequence_length}
     if model.is_encoder_decoder:
         lengths["model.target_length"] = model.label_length
     if config.batch.short is not None:
         lengths["batch.short.sequence_length"] = config.batch.short.sequence_length
     for name, length in lengths.items():
-        _divides("parallel.context", parallel.context, name, length)
+        _check_divides("parallel.context", parallel.context, name, length)
     if config.precision == "fp8":
         by_tensor = {"model.ffn": model.ffn_dim, "model.heads * model.head_dim": model.heads * model.dim_per_head}
         by_tensor["(model.heads + 2 * model.kv_heads) * model.head_dim"] = rows
@@ -107,7 +109,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
             )
         for name, length in lengths.items():
             slice_name = name + (" / parallel.context" if parallel.context > 1 else "")
-            _divides("parallel.tensor", parallel.tensor, slice_name, length // parallel.context)
+            _check_divides("parallel.tensor", parallel.tensor, slice_name, length // parallel.context)
     if parallel.virtual > 1 and parallel.pipeline == 1:
         raise ConfigError("parallel.virtual interleaves pipeline stages, and parallel.pipeline is 1: set virtual=1")
     chunks = parallel.pipeline * parallel.virtual
@@ -121,7 +123,7 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         raise ConfigError(
             f"model.layers={model.layers} cannot be divided into {chunks} equal chunks "
             f"(parallel.pipeline={parallel.pipeline} x parallel.virtual={parallel.virtual}): "
-            f"use a product of {_near(_divisors(model.layers), chunks)}"
+            f"use a product of {_nearest(_divisors(model.layers), chunks)}"
         )
     if world % parallel.model_ranks:
         raise ConfigError(
@@ -136,78 +138,78 @@ def plan_layout(config: RunConfig, world: int, trains: bool = True) -> Layout:
         _check_sharding(parallel, parallel.context * data)
         _check_batches(config.batch, parallel, data)
     return Layout(
-        world,
-        parallel.tensor,
-        parallel.pipeline,
-        parallel.virtual,
-        parallel.sequence,
-        parallel.zero,
-        parallel.zero_engine if parallel.zero else "megatron",
-        parallel.context,
+        world=world,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        virtual=parallel.virtual,
+        sequence=parallel.sequence,
+        zero=parallel.zero,
+        zero_engine=parallel.zero_engine if parallel.zero else "megatron",
+        context=parallel.context,
     )
 
 
 def _check_blocks(sizes: Mapping[str, int], name: str, ranks: int) -> None:
-    """Of the widths of 8-bit products, which `ranks` share."""
-    for of, size in sizes.items():
+    """Check the dimensions of 8-bit matrix products, which `ranks` split."""
+    for key, size in sizes.items():
         if size // ranks % FP8_BLOCK:
-            part = f"{of} / {name}={ranks} is {size // ranks}" if ranks > 1 else f"{of} is {size}"
+            dimension = f"{key} / {name}={ranks} is {size // ranks}" if ranks > 1 else f"{key} is {size}"
             raise ConfigError(
-                f"precision=fp8 multiplies in blocks of {FP8_BLOCK}, and {part}: make it a multiple, or use bf16"
+                f"precision=fp8 multiplies in blocks of {FP8_BLOCK}, but {dimension}: make it a multiple, or use bf16"
             )
 
 
-def _check_sharding(parallel: Parallel, copies: int) -> None:
-    """What the chosen engine cannot do, or would not do without a word."""
+def _check_sharding(parallel: Parallel, replicas: int) -> None:
+    """Refuse what the chosen engine does not support, or would silently ignore."""
     deepspeed = parallel.zero_engine == "deepspeed"
     if parallel.zero > 1 and not deepspeed:
         raise ConfigError(
-            f"parallel.zero={parallel.zero} is not among what megatron-core's distributed optimizer shares (0 and 1): "
+            f"parallel.zero={parallel.zero} is not supported by megatron-core's distributed optimizer (0 and 1 are): "
             "set parallel.zero_engine=deepspeed, or parallel.zero=1"
         )
     if (parallel.offload_optimizer or parallel.offload_parameters) and not (deepspeed and parallel.zero):
         raise ConfigError(
-            "offloading to host memory is DeepSpeed's, from stage 1 on: set parallel.zero_engine=deepspeed and "
-            "parallel.zero=1 or more, or leave it out"
+            "offloading to host memory requires DeepSpeed's ZeRO, from stage 1 on: set parallel.zero_engine=deepspeed "
+            "and parallel.zero=1 or more, or turn offloading off"
         )
     if parallel.offload_parameters and parallel.zero < 3:
         raise ConfigError(
             f"parallel.zero={parallel.zero} holds all parameters on each data rank, so parallel.offload_parameters "
-            "has none to put away: set parallel.zero=3, or leave it out"
+            "has no effect: set parallel.zero=3, or turn it off"
         )
     if parallel.hpz > 1 and not (deepspeed and parallel.zero == 3):
         raise ConfigError(
-            f"parallel.hpz={parallel.hpz} is about weights that data ranks share: set parallel.zero_engine=deepspeed "
+            f"parallel.hpz={parallel.hpz} requires weights that data ranks shard: set parallel.zero_engine=deepspeed "
             "and parallel.zero=3, or leave it out"
         )
-    _divides("parallel.hpz", parallel.hpz, "the data ranks", copies)
+    _check_divides("parallel.hpz", parallel.hpz, "the data ranks", replicas)
     if parallel.overlap and deepspeed and parallel.zero == 1:
         raise ConfigError(
             "DeepSpeed's stage 1 exchanges gradients once, after the last backward pass, so parallel.overlap has "
-            "nothing to overlap: set parallel.zero=2 or parallel.zero_engine=megatron, or leave it out"
+            "nothing to overlap: set parallel.zero=2 or parallel.zero_engine=megatron, or turn it off"
         )
 
 
 def _check_shared_layers(parallel: Parallel) -> None:
-    """Layers that are one set of weights. Each use that is recomputed has a backward pass of its own: so the gradient
-    arrives several times, and what is done at its arrival is done too early."""
+    """Refuse what does not work with shared layers. With full recomputation each use of the weights has a backward pass
+    of its own: their gradient arrives several times, and hooks that act on its first arrival act too early."""
     if parallel.virtual > 1:
         raise ConfigError(
-            "with model.shared_layers, each stage has its layers in one chunk, as chunks would each hold a copy: set "
-            "parallel.virtual=1"
+            "with model.shared_layers, a stage must have all its layers in one chunk, because each chunk would hold a "
+            "copy: set parallel.virtual=1"
         )
     if parallel.recompute != "full":
         return
     if parallel.zero_engine == "deepspeed" and parallel.zero > 1:
         raise ConfigError(
-            f"with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, of which "
-            f"DeepSpeed's stage {parallel.zero} takes the first for all: set parallel.recompute=selective or none, or "
-            "parallel.zero=1"
+            f"with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, and "
+            f"DeepSpeed's stage {parallel.zero} takes the first for the sum: set parallel.recompute=selective or none, "
+            "or parallel.zero=1"
         )
     if parallel.overlap:
         raise ConfigError(
             "with model.shared_layers and parallel.recompute=full, a gradient arrives once for each layer, and "
-            "parallel.overlap sends it at the first: leave parallel.overlap out, or set parallel.recompute=selective"
+            "parallel.overlap sends the first: turn parallel.overlap off, or set parallel.recompute=selective"
         )
 
 
@@ -215,12 +217,12 @@ def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
     # The interleaved schedule moves micro-batches in groups of one per stage.
     group = data * (parallel.pipeline if parallel.virtual > 1 else 1)
     stages = f" x {parallel.pipeline} stages (interleaved)" if parallel.virtual > 1 else ""
-    *smaller, whole = batch_sizes(batch)  # smaller ones have smaller micro-batches (`ramp.micro_sequences`)
-    asked = [
-        (whole, group * batch.micro_sequences, "", f" x batch.micro_sequences={batch.micro_sequences}"),
-        *((sequences, group, " (on the way up batch.ramp)", "") for sequences in smaller),
+    *ramp_sizes, full = batch_sizes(batch)  # during a ramp, micro-batches are smaller, too (`ramp.micro_sequences`)
+    checks = [
+        (full, group * batch.micro_sequences, "", f" x batch.micro_sequences={batch.micro_sequences}"),
+        *((sequences, group, " (during batch.ramp)", "") for sequences in ramp_sizes),
     ]
-    for sequences, divisor, ramped, micro in asked:
+    for sequences, divisor, ramped, micro in checks:
         if sequences % divisor:
             nearest = max(divisor, round(sequences / divisor) * divisor)
             raise ConfigError(
@@ -229,11 +231,11 @@ def _check_batches(batch: BatchSize, parallel: Parallel, data: int) -> None:
             )
 
 
-def _divides(name: str, part: int, whole_name: str, whole: int) -> None:
-    if whole % part:
+def _check_divides(name: str, divisor: int, total_name: str, total: int) -> None:
+    if total % divisor:
         raise ConfigError(
-            f"{name}={part} does not divide {whole_name} ({whole}): the nearest that does is "
-            f"{_near(_divisors(whole), part)}"
+            f"{name}={divisor} does not divide {total_name} ({total}): the nearest that does is "
+            f"{_nearest(_divisors(total), divisor)}"
         )
 
 
@@ -242,5 +244,5 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def _near(values: list[int], wanted: int) -> int:
+def _nearest(values: list[int], wanted: int) -> int:
     return min(values, key=lambda value: (abs(value - wanted), value))

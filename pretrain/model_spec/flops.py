@@ -1,27 +1,27 @@
-"""Floating-point operations that a model asks for. No torch."""
+"""Model FLOPs. No torch."""
 
 from pretrain.config.model import Model
 
 
 def training_flops_per_token(model: Model) -> float:
-    """Floating-point operations of forward and backward per token of a full sequence (of an encoder-decoder, per token
-    of its input).
+    """Floating-point operations of the forward and backward pass per token of a full sequence (for an encoder-decoder,
+    per token of its input).
 
         3 * (2 * (layers * layer weights + vocabulary * hidden) + sum over layers of 4 * keys * heads * head width)
 
     A multiply-add is two operations; backward is twice forward (Kaplan et al. 2020, arXiv 2001.08361, section 2.1;
-    the attention term as Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only what a
-    query sees: half the sequence under a causal mask, less in a band. So this is the work that the model asks for,
-    whatever the kernels do; recomputed activations, padding, norms and softmax are not counted. An encoder-decoder's
-    layers count at the positions that they work on, and so does the vocabulary. Shaw's vectors of distances count as
-    so many more keys. Layers that are one count as often as they are computed. Embeddings of a width of their own take
-    the place of `hidden`, and their projections count.
+    the attention term as in Chowdhery et al. 2022, arXiv 2204.02311, appendix B). Unlike both, `keys` counts only the
+    keys that a query attends to: half the sequence under a causal mask, fewer in a band. These are model FLOPs,
+    independent of the kernels: recomputed activations, padding, norms and softmax are not counted. Layers of an
+    encoder-decoder, and its output layer, count once per position that they process. Shaw's relative position vectors
+    count as additional keys. Shared layers count each time they are computed. Factorized embeddings count with their
+    own width in place of `hidden`, and so do their projections.
     """
     inputs, labels = model.sequence_length, model.label_length
     projection = model.hidden * model.heads * model.dim_per_head
-    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # of keys, or of values
+    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # keys, or values
     weights = 2 * (projection + shared) + (3 if model.gated else 2) * model.hidden * model.ffn_dim
-    scores = 2 * model.heads * model.dim_per_head  # multiply-adds for each key that a query sees
+    scores = 2 * model.heads * model.dim_per_head  # multiply-adds for each key that a query attends to
     encoder_layers, decoder_layers = model.stacks
     multiply_adds = 0.0
     for layers, length, causal in ((encoder_layers, inputs, False), (decoder_layers, labels, True)):

@@ -1,5 +1,5 @@
-"""What is said of a parameter, once. Everything else about it follows: its name in checkpoints, the part that each rank
-holds and saves, its initial values, whether it decays, how parameters are counted."""
+"""The specification of one parameter, from which everything else follows: its name in checkpoints, the slice that each
+rank holds and saves, initial values, weight decay, parameter counts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,59 +8,59 @@ from math import prod
 
 @dataclass(frozen=True)
 class Constant:
-    """Every value starts as this one."""
+    """An initial distribution with a single value."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Values start normally distributed around zero. Blocks of `rows` of the first dimension take the `deviations` in
-    turn, and begin again after the last."""
+    """A normal distribution around zero. Blocks of `rows` rows of the first dimension use the `deviations` in turn, and
+    start over after the last one."""
 
     deviations: tuple[float, ...]
     rows: int = 1
 
 
-@dataclass(frozen=True)
-class Declared:
-    """One parameter of a model, as it is in the whole model, whatever the layout."""
+@dataclass(frozen=True, kw_only=True)
+class ParameterSpec:
+    """One parameter of a model, unsharded: the same for every layout."""
 
     name: str
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
-    """of each dimension: the axis whose ranks share it equally, None if they don't. Along the axes that are not among
-    these, ranks hold the same values"""
+    """for each dimension, the axis whose ranks split it equally, or None; the parameter is replicated along all other
+    axes"""
     init: Constant | Normal
-    matrix: bool
-    """multiplies or is looked up in, as opposed to biases, norms and scales, which don't decay, whose updates LAMB does
-    not adapt, and whose second moments Adafactor does not factor"""
+    is_matrix: bool
+    """weights that multiply or that are looked up, as opposed to biases, norms and scales: those are excluded from
+    weight decay, from LAMB's trust ratio and from Adafactor's factored second moment"""
     depth: int = 0
-    """where it lies in the order of layers: 0 with the embeddings, n with the n-th layer (the encoder's come first),
-    and with the head one more than there are layers"""
+    """position in the order of layers: 0 for embeddings, n for layer n (encoder layers first), and one more than the
+    number of layers for the head"""
     padding: int = 0
-    """how many of the last rows are there only to round the vocabulary up"""
+    """number of trailing rows that only round up the vocabulary"""
     alias_of: str | None = None
-    """the name of the parameter whose values these are: a second use of them, in another place"""
+    """name of the parameter that this one shares its values with, where it is a second use of them"""
 
     def __post_init__(self) -> None:
         assert len(self.axes) == len(self.shape), f"{self.name}: an axis, or None, for each dimension"
 
     @property
     def decays(self) -> bool:
-        """Weight decay is of matrices only."""
-        return self.matrix
+        """Whether weight decay applies: to matrices only."""
+        return self.is_matrix
 
     @property
     def size(self) -> int:
         return prod(self.shape)
 
     @property
-    def real_shape(self) -> tuple[int, ...]:
-        """Without the rows that pad the vocabulary."""
+    def unpadded_shape(self) -> tuple[int, ...]:
+        """The shape without the rows that pad the vocabulary."""
         return (self.shape[0] - self.padding, *self.shape[1:])
 
     def local_shape(self, ranks: Mapping[str, int]) -> tuple[int, ...]:
-        """Of one rank's part. `ranks`: how many there are on each axis; one on those left out."""
-        parts = [1 if axis is None else ranks.get(axis, 1) for axis in self.axes]
-        return tuple(size // part for size, part in zip(self.shape, parts, strict=True))
+        """The shape of one rank's slice. `ranks`: number of ranks on each axis; axes that are absent have one."""
+        splits = [1 if axis is None else ranks.get(axis, 1) for axis in self.axes]
+        return tuple(size // ranks_on_axis for size, ranks_on_axis in zip(self.shape, splits, strict=True))

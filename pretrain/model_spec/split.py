@@ -1,4 +1,4 @@
-"""Which layers go to which pipeline chunk."""
+"""The split of a model's layers into pipeline chunks."""
 
 from bisect import bisect_left
 from itertools import accumulate
@@ -7,24 +7,24 @@ from pretrain.config.model import Model
 
 
 def chunk_layers(model: Model, chunks: int) -> list[int]:
-    """Layers of each chunk, in the order of the model."""
+    """Number of layers of each chunk, in the order of the model."""
     if model.is_encoder_decoder:
         return split_layers(model, chunks)
     return [sum(model.stacks) // chunks] * chunks
 
 
 def split_layers(model: Model, chunks: int) -> list[int]:
-    """Layers of each chunk of an encoder-decoder, encoder's first, at least one each: so that the largest chunk has the
-    least work. Of equal splits, the one with fewer layers early."""
+    """Number of layers of each chunk of an encoder-decoder, encoder layers first, at least one each: the split that
+    minimizes the work of the largest chunk. Ties go to the split with fewer layers in the first chunks."""
     work = layer_work(model)
     assert 1 <= chunks <= len(work), "the layout was checked"
     total, sums = len(work), [0, *accumulate(work)]
-    largest = [sums[-1] - before for before in sums]  # work of a chunk, with the layers from each on in one chunk
-    counts = [[total - begin for begin in range(total)]]  # layers of the first chunk, where 1, 2, ... are left
+    largest = [sums[-1] - before for before in sums]  # if all layers from `before` on are one chunk
+    counts = [[total - begin for begin in range(total)]]  # layers of the first chunk, with 1, 2, ... chunks left
     for left in range(2, chunks + 1):
         rest, largest, first = largest, largest.copy(), [0] * total
         for begin in range(chunks - left, total - left + 1):
-            # With each layer the first chunk has more work, and the largest of the others no more than before.
+            # With each added layer the first chunk has more work, and the largest of the others no more than before.
             sizes = range(begin + 1, total - left + 2)
             at = bisect_left(sizes, True, key=lambda end: sums[end] - sums[begin] >= rest[end])
             largest[begin] = min([sums[end] - sums[begin] for end in sizes[at : at + 1]], default=rest[sizes[-1]])
@@ -40,12 +40,12 @@ def split_layers(model: Model, chunks: int) -> list[int]:
 
 
 def layer_work(model: Model) -> list[int]:
-    """Multiply-adds of a forward pass of one sequence, of each layer; the head's are in the last one's."""
+    """Multiply-adds of each layer in the forward pass of one sequence; those of the head count with the last layer."""
     encoder_layers, decoder_layers = model.stacks
     inputs, targets = model.sequence_length, model.label_length
     width = model.heads * model.dim_per_head
     projection = model.hidden * width
-    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # of keys, or of values
+    shared = model.hidden * model.num_kv_heads * model.dim_per_head  # keys, or values
     feed_forward = (3 if model.gated else 2) * model.hidden * model.ffn_dim
     encoder = inputs * (2 * (projection + shared) + feed_forward) + 2 * inputs * inputs * width
     decoder = targets * (2 * (projection + shared) + feed_forward) + targets * targets * width

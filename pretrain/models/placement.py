@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from torch import nn
 
-from pretrain.model_spec.parameter_spec import Declared
-from pretrain.model_spec.parameters import Held, Stages
+from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.model_spec.parameters import StageParameter, Stages
 from pretrain.random.dropout import Dropout
 
 Axes = Mapping[str, tuple[int, int]]
@@ -24,7 +24,7 @@ Axes = Mapping[str, tuple[int, int]]
 class Parameter:
     """One parameter of this rank and its place in the whole model."""
 
-    declared: Declared
+    spec: ParameterSpec
     value: nn.Parameter
     local_shape: tuple[int, ...]
     """shape of this rank's part. Under ZeRO stage 3 the value itself exists only while it is in use"""
@@ -39,7 +39,7 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        return self.declared.name
+        return self.spec.name
 
     @property
     def tied(self) -> bool:
@@ -47,7 +47,7 @@ class Parameter:
         return self.stages != "own"
 
 
-def parameters(chunk: nn.Module, held: Iterable[Held], axes: Axes) -> list[Parameter]:
+def parameters(chunk: nn.Module, held: Iterable[StageParameter], axes: Axes) -> list[Parameter]:
     """The parameters of one (unwrapped) model chunk, on a rank that is there on `axes`. Raises ValueError unless they
     are just those that are declared to be `held` by it."""
     left = {h.name: h for h in held}
@@ -76,8 +76,8 @@ def mark_split(placed: Iterable[Parameter]) -> None:
         for attribute in ("tensor_model_parallel", "partition_dim", "partition_stride"):
             if hasattr(parameter.value, attribute):
                 delattr(parameter.value, attribute)
-        if "tensor" in parameter.declared.axes:
-            dim = parameter.declared.axes.index("tensor")
+        if "tensor" in parameter.spec.axes:
+            dim = parameter.spec.axes.index("tensor")
             set_tensor_model_parallel_attributes(parameter.value, True, dim, 1)
 
 
@@ -88,21 +88,21 @@ def place_dropout(chunk: nn.Module, axes: Axes) -> None:
             module.place(name, axes)
 
 
-def _place(held: Held, value: nn.Parameter, axes: Axes) -> Parameter:
-    declared = held.declared
+def _place(held: StageParameter, value: nn.Parameter, axes: Axes) -> Parameter:
+    spec = held.spec
     ranks = {axis: count for axis, (_, count) in axes.items()}
-    local = declared.local_shape(ranks)
+    local = spec.local_shape(ranks)
     built = tuple(getattr(value, "ds_shape", value.shape))
     if built != local:
         shares = ", ".join(f"{axis} {size}" for axis, size in ranks.items())
         raise ValueError(
-            f"parameter {held.name} is declared as {declared.shape}, shared by {declared.axes}: that is {local} with "
+            f"parameter {held.name} is declared as {spec.shape}, shared by {spec.axes}: that is {local} with "
             f"{shares}, and {built} was built"
         )
-    at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in declared.axes)
+    at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in spec.axes)
     offset = tuple(rank * size for rank, size in zip(at, local, strict=True))
-    first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in declared.axes)
-    return Parameter(declared, value, local, offset, held.copy, held.stages, first and not held.copy)
+    first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in spec.axes)
+    return Parameter(spec, value, local, offset, held.copy, held.stages, first and not held.copy)
 
 
 def _named_parameters(chunk: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -30,7 +30,7 @@ from pretrain.observe.track import Tracker
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.memory import largest_state
 from pretrain.process.urgency import Urgency
-from pretrain.run_length.changes import recorded, sentence
+from pretrain.run_length.changes import change_record, describe_change
 from pretrain.run_length.segments import run_length
 
 
@@ -285,11 +285,11 @@ class _Reports:
             self._known_changes = {(event["why"], event["step"]) for event in events}
         for number, change in enumerate(self._config.run.changes):
             if change.step <= step:
-                made = recorded(self._config, number)
+                made = change_record(self._config, number)
                 if (change.why, change.step) not in self._known_changes:
                     self.event("changed", **made)
                     self._known_changes.add((change.why, change.step))
-                self.say(sentence(made))
+                self.say(describe_change(made))
 
     def stopped(self, step: int, tokens: int) -> None:
         self._ended = "stopped"

@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.layout.names import short
+from pretrain.layout.names import short_name
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import Fitted, StackFile, constants_on, fitted_stacks
@@ -37,7 +37,7 @@ class Calibration:
 
     def file(self, run: str, hardware: str) -> StackFile:
         """What `--stack` reads."""
-        source = f"{self.steps} steps of {run} on {short(self.layout)}, {hardware}: median {self.seconds:.4g} s"
+        source = f"{self.steps} steps of {run} on {short_name(self.layout)}, {hardware}: median {self.seconds:.4g} s"
         return StackFile(source=source, factor=self.stack.factor, low=self.stack.low, high=self.stack.high)
 
 

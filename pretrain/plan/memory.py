@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.parameters import rank_parameters
+from pretrain.model_spec.parameters import num_rank_parameters
 
 
 @dataclass(frozen=True)
@@ -43,5 +43,5 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
 def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
     """Of the rank that holds most of the training state of a run: of the pipeline stage with the most parameters. Says
     nothing of what `state_bytes` does not count."""
-    parameters = max(rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline))
+    parameters = max(num_rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline))
     return state_bytes(parameters, layout, config.precision, config.optimizer.num_moments)

@@ -10,21 +10,21 @@ from math import prod
 import torch
 from torch import Tensor
 
-from pretrain.model_spec.parameter_spec import Constant, Declared
+from pretrain.model_spec.parameter_spec import Constant, ParameterSpec
 from pretrain.random.uniform import uniform
 
 _CHUNK = 1 << 22  # values made at a time: bounds the double-precision scratch to 32 MiB
 
 
-def initial_values(declared: Declared, seed: int, start: int, count: int) -> Tensor:
+def initial_values(spec: ParameterSpec, seed: int, start: int, count: int) -> Tensor:
     """Values [start, start + count) of the flattened whole parameter, float32 on the CPU."""
-    if isinstance(declared.init, Constant):
-        return torch.full((count,), declared.init.value)
-    values = normal(seed, declared.name, declared.shape, start, count)
-    deviations, rows = declared.init.deviations, declared.init.rows
+    if isinstance(spec.init, Constant):
+        return torch.full((count,), spec.init.value)
+    values = normal(seed, spec.name, spec.shape, start, count)
+    deviations, rows = spec.init.deviations, spec.init.rows
     if len(deviations) == 1:
         return values * deviations[0]
-    row = torch.arange(start, start + count) // prod(declared.shape[1:])
+    row = torch.arange(start, start + count) // prod(spec.shape[1:])
     return values * torch.tensor(deviations)[row // rows % len(deviations)]
 
 

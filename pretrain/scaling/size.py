@@ -3,7 +3,7 @@
 from math import prod
 
 from pretrain.config.model import Model
-from pretrain.model_spec.modules import declared
+from pretrain.model_spec.modules import parameter_specs
 
 
 def parameters_at_work(model: Model) -> int:
@@ -12,4 +12,4 @@ def parameters_at_work(model: Model) -> int:
 
     By this N compute is near 6 N D at every size. Counting less (without the head of small models) or more bends laws
     (Porian et al. 2024, arXiv 2406.19146; Pearce and Song 2024, arXiv 2406.12907)."""
-    return sum(prod(d.real_shape) for d in declared(model) if d.depth > 0)
+    return sum(prod(d.unpadded_shape) for d in parameter_specs(model) if d.depth > 0)

@@ -19,7 +19,7 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.config.section import as_mapping
 from pretrain.errors import ConfigError
-from pretrain.run_length.changes import get, in_force, put
+from pretrain.run_length.changes import config_after, get_key, set_key
 from pretrain.run_length.segments import segments
 
 _CHANGES = TypeAdapter(tuple[Change, ...])
@@ -107,7 +107,7 @@ def _new(request: Request, start: RunConfig, before: Changes, record: Record) ->
             "run.change cannot change the batch of a run with batch.short, whose order of samples depends on it: start "
             "a new run with its weights (run.start_from)"
         )
-    if in_force(start, (*before, change)) == in_force(start, before):
+    if config_after(start, (*before, change)) == config_after(start, before):
         raise ConfigError(f"run.change '{change.why}' changes nothing: the run has {change.settings} already")
     end = segments(_with_changes(start, (*before, change)))[-1].end
     if end[1] <= record.tokens:
@@ -122,24 +122,24 @@ def _canonical(request: Request, start: RunConfig, before: Changes, step: int) -
     """The change with values as a config has them. A schedule without a name keeps the one in force, with the given
     settings changed."""
     settings = dict(request.settings)
-    now = in_force(start, before).model_dump(mode="json")
+    now = config_after(start, before).model_dump(mode="json")
     if "schedule" in settings:
         given = as_mapping(settings["schedule"])
         if isinstance(given, dict) and "name" not in given:
             settings["schedule"] = {**now["schedule"], **given}
     change = Change(why=request.why, step=step, settings=settings)
-    after = in_force(start, (*before, change)).model_dump(mode="json")
-    return Change(why=request.why, step=step, settings={key: get(after, key) for key in settings})
+    after = config_after(start, (*before, change)).model_dump(mode="json")
+    return Change(why=request.why, step=step, settings={key: get_key(after, key) for key in settings})
 
 
 def _from_start(requested: RunConfig, start: RunConfig, history: Changes) -> RunConfig:
     """`requested`, with each changed setting that it gives as it is now set back to its value at the start."""
     tree, then = requested.model_dump(mode="json"), start.model_dump(mode="json")
-    now = in_force(start, history).model_dump(mode="json")
+    now = config_after(start, history).model_dump(mode="json")
     changed = {key for change in history for key in change.settings}
     for key in CHANGEABLE:
-        if key in changed and get(tree, key) == get(now, key):
-            put(tree, key, get(then, key))
+        if key in changed and get_key(tree, key) == get_key(now, key):
+            set_key(tree, key, get_key(then, key))
     return _with_changes(validate(RunConfig, tree, "the config"), history)
 
 

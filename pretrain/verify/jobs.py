@@ -7,12 +7,12 @@ from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.layout.names import short
+from pretrain.layout.names import short_name
 from pretrain.verify.shrink import shrink, with_layers
 
 _LEARNING_RATE = 1e-4
 
-ONE_RANK = Layout(world=1, tensor=1, pipeline=1, virtual=1, sequence=False, zero=0)
+ONE_RANK = Layout(world=1)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        return short(self.layout)
+        return short_name(self.layout)
 
 
 def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> list[Job]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from pretrain.config.load import load, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import plan_layout
-from pretrain.layout.names import short
+from pretrain.layout.names import short_name
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants_on
@@ -97,7 +97,7 @@ def main() -> None:
                 measured = statistics.median(map(max, zip(*times, strict=True)))
                 said = predicted(config, ranks, device)
                 off.append(said / measured - 1)
-                name = short(plan_layout(config, ranks))
+                name = short_name(plan_layout(config, ranks))
                 times_s = f"{measured * 1e3:8.1f} ms, said {said * 1e3:8.1f}"
                 print(f"{ranks} ranks  {name:<10} {model:<8} {times_s}: {off[-1]:+.0%}", flush=True)
     within = sum(abs(one) <= 0.15 for one in off)

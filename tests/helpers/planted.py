@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 
 from pretrain.config.run_config import RunConfig
-from pretrain.layout.names import parse
+from pretrain.layout.names import parse_layout
 from pretrain.verify.jobs import ONE_RANK, Job, plan
 from pretrain.verify.run import JobResult, Verification
 from tests.helpers.ranks import run_ranks
@@ -47,8 +47,8 @@ def table(
 ) -> list[JobResult]:
     """The rows of `layouts`, sound, and after them one for each of `faults` (with its layout) and precision. Checks
     that every rank came to the same verdict."""
-    planted = [(fault, parse(text, zero=1)) for fault, text in faults]
-    sound = [parse(text, zero=1) for text in layouts]
+    planted = [(fault, parse_layout(text, zero=1)) for fault, text in faults]
+    sound = [parse_layout(text, zero=1) for text in layouts]
     jobs: list[Job] = []
     for job in plan(config, [*sound, *(layout for _, layout in planted)] or [ONE_RANK]):
         if job.layout in (ONE_RANK, *sound):
@@ -64,7 +64,7 @@ def table(
 
 def of_fault(rows: list[JobResult], fault: Fault, layout: str, precision: str = "fp32") -> JobResult:
     """The row of a fault on a layout."""
-    wanted = parse(layout, zero=1)
+    wanted = parse_layout(layout, zero=1)
     (found,) = (
         row
         for row in rows

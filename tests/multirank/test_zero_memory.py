@@ -11,7 +11,7 @@ from pretrain.engine import device
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.select import creating
 from pretrain.layout.layout import plan_layout
-from pretrain.layout.names import parse
+from pretrain.layout.names import parse_layout
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.models.kernels import plain
 from pretrain.models.megatron_config import megatron_config
@@ -29,7 +29,7 @@ PIPELINES = ["pp2dp2+zero1+deepspeed", "pp2dp2+vp2+zero2", "pp2dp2+zero3"]
 
 
 def _config(name: str, precision: str, stage_layers: int = STAGE_LAYERS) -> RunConfig:
-    layout = parse(name, zero=0)
+    layout = parse_layout(name, zero=0)
     parallel = {
         "pipeline": layout.pipeline,
         "virtual": layout.virtual,
@@ -64,7 +64,7 @@ def _measured(names: list[str], precision: str) -> list[tuple[int, StateBytes]]:
 def test_memory_of_each_stage_is_within_5_percent_of_theory(names: list[str], precision: str) -> None:
     for by_layout in run_ranks(4, _measured, names, precision):
         for name, (count, measured) in zip(names, by_layout, strict=True):
-            expected = state_bytes(count, parse(name, zero=0), precision)
+            expected = state_bytes(count, parse_layout(name, zero=0), precision)
             for part in ("weights", "gradients", "optimizer", "total"):
                 found = getattr(measured, part) / getattr(expected, part)
                 assert found == pytest.approx(1, abs=0.05), f"{name} {precision}: {part} {found:.3f} of theory"

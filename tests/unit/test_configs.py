@@ -13,7 +13,7 @@ from pretrain.config.positions import RotaryPositions, SinusoidalPositions
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.flops import training_flops_per_token
-from pretrain.model_spec.parameters import chunks_of, num_parameters
+from pretrain.model_spec.parameters import chunk_parameters, num_parameters
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length
 from tests.helpers.families import FAMILIES, family_config
@@ -343,7 +343,7 @@ def test_what_is_declared_is_what_is_built(case: str | Path, one_rank: Layout) -
     megatron = megatron_config(config, plain(torch.device("cpu")))
     with torch.device("meta"):
         model = build_chunk(config.model, megatron, True, True, None)
-    (held,) = chunks_of(config.model, one_rank)
+    (held,) = chunk_parameters(config.model, one_rank)
     found = parameters(model, held, {"tensor": (0, 1)})
-    assert {p.name: tuple(p.value.shape) for p in found} == {h.name: h.declared.shape for h in held}
+    assert {p.name: tuple(p.value.shape) for p in found} == {h.name: h.spec.shape for h in held}
     assert sum(parameter.numel() for parameter in model.parameters()) == num_parameters(config.model)

@@ -3,7 +3,7 @@
 from pretrain.checkpoint.state import Record
 from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.parameters import num_parameters
-from pretrain.run_length.changes import recorded, sentence
+from pretrain.run_length.changes import change_record, describe_change
 
 
 def text(record: Record, config: RunConfig, name: str, difference: float) -> str:
@@ -48,4 +48,8 @@ Versions: {versions}.
 def _changes(record: Record, config: RunConfig) -> list[str]:
     """Sentences, of the changes of settings that steps of the checkpoint were made with."""
     every = config.run.changes
-    return [sentence(recorded(config, number)) for number in range(len(every)) if every[number].step < record.step]
+    return [
+        describe_change(change_record(config, number))
+        for number in range(len(every))
+        if every[number].step < record.step
+    ]

@@ -14,7 +14,7 @@ from pretrain.checkpoint.hf.family import HfFamily
 from pretrain.checkpoint.hf.registry import BY_MODEL_TYPE
 from pretrain.config.model import Model
 from pretrain.errors import ConfigError
-from pretrain.model_spec.modules import declared
+from pretrain.model_spec.modules import parameter_specs
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

@@ -23,8 +23,8 @@ from pretrain.engine.megatron.state import State, fill_initial
 from pretrain.engine.zero import select
 from pretrain.engine.zero.base import Sharding, clip_factor
 from pretrain.layout.layout import Layout
-from pretrain.model_spec.modules import declared
-from pretrain.model_spec.parameters import chunks_of
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameters import chunk_parameters
 from pretrain.models.inputs import MicroBatch
 from pretrain.models.kernels import Kernels
 from pretrain.models.megatron_config import megatron_config
@@ -78,7 +78,7 @@ class MegatronEngine:
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
-        fill_initial(declared(self.config.model), self.config.run.seed, self.state())
+        fill_initial(parameter_specs(self.config.model), self.config.run.seed, self.state())
         if self.loss_scale is not None:
             self.loss_scale.begin()
         self.state_loaded(0)
@@ -231,7 +231,7 @@ class MegatronEngine:
         return module
 
     def _place_parameters(self) -> list[Parameter]:
-        held = chunks_of(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
+        held = chunk_parameters(self.config.model, self.layout)[self.groups.stage :: self.layout.pipeline]
         placed = [p for c, h in zip(self.bare, held, strict=True) for p in parameters(c, h, self.groups.weight_axes)]
         mark_split(placed)
         mark_shared(placed)

@@ -9,7 +9,7 @@ from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.boxes import pieces
 from pretrain.engine.groups import Groups
 from pretrain.engine.zero.base import ParameterRange, Sharding
-from pretrain.model_spec.parameter_spec import Declared
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.models.placement import Parameter
 from pretrain.process import watchdog
 from pretrain.random.init import initial_values
@@ -53,14 +53,14 @@ class State:
                 name = f"{kind}/{parameter.name}"
                 assert name not in parts, "one rank never holds a parameter and its copy"
                 boxes = pieces(tensor.view(-1), start, parameter.local_shape, parameter.offset)
-                parts[name] = GlobalPart(parameter.declared.shape, boxes, saves)
+                parts[name] = GlobalPart(parameter.spec.shape, boxes, saves)
         return parts
 
 
-def fill_initial(declarations: Iterable[Declared], seed: int, state: dict[str, GlobalPart]) -> None:
+def fill_initial(declarations: Iterable[ParameterSpec], seed: int, state: dict[str, GlobalPart]) -> None:
     """Writes the weights of `state` as they are declared to begin, and zeros for all else: there may have been steps,
     which are to be forgotten."""
-    by_name = {declared.name: declared for declared in declarations}
+    by_name = {spec.name: spec for spec in declarations}
     for name, part in state.items():
         kind, _, parameter = name.partition("/")
         watchdog.kick()
@@ -71,13 +71,13 @@ def fill_initial(declarations: Iterable[Declared], seed: int, state: dict[str, G
                 piece.value.zero_()
 
 
-def fill(declared: Declared, seed: int, piece: Piece) -> None:
+def fill(spec: ParameterSpec, seed: int, piece: Piece) -> None:
     """Writes the initial values of one box. Rows that reach beyond it are made whole, and cut."""
-    value, shape, offset, start = piece.value, declared.shape, piece.offset, 0
+    value, shape, offset, start = piece.value, spec.shape, piece.offset, 0
     while value.dim() > 1 and len(value) == 1:  # one row of these is all there is of the box
         start += offset[0] * prod(shape[1:])
         value, shape, offset = value[0], shape[1:], offset[1:]
     row = prod(shape[1:])
-    rows = initial_values(declared, seed, start + offset[0] * row, len(value) * row).view(len(value), *shape[1:])
+    rows = initial_values(spec, seed, start + offset[0] * row, len(value) * row).view(len(value), *shape[1:])
     inside = tuple(slice(o, o + n) for o, n in zip(offset[1:], value.shape[1:], strict=True))
     value.copy_(rows[:, *inside])

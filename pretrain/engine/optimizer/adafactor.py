@@ -57,29 +57,29 @@ class Adafactor(Rule):
 
     def moment_names(self, parameter: Parameter) -> Sequence[str]:
         means = (MEAN,) if self.settings.beta1 else ()
-        return means if parameter.declared.matrix else (*means, SQUARE)
+        return means if parameter.spec.is_matrix else (*means, SQUARE)
 
     def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
         self._accumulate(ranges)
         scales = {parameter.name: self._scales(parameter) for parameter in self._factored()}
         squares = self._squares(ranges, lambda span: self._normalised(span, scales))
         for span in ranges:
-            size = prod(span.parameter.declared.real_shape)
+            size = prod(span.parameter.spec.unpadded_shape)
             weights, updates = (sqrt(x / size) for x in squares[span.parameter.name])
             rate = learning_rate * (max(_SMALLEST_RMS, weights) if self.settings.scale_parameter else 1.0)
             step = self._normalised(span, scales).mul_(rate / max(1.0, updates / _LARGEST_UPDATE))
             if self.settings.beta1:
                 step = span.moments[MEAN].lerp_(step, 1 - self.settings.beta1)
-            if span.parameter.declared.decays:
+            if span.parameter.spec.decays:
                 span.main.mul_(1 - learning_rate * self.settings.weight_decay)
             span.main.sub_(step)
 
     def _accumulate(self, ranges: Sequence[UpdateRange]) -> None:
         """Second moments: of vectors by value, of matrices by row and column."""
         share = self.updates**-_DECAY_POWER
-        totals = self.holders.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.declared.matrix else 0)
+        totals = self.holders.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.spec.is_matrix else 0)
         for span in ranges:
-            if not span.parameter.declared.matrix:
+            if not span.parameter.spec.is_matrix:
                 span.moments[SQUARE].lerp_(span.gradient.square().add_(_SQUARE_EPS), share)
                 continue
             rows, columns = self._by_row_and_column(totals, span.parameter)
@@ -90,7 +90,7 @@ class Adafactor(Rule):
                 columns[of_columns] += by_column
         totals.sum()
         for parameter in self._factored():
-            height, width = parameter.declared.real_shape[-2:]
+            height, width = parameter.spec.unpadded_shape[-2:]
             factors = self._factors[parameter.name].values()
             sums = self._by_row_and_column(totals, parameter)
             for factor, found, length in zip(factors, sums, (width, height), strict=True):
@@ -99,12 +99,12 @@ class Adafactor(Rule):
     def _scales(self, parameter: Parameter) -> tuple[Tensor, Tensor]:
         """What rows and columns of the gradient are multiplied by. Rows of padding have a gradient of zero."""
         rows, columns = self._factors[parameter.name].values()
-        real = rows[..., : parameter.declared.real_shape[-2]]
+        real = rows[..., : parameter.spec.unpadded_shape[-2]]
         return rows.div(real.mean(-1, keepdim=True)).rsqrt_(), columns.rsqrt()
 
     def _normalised(self, span: UpdateRange, scales: dict[str, tuple[Tensor, Tensor]]) -> Tensor:
         """The update before clipping, flat."""
-        if not span.parameter.declared.matrix:
+        if not span.parameter.spec.is_matrix:
             return span.gradient * span.moments[SQUARE].rsqrt()
         rows, columns = scales[span.parameter.name]
         update = torch.empty_like(span.gradient)
@@ -121,12 +121,12 @@ class Adafactor(Rule):
         return [part.view(shape) for part, shape in zip(flat, shapes, strict=True)]
 
     def _factored(self) -> list[Parameter]:
-        return [parameter for parameter in self.holders.parameters.values() if parameter.declared.matrix]
+        return [parameter for parameter in self.holders.parameters.values() if parameter.spec.is_matrix]
 
 
 def _factor_shapes(parameter: Parameter) -> tuple[Shape, Shape]:
     """Shapes of the moments of rows and of columns."""
-    *before, rows, columns = parameter.declared.shape
+    *before, rows, columns = parameter.spec.shape
     return (*before, rows), (*before, columns)
 
 

@@ -28,6 +28,6 @@ class Adagrad(Rule):
         for span in ranges:
             sums = span.moments[SUM].addcmul_(span.gradient, span.gradient)
             root = (sums + self.settings.initial_accumulator_value).sqrt_().add_(self.settings.eps)
-            if span.parameter.declared.decays:
+            if span.parameter.spec.decays:
                 span.main.mul_(1 - learning_rate * self.settings.weight_decay)
             span.main.addcdiv_(span.gradient, root, value=-learning_rate)

@@ -23,8 +23,8 @@ def adam(settings: AdamOptimizer | AdamWOptimizer, groups: list[dict[str, Any]])
 
 def parameter_groups(settings: Optimizer, parameters: Sequence[Parameter]) -> list[dict[str, Any]]:
     """Weight decay of those that are declared to decay."""
-    decayed = [p.value for p in parameters if p.declared.decays]
-    plain = [p.value for p in parameters if not p.declared.decays]
+    decayed = [p.value for p in parameters if p.spec.decays]
+    plain = [p.value for p in parameters if not p.spec.decays]
     decays = ((decayed, settings.weight_decay), (plain, 0.0))
     return [{"params": values, "weight_decay": decay} for values, decay in decays if values]
 

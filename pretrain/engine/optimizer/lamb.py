@@ -33,7 +33,7 @@ class Lamb(Rule):
             span.moments["exp_avg_sq"].mul_(beta2).addcmul_(span.gradient, span.gradient, value=1 - beta2)
         squares = self._squares(ranges, self._direction)
         for span in ranges:
-            ratio = _ratio(*squares[span.parameter.name]) if span.parameter.declared.matrix else 1.0
+            ratio = _ratio(*squares[span.parameter.name]) if span.parameter.spec.is_matrix else 1.0
             span.main.sub_(self._direction(span), alpha=learning_rate * ratio)
 
     def _direction(self, span: UpdateRange) -> Tensor:
@@ -41,7 +41,7 @@ class Lamb(Rule):
         mean = span.moments["exp_avg"] / (1 - settings.beta1**step)
         root = (span.moments["exp_avg_sq"] / (1 - settings.beta2**step)).sqrt_()
         direction = mean.div_(root.add_(settings.eps))
-        decays = span.parameter.declared.decays
+        decays = span.parameter.spec.decays
         return direction.add_(span.main, alpha=settings.weight_decay) if decays else direction
 
 

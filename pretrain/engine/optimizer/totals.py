@@ -33,7 +33,7 @@ class ReplicaGroups:
         is no padding; nothing if another rank adds the same values."""
         if not parameter.primary:
             return flat[:0]
-        rows = parameter.declared.real_shape[0] - parameter.offset[0]
+        rows = parameter.spec.unpadded_shape[0] - parameter.offset[0]
         return flat[: max(0, rows * prod(parameter.local_shape[1:]) - start)]
 
     def totals(self, sizes: Callable[[Parameter], int]) -> "Totals":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.optimizer.base import Owned
-from pretrain.model_spec.parameters import layer_matrices
+from pretrain.model_spec.parameters import first_layer_matrix_size
 from pretrain.models.placement import Parameter
 
 _BLOCK = 1024
@@ -80,7 +80,7 @@ class Sharding(Protocol):
 def bucket_parameters(config: RunConfig) -> int:
     """Parameters whose gradients are exchanged at once: unless the config says otherwise, as many as a layer's matrices
     have. Fewer would mean more messages, more would mean more memory and a later first exchange."""
-    return config.parallel.bucket_parameters or layer_matrices(config.model) // config.parallel.tensor
+    return config.parallel.bucket_parameters or first_layer_matrix_size(config.model) // config.parallel.tensor
 
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:

@@ -71,7 +71,7 @@ class MegatronSharding:
             params_dtype=DTYPES[config.precision],
             use_distributed_optimizer=shares,
         )
-        plain = {p.value for p in parameters if not p.declared.decays}
+        plain = {p.value for p in parameters if not p.spec.decays}
         undecayed = ParamKey(predicate=ParamPredicate("undecayed", plain.__contains__))
         overrides = {undecayed: ParamGroupOverride(wd_mult=0.0)}
         made = get_megatron_optimizer(optimizer_config, self.chunks, overrides, use_gloo_process_groups=False)

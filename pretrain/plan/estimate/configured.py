@@ -12,8 +12,8 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.logits import positions_at_once
-from pretrain.model_spec.modules import declared
-from pretrain.model_spec.parameter_spec import Declared
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameter_spec import ParameterSpec
 from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.attention_kept import attention_kept
@@ -56,9 +56,9 @@ class Sizes:
         self.model = config.model
         depths = sum(self.model.stacks) + 2
         self.shared, self.whole = np.zeros(depths), np.zeros(depths)
-        self.copies: dict[str, tuple[Declared, set[int]]] = {}
+        self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
         """of what has several uses: it, and the depths of these but for the first"""
-        declarations = declared(self.model)
+        declarations = parameter_specs(self.model)
         by_name = {d.name: d for d in declarations}
         for d in declarations:
             if d.alias_of is not None:

@@ -176,7 +176,14 @@ def _state(line: dict[str, str]) -> tuple[float, float, float]:
     """Bytes of weight, gradient and optimizer states for each parameter of a rank."""
     tensor, context, pipeline, data, zero = (int(line[key]) for key in ("tp", "cp", "pp", "dp", "zero"))
     engine: Literal["megatron", "deepspeed"] = "deepspeed" if zero > 1 else "megatron"
-    layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, zero, engine, context)
+    layout = Layout(
+        world=tensor * context * pipeline * data,
+        tensor=tensor,
+        pipeline=pipeline,
+        zero=zero,
+        zero_engine=engine,
+        context=context,
+    )
     state = state_bytes(1.0, layout, "bf16")
     return state.weights, _GRADIENT_BYTES.get(line["stack"], state.gradients), state.optimizer
 

@@ -113,7 +113,7 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "batch of a ramp": (
         {"batch": {"sequences": 24, "ramp": {"start_sequences": 6, "increment_sequences": 6, "tokens": 100}}},
         4,
-        ("6 sequences (on the way up batch.ramp)", "4 data ranks", "nearest that does is 8"),
+        ("6 sequences (during batch.ramp)", "4 data ranks", "nearest that does is 8"),
     ),
     "batch smaller than the ranks": ({"batch": {"sequences": 2}}, 8, ("2 sequences", "nearest that does is 8")),
     "interleaved batch": (
@@ -177,7 +177,7 @@ ILLEGAL: dict[str, tuple[dict[str, Any], int, tuple[str, ...]]] = {
     "layers that are one, recomputed, with overlap": (
         {"model": {"shared_layers": True}, "parallel": {"overlap": True, "recompute": "full"}},
         2,
-        ("model.shared_layers and parallel.recompute=full", "leave parallel.overlap out"),
+        ("model.shared_layers and parallel.recompute=full", "turn parallel.overlap off"),
     ),
 }
 
@@ -189,7 +189,7 @@ def test_illegal_layout_names_the_rule_and_the_nearest_legal_value(case: str) ->
     assert all(part in said for part in expected), said
 
 
-def test_on_the_way_up_a_ramp_data_ranks_alone_divide_batches() -> None:
+def test_during_a_ramp_batches_are_multiples_of_the_data_ranks_alone() -> None:
     ramp = {"start_sequences": 4, "increment_sequences": 4, "tokens": 100}
     plan_layout(config(batch={"sequences": 32, "micro_sequences": 8, "ramp": ramp}), 4)
     with pytest.raises(ConfigError, match="of 28 sequences does not divide over 4 data ranks x batch"):
@@ -212,7 +212,13 @@ def test_the_nearest_batch_that_a_refusal_names_is_legal() -> None:
 def test_coordinates_meet_every_place_once_in_megatron_order(
     tensor: int, context: int, pipeline: int, data: int
 ) -> None:
-    layout = Layout(tensor * context * pipeline * data, tensor, pipeline, 1, False, 1, context=context)
+    layout = Layout(
+        world=tensor * context * pipeline * data,
+        tensor=tensor,
+        pipeline=pipeline,
+        zero=1,
+        context=context,
+    )
     # Tensor ranks are neighbours, then context, then data, then pipeline.
     places = product(range(pipeline), range(data), range(context), range(tensor))
     expected = [place[::-1] for place in places]

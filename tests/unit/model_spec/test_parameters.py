@@ -8,15 +8,15 @@ from pretrain.config.init import T5Init
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
-from pretrain.model_spec.modules import WORDS, declared
-from pretrain.model_spec.parameter_spec import Declared, Normal
+from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
+from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.model_spec.parameters import (
-    Held,
-    chunks_of,
-    held_by_chunks,
-    layer_matrices,
+    StageParameter,
+    chunk_parameters,
+    first_layer_matrix_size,
     num_parameters,
-    rank_parameters,
+    num_rank_parameters,
+    parameters_by_chunk,
 )
 from tests.helpers.families import FAMILIES, family_config
 from tests.helpers.small_configs import small_model as model
@@ -47,42 +47,46 @@ class TestParameters:
         assert num_parameters(model()) - num_parameters(model(kv_heads=1)) == 2 * (2 * 4 + 2)
 
     def test_matrices_of_a_layer(self) -> None:
-        assert layer_matrices(model()) == 4 * 12 + 4 * 4 + 2 * 4 * 16
+        assert first_layer_matrix_size(model()) == 4 * 12 + 4 * 4 + 2 * 4 * 16
 
 
-def _by_name(config: RunConfig, prefix: str = "") -> dict[str, Declared]:
-    return {d.name: d for d in declared(config.model, prefix)}
+def _by_name(config: RunConfig, prefix: str = "") -> dict[str, ParameterSpec]:
+    return {d.name: d for d in parameter_specs(config.model, prefix)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vectors_and_no_others_are_exempt_from_decay(family: str) -> None:
-    for d in declared(family_config(family).model):
+    for d in parameter_specs(family_config(family).model):
         assert d.decays == (len(d.shape) > 1), d.name
 
 
 def test_only_rows_of_the_vocabulary_are_padding() -> None:
     found = _by_name(family_config("bert"))  # of 250, padded to 256
-    assert {name for name, d in found.items() if d.padding} == {WORDS, "output_layer.weight", "output_layer.bias"}
-    assert found["output_layer.bias"].real_shape == (250,)
-    assert found[WORDS].real_shape == (250, 64)
+    assert {name for name, d in found.items() if d.padding} == {
+        WORD_EMBEDDINGS,
+        "output_layer.weight",
+        "output_layer.bias",
+    }
+    assert found["output_layer.bias"].unpadded_shape == (250,)
+    assert found[WORD_EMBEDDINGS].unpadded_shape == (250, 64)
 
 
 def test_a_tied_head_is_an_alias_and_an_untied_one_is_not() -> None:
-    assert _by_name(tiny_config())["output_layer.weight"].alias_of == WORDS
+    assert _by_name(tiny_config())["output_layer.weight"].alias_of == WORD_EMBEDDINGS
     assert _by_name(tiny_config(model={"tie_word_embeddings": False}))["output_layer.weight"].alias_of is None
 
 
 def test_a_prefix_goes_before_names_and_aliases() -> None:
-    plain, prefixed = declared(tiny_config().model), declared(tiny_config().model, "generator.")
+    plain, prefixed = parameter_specs(tiny_config().model), parameter_specs(tiny_config().model, "generator.")
     assert [d.name for d in prefixed] == [f"generator.{d.name}" for d in plain]
     (alias,) = (d for d in prefixed if d.alias_of)
-    assert alias.alias_of == f"generator.{WORDS}"
+    assert alias.alias_of == f"generator.{WORD_EMBEDDINGS}"
 
 
 def test_queries_of_a_group_lie_before_their_keys_and_values() -> None:
     """Of 4 queries and 2 keys, 16 wide: 2 queries, key, value, and again. T5's scheme tells them apart."""
     unchecked = tiny_config().model.model_copy(update={"kv_heads": 2, "init": T5Init()})
-    fused = {d.name: d for d in declared(unchecked)}["decoder.layers.0.self_attention.linear_qkv.weight"]
+    fused = {d.name: d for d in parameter_specs(unchecked)}["decoder.layers.0.self_attention.linear_qkv.weight"]
     query, key = (64 * 16) ** -0.5, 64**-0.5
     assert fused.shape == (8 * 16, 64)
     assert fused.init == Normal((query, query, key, key), rows=16)
@@ -104,63 +108,64 @@ def test_chunks_hold_every_parameter_once_and_copies_beside(family: str, paralle
         pytest.skip("layers that are one lie in one chunk of each stage")
     config = family_config(family, parallel=parallel)
     layout = plan_layout(config, config.parallel.model_ranks)
-    held = [h for chunk in chunks_of(config.model, layout) for h in chunk]
-    own = [h.declared for h in held if not h.copy]
-    assert sorted(d.name for d in own) == sorted(d.name for d in declared(config.model) if d.alias_of is None)
+    held = [h for chunk in chunk_parameters(config.model, layout) for h in chunk]
+    own = [h.spec for h in held if not h.copy]
+    assert sorted(d.name for d in own) == sorted(d.name for d in parameter_specs(config.model) if d.alias_of is None)
     copies = [h for h in held if h.copy]
     head = {"output_layer.weight"} if config.model.tie_word_embeddings and layout.pipeline > 1 else set()
     again = {f"encoder.layers.{4 // layout.pipeline}."} if config.model.shared_layers and layout.pipeline > 1 else set()
     assert {h.name for h in copies if h.stages == "ends"} == head
     assert {h.name[: len("encoder.layers.2.")] for h in copies if h.stages == "all"} == again
-    assert {h.declared.name for h in held if h.stages != "own"} == {h.declared.name for h in copies}
+    assert {h.spec.name for h in held if h.stages != "own"} == {h.spec.name for h in copies}
     whole, copied = (
-        sum(math.prod(d.local_shape({"tensor": layout.tensor})) for d in ds)
-        for ds in (own, [h.declared for h in copies])
+        sum(math.prod(d.local_shape({"tensor": layout.tensor})) for d in ds) for ds in (own, [h.spec for h in copies])
     )
-    assert sum(rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline)) == whole + copied
+    assert sum(num_rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline)) == whole + copied
 
 
 SHARED = {"shared_layers": True}
 
 
-def _layers(held: list[Held]) -> list[Held]:
+def _layers(held: list[StageParameter]) -> list[StageParameter]:
     return [h for h in held if ".layers." in h.name]
 
 
 def test_layers_that_are_one_are_held_once_on_each_stage() -> None:
-    declarations = declared(tiny_config(model=SHARED).model)
-    (alone,) = held_by_chunks(declarations, [4], 1)
+    declarations = parameter_specs(tiny_config(model=SHARED).model)
+    (alone,) = parameters_by_chunk(declarations, [4], 1)
     assert len(_layers(alone)) == 12
-    assert all(h.name == h.declared.name and h.stages == "own" and not h.copy for h in _layers(alone))
-    for stage, held in enumerate(held_by_chunks(declarations, [1, 2, 1], 3)):
+    assert all(h.name == h.spec.name and h.stages == "own" and not h.copy for h in _layers(alone))
+    for stage, held in enumerate(parameters_by_chunk(declarations, [1, 2, 1], 3)):
         first = f"decoder.layers.{(0, 1, 3)[stage]}."
         assert [h.name for h in _layers(held)] == [h.name.replace("decoder.layers.0.", first) for h in _layers(alone)]
-        assert [h.declared for h in _layers(held)] == [h.declared for h in _layers(alone)]
+        assert [h.spec for h in _layers(held)] == [h.spec for h in _layers(alone)]
         assert {(h.copy, h.stages) for h in _layers(held)} == {(stage > 0, "all")}
 
 
 def test_layers_that_are_one_are_counted_once() -> None:
     shared, apart = (num_parameters(tiny_config(model=changes).model) for changes in (SHARED, {}))
-    layer = sum(d.size for d in declared(tiny_config().model) if d.depth == 2)
+    layer = sum(d.size for d in parameter_specs(tiny_config().model) if d.depth == 2)
     assert apart - shared == 3 * layer
 
 
 def test_the_norm_behind_the_last_layer_is_of_no_layer() -> None:
-    names = {d.name for d in declared(family_config("llama", model=SHARED).model) if d.alias_of is None}
+    names = {d.name for d in parameter_specs(family_config("llama", model=SHARED).model) if d.alias_of is None}
     assert "decoder.layers.3.final.norm.weight" in names
 
 
 def test_what_some_stages_only_share_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"encoder\.layers\.0\..* is one parameter of 2 pipeline chunks on 3 stages"):
-        held_by_chunks(declared(family_config("t5", model=SHARED).model), [1, 1, 2], 3)
+    with pytest.raises(ConfigError, match=r"encoder\.layers\.0\..* is shared by 2 pipeline chunks on 3 stages"):
+        parameters_by_chunk(parameter_specs(family_config("t5", model=SHARED).model), [1, 1, 2], 3)
 
 
 def test_a_dimension_of_each_axis_is_shared_by_itself() -> None:
-    experts = Declared("experts", (8, 6, 4), ("expert", None, "tensor"), Normal((1.0,)), matrix=True)
+    experts = ParameterSpec(
+        name="experts", shape=(8, 6, 4), axes=("expert", None, "tensor"), init=Normal((1.0,)), is_matrix=True
+    )
     assert experts.local_shape({"expert": 4, "tensor": 2}) == (2, 6, 2)
     assert experts.local_shape({"tensor": 2}) == (8, 6, 2)
 
 
 def test_an_axis_is_said_of_each_dimension() -> None:
     with pytest.raises(AssertionError, match="an axis, or None, for each dimension"):
-        Declared("x", (8, 6), ("tensor",), Normal((1.0,)), matrix=True)
+        ParameterSpec(name="x", shape=(8, 6), axes=("tensor",), init=Normal((1.0,)), is_matrix=True)

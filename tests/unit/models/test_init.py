@@ -9,8 +9,8 @@ import torch
 
 from pretrain.config.init import NormalInit
 from pretrain.config.model import Model
-from pretrain.model_spec.modules import declared
-from pretrain.model_spec.parameter_spec import Constant, Declared, Normal
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameter_spec import Constant, Normal, ParameterSpec
 from pretrain.random import init
 from pretrain.random.init import initial_values, normal
 from tests.helpers.families import FAMILIES, family_config
@@ -72,8 +72,8 @@ def test_values_are_normal() -> None:
     assert 4.5 < values.abs().max().item() < 6.5, "one in a million lies 4.9 deviations out"
 
 
-def _of(model: Model, name: str) -> Declared:
-    return next(d for d in declared(model) if d.name == name)
+def _of(model: Model, name: str) -> ParameterSpec:
+    return next(d for d in parameter_specs(model) if d.name == name)
 
 
 def _deviation(model: Model, name: str) -> float:
@@ -85,7 +85,7 @@ def _deviation(model: Model, name: str) -> float:
 
 def test_constants_are_as_declared() -> None:
     for value in (0.0, 1.0, 0.5):
-        vector = Declared("x", (64,), (None,), Constant(value), matrix=False)
+        vector = ParameterSpec(name="x", shape=(64,), axes=(None,), init=Constant(value), is_matrix=False)
         assert torch.equal(initial_values(vector, 7, 3, 9), torch.full((9,), value))
 
 
@@ -93,19 +93,21 @@ def test_constants_are_as_declared() -> None:
 def test_biases_begin_as_zeros_and_gains_of_norms_as_ones(family: str) -> None:
     model = family_config(family).model
     kept = 0.0 if model.norm_type == "rms_zero_centered" else 1.0  # the gain, or what it is more than one
-    for d in declared(model):
-        if not d.matrix:
+    for d in parameter_specs(model):
+        if not d.is_matrix:
             assert d.init == Constant(0.0 if d.name.endswith("bias") else kept), d.name
 
 
 def test_normal_values_are_scaled_by_their_deviation() -> None:
-    matrix = Declared(NAME, SHAPE, (None, None), Normal((0.25,)), matrix=True)
+    matrix = ParameterSpec(name=NAME, shape=SHAPE, axes=(None, None), init=Normal((0.25,)), is_matrix=True)
     assert torch.equal(initial_values(matrix, 7, 5, 300), normal(7, NAME, SHAPE, 5, 300) * 0.25)
 
 
 def test_blocks_of_rows_take_their_deviations_in_turn() -> None:
     """Of 61 rows: 4 of deviation 1, 4 of 2, 4 of 3, and again, from any position."""
-    matrix = Declared(NAME, SHAPE, (None, None), Normal((1.0, 2.0, 3.0), rows=4), matrix=True)
+    matrix = ParameterSpec(
+        name=NAME, shape=SHAPE, axes=(None, None), init=Normal((1.0, 2.0, 3.0), rows=4), is_matrix=True
+    )
     scale = torch.tensor([1.0, 2.0, 3.0]).repeat_interleave(4).repeat(6)[: SHAPE[0], None]
     expected = (normal(7, NAME, SHAPE, 0, COUNT).view(SHAPE) * scale).flatten()
     assert torch.equal(initial_values(matrix, 7, 0, COUNT), expected)
@@ -156,7 +158,9 @@ def test_xavier_counts_inputs_and_outputs_of_each_projection() -> None:
 def test_values_are_those_of_every_earlier_version() -> None:
     """A pinned digest: another one would change every run that is started anew from a seed. Rounded, since the last
     digit of the inverse normal distribution is the library's affair."""
-    matrix = Declared(NAME, SHAPE, ("tensor", None), Normal((MODEL.init_std,)), matrix=True)
+    matrix = ParameterSpec(
+        name=NAME, shape=SHAPE, axes=("tensor", None), init=Normal((MODEL.init_std,)), is_matrix=True
+    )
     values = initial_values(matrix, 1234, 100, 1000)
     assert values[:3].tolist() == pytest.approx(PINNED_VALUES, abs=1e-7)
     rounded = np.round(values.double().numpy() / 0.02, 3).astype("<f4") + 0.0  # no negative zeros

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from pretrain.model_spec.parameter_spec import Declared, Normal
-from pretrain.model_spec.parameters import Held
+from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
+from pretrain.model_spec.parameters import StageParameter
 from pretrain.models.placement import mark_split, parameters
 
 
@@ -19,8 +19,13 @@ class Chunk(nn.Module):
         self.layers[0].global_name = "decoder.layers.5"  # type: ignore[assignment]
 
 
-def _held(name: str, shape: tuple[int, ...], *axes: str | None) -> Held:
-    return Held(Declared(name, shape, axes, Normal((1.0,)), matrix=True), name, copy=False, stages="own")
+def _held(name: str, shape: tuple[int, ...], *axes: str | None) -> StageParameter:
+    return StageParameter(
+        ParameterSpec(name=name, shape=shape, axes=axes, init=Normal((1.0,)), is_matrix=True),
+        name,
+        copy=False,
+        stages="own",
+    )
 
 
 TABLE = _held("embedding.weight", (10, 4), None, None)
@@ -40,7 +45,7 @@ def test_names_parts_and_who_counts_them() -> None:
 
 
 def test_a_copy_goes_by_the_name_of_its_original_and_is_counted_there() -> None:
-    copy = Held(_held("words", (10, 4), None, None).declared, "embedding.weight", copy=True, stages="ends")
+    copy = StageParameter(_held("words", (10, 4), None, None).spec, "embedding.weight", copy=True, stages="ends")
     found, _ = parameters(Chunk(), [copy, LINEAR], {"tensor": (0, 2)})
     assert (found.name, found.copy, found.tied, found.primary) == ("words", True, True, False)
 
@@ -65,7 +70,7 @@ def test_a_parameter_that_is_not_built_is_refused() -> None:
     ],
     ids=["other dimension", "not shared", "other shape", "other dimensions"],
 )
-def test_a_parameter_that_is_declared_otherwise_is_refused(wrong: Held) -> None:
+def test_a_parameter_that_is_declared_otherwise_is_refused(wrong: StageParameter) -> None:
     with pytest.raises(ValueError, match=r"is declared as .*, shared by .*and \(3, 8\) was built"):
         parameters(Chunk(), [TABLE, wrong], SECOND)
 

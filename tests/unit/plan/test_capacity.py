@@ -5,13 +5,13 @@ import pytest
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.model_spec.parameters import num_parameters, rank_parameters
+from pretrain.model_spec.parameters import num_parameters, num_rank_parameters
 from pretrain.plan.capacity import check_fits, least_bytes, parameters_of
 from pretrain.plan.memory import state_bytes
 from tests.helpers.small_configs import config
 
 GIB = 2**30
-ONE_RANK = Layout(world=1, tensor=1, pipeline=1, virtual=1, sequence=False, zero=0)
+ONE_RANK = Layout(world=1)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_parameters_of_a_billion_layers_take_no_time() -> None:
 def test_no_rank_holds_less_than_is_counted() -> None:
     run = config(parallel={"tensor": 2, "pipeline": 4})
     layout = plan_layout(run, 16)
-    held = max(rank_parameters(run.model, layout, stage) for stage in range(4))
+    held = max(num_rank_parameters(run.model, layout, stage) for stage in range(4))
     state = state_bytes(held, layout, "fp32")
     least = least_bytes(run, layout)
     assert least["weights"] + least["gradients"] + least["optimizer states"] <= state.total

@@ -15,8 +15,8 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
-from pretrain.layout.names import parse
-from pretrain.model_spec.parameters import rank_parameters
+from pretrain.layout.names import parse_layout
+from pretrain.model_spec.parameters import num_rank_parameters
 from pretrain.plan.device import device_names, find_device
 from pretrain.plan.estimate.attention_kept import copies
 from pretrain.plan.estimate.compute import head, layer
@@ -38,21 +38,21 @@ def gpt3(name: str, **model: Any) -> RunConfig:
 
 
 def held(run: RunConfig, layout: str, micro: int = 1, recompute: str = "none") -> HeldBytes:
-    work = Configured(run, H100, 8).work([Choice(parse(layout, zero=0), micro, recompute)])
+    work = Configured(run, H100, 8).work([Choice(parse_layout(layout, zero=0), micro, recompute)])
     return held_bytes(work, constants(), overhead=False)
 
 
 def seconds(run: RunConfig, *layouts: str, micro: int = 1, recompute: str = "none") -> StepSeconds:
-    choices = [Choice(parse(layout, zero=0), micro, recompute) for layout in layouts]
+    choices = [Choice(parse_layout(layout, zero=0), micro, recompute) for layout in layouts]
     return step_seconds(Configured(run, H100, 8).work(choices), constants())
 
 
 @pytest.mark.parametrize("name", ["gpt3/6.7b", "t5/11b", "bert/large", "gpt2/124m"])
 @pytest.mark.parametrize("layout", ["tp2pp4dp2", "pp2dp2+vp2", "tp4dp2"])
 def test_stages_hold_the_parameters_that_are_declared(name: str, layout: str) -> None:
-    run, laid = load(RunConfig, name, ["model.vocabulary=32000"]), parse(layout, zero=0)
+    run, laid = load(RunConfig, name, ["model.vocabulary=32000"]), parse_layout(layout, zero=0)
     work = Configured(run, H100, 8).work([Choice(laid, 1, "none")])
-    known = [rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
+    known = [num_rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
     if not run.model.is_encoder_decoder and laid.pipeline > 3:
         assert known[1] == known[2]
         known = [known[0], known[1], known[-1]]
@@ -62,9 +62,9 @@ def test_stages_hold_the_parameters_that_are_declared(name: str, layout: str) ->
 
 @pytest.mark.parametrize("layout", ["tp2pp4dp2", "pp2dp2", "tp4dp2"])
 def test_every_stage_holds_layers_that_are_one(layout: str) -> None:
-    run, laid = load(RunConfig, "albert/large"), parse(layout, zero=0)
+    run, laid = load(RunConfig, "albert/large"), parse_layout(layout, zero=0)
     work = Configured(run, H100, 8).work([Choice(laid, 1, "none")])
-    known = [rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
+    known = [num_rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
     held = work.parameters[0, work.stages[0] > 0].tolist()
     assert held == ([known[0], known[1], known[-1]] if len(known) > 3 else known)
 
@@ -72,7 +72,7 @@ def test_every_stage_holds_layers_that_are_one(layout: str) -> None:
 @pytest.mark.parametrize("layout", ["dp8+zero1", "tp2pp2dp2+sp+zero1", "dp8+zero2", "dp8+zero3", "tp8"])
 def test_a_state_is_as_large_as_a_run_says_at_its_start(layout: str) -> None:
     run = gpt3("1.3b")
-    state, found = largest_state(run, parse(layout, zero=0)), held(run, layout)
+    state, found = largest_state(run, parse_layout(layout, zero=0)), held(run, layout)
     stage = int((found.weights + found.gradients + found.optimizer)[0].argmax())
     assert found.weights[0, stage] == pytest.approx(state.weights)
     assert found.gradients[0, stage] == pytest.approx(state.gradients)
@@ -144,7 +144,7 @@ def test_a_query_that_sees_fewer_keys_takes_less() -> None:
 def test_messages_between_machines_are_slower_than_inside() -> None:
     run = gpt3("6.7b")
     inside = seconds(run, "dp8+zero1").replicas[0]
-    wide = Configured(run, H100, 8).work([Choice(parse("dp8+zero1", zero=0), 1, "none")])
+    wide = Configured(run, H100, 8).work([Choice(parse_layout("dp8+zero1", zero=0), 1, "none")])
     narrow = replace(wide, node=np.ones(1))
     assert step_seconds(narrow, constants()).replicas[0] > inside
 
@@ -152,14 +152,14 @@ def test_messages_between_machines_are_slower_than_inside() -> None:
 def test_a_ring_of_context_ranks_goes_around_tensor_ranks() -> None:
     """Four tensor ranks fill half of a machine of 8, so a ring of four context ranks leaves it, with two in it."""
     c, device = constants(), H100
-    work = Configured(gpt3("6.7b"), device, 8).work([Choice(parse("tp4cp4", zero=0), 1, "none")])
+    work = Configured(gpt3("6.7b"), device, 8).work([Choice(parse_layout("tp4cp4", zero=0), 1, "none")])
     inside = work.link_bytes_per_s[0] * c.link_share
     outside = work.network_bytes_per_s[0] * c.network_share
     at = links(work, c)
     assert at.tensor[0] == inside
     assert at.context[0] == min(inside, 2 * outside)
     assert at.context[0] < inside
-    alone = links(Configured(gpt3("6.7b"), device, 8).work([Choice(parse("cp8", zero=0), 1, "none")]), c)
+    alone = links(Configured(gpt3("6.7b"), device, 8).work([Choice(parse_layout("cp8", zero=0), 1, "none")]), c)
     assert alone.context[0] == inside
 
 
@@ -167,7 +167,7 @@ def test_bytes_between_copies_are_those_of_each_zero_stage() -> None:
     """Gradients are sent to their owners, or twice around where all need them: in fp32, or by DeepSpeed in 16 bits.
     Weights come back in 16 bits; of stage 3 twice, and that for every micro-batch."""
     layouts = ["dp8", "dp8+zero1", "dp8+zero2", "dp8+zero3"]
-    work = Configured(gpt3("1.3b"), H100, 8).work([Choice(parse(name, zero=0), 1, "none") for name in layouts])
+    work = Configured(gpt3("1.3b"), H100, 8).work([Choice(parse_layout(name, zero=0), 1, "none") for name in layouts])
     at = links(work, constants())
     step, micro = exchange(work, at)
     once = (7 / 8 * work.parameters[:, 0] / at.replicas).tolist()
@@ -198,12 +198,12 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 def test_precision_that_a_device_has_not(precision: str, device: str, instead: str) -> None:
     run = gpt3("1.3b").model_copy(update={"precision": precision})
     with pytest.raises(ConfigError, match=f"precision={precision} is not in this hardware .*: use {instead}"):
-        Configured(run, find_device(device), 8).work([Choice(parse("dp8", zero=0), 1, "none")])
+        Configured(run, find_device(device), 8).work([Choice(parse_layout("dp8", zero=0), 1, "none")])
 
 
 def test_products_in_8_bits_make_layers_faster_and_logits_as_fast() -> None:
     run = gpt3("6.7b")
-    choices = [Choice(parse("dp8", zero=0), 4, "none")]
+    choices = [Choice(parse_layout("dp8", zero=0), 4, "none")]
     found = {}
     for precision, kernels in (("bf16", "plain"), ("fp8", "plain"), ("fp8", "compiled")):
         chosen = run.model_copy(update={"precision": precision, "run": run.run.model_copy(update={"kernels": kernels})})
@@ -231,4 +231,4 @@ def test_layouts_are_judged_together_as_each_alone() -> None:
     assert together.tolist() == pytest.approx([seconds(run, name).total[0] for name in names])
     small = config(model={"vocabulary": 1000})
     assert isinstance(held(small, "dp1").fullest[0], float)
-    assert Layout(8, 1, 1, 1, False, 0).data == 8
+    assert Layout(world=8).data == 8

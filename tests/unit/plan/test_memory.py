@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pretrain.layout.layout import plan_layout
-from pretrain.layout.names import parse
-from pretrain.model_spec.parameters import rank_parameters
+from pretrain.layout.names import parse_layout
+from pretrain.model_spec.parameters import num_rank_parameters
 from pretrain.plan.memory import largest_state, state_bytes
 from tests.helpers.small_configs import config
 
@@ -27,7 +27,7 @@ STATES = {
 @pytest.mark.parametrize(("layout", "precision"), STATES)
 def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
     """tests/multirank/test_zero_memory.py measures that they are true."""
-    found = state_bytes(1e6, parse(layout, zero=0), precision)
+    found = state_bytes(1e6, parse_layout(layout, zero=0), precision)
     assert (found.weights, found.gradients, found.optimizer) == tuple(1e6 * x for x in STATES[layout, precision])
     assert found.total == sum(1e6 * x for x in STATES[layout, precision])
 
@@ -46,12 +46,12 @@ def test_state_bytes_counted_by_hand(layout: str, precision: str) -> None:
 )
 def test_optimizer_bytes_per_parameter(optimizer: dict[str, Any], layout: str, precision: str, expected: float) -> None:
     moments = config(optimizer=optimizer).optimizer.num_moments
-    assert state_bytes(1e6, parse(layout, zero=0), precision, moments).optimizer == 1e6 * expected
+    assert state_bytes(1e6, parse_layout(layout, zero=0), precision, moments).optimizer == 1e6 * expected
 
 
 def test_the_estimate_of_a_run_is_that_of_its_fullest_stage() -> None:
     settings = config(parallel={"pipeline": 2}).model_copy(update={"precision": "bf16"})
     layout = plan_layout(settings, 2)
-    stages = [rank_parameters(settings.model, layout, stage) for stage in range(2)]
+    stages = [num_rank_parameters(settings.model, layout, stage) for stage in range(2)]
     assert stages[0] != stages[1]
     assert largest_state(settings, layout).total == 18 * max(stages)

@@ -11,7 +11,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
-from pretrain.layout.names import every_kind
+from pretrain.layout.names import layouts_to_verify
 from pretrain.plan.advice import advice
 from pretrain.plan.device import FOLDER, find_device
 from pretrain.plan.estimate.constants import Fitted
@@ -51,7 +51,7 @@ def test_what_is_judged_is_legal_and_nothing_legal_is_left_out() -> None:
         )
         assert plan_layout(as_config, 8) == layout
         found.add((layout.tensor, layout.context, layout.pipeline, layout.virtual, layout.sequence))
-    for layout in every_kind(8):
+    for layout in layouts_to_verify(8):
         sizes = layout.tensor, layout.context, layout.pipeline, layout.virtual, layout.sequence
         parallel = dict(zip(("tensor", "context", "pipeline", "virtual", "sequence"), sizes, strict=True))
         try:

@@ -9,9 +9,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.run_length.ramp import (
     batch_sequences,
     batch_sizes,
-    first_batch_at,
     micro_sequences,
     samples_of,
+    samples_to_reach,
     short_samples,
     tokens_of,
 )
@@ -76,7 +76,7 @@ def test_the_first_batch_at_a_token_is_where_taking_batches_gets_to(ramp: dict[s
         samples = 0
         while tokens_of(config, samples) < tokens:
             samples += batch_sequences(config.batch, tokens_of(config, samples))
-        assert first_batch_at(config, tokens) == samples
+        assert samples_to_reach(config, tokens) == samples
 
 
 def test_samples_follow_from_tokens_and_tokens_from_samples() -> None:

@@ -11,8 +11,7 @@ from pretrain.config.change import Change
 from pretrain.config.load import dump, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.run_length.changes import in_force, sentence
-from pretrain.run_length.changes import recorded as described
+from pretrain.run_length.changes import change_record, config_after, describe_change
 from pretrain.run_length.ramp import batch_sequences
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import run_length, segment_after, segments
@@ -98,9 +97,9 @@ def test_a_finished_run_can_be_made_longer() -> None:
 
 def test_a_schedule_is_another_one_or_the_same_with_other_settings() -> None:
     run = changed(begun(), 50, "{why: flat, schedule: constant}")
-    assert in_force(run, run.run.changes).schedule.name == "constant"
+    assert config_after(run, run.run.changes).schedule.name == "constant"
     run = changed(begun(), 50, "{why: lower, schedule.final_fraction: 0}")
-    now = in_force(run, run.run.changes).schedule
+    now = config_after(run, run.run.changes).schedule
     assert now.model_dump() == {**begun().schedule.model_dump(), "final_fraction": 0.0}
 
 
@@ -136,9 +135,9 @@ def test_a_second_change_follows_the_first() -> None:
     run = changed(base, 50, "{why: a spike, optimizer.learning_rate: 0.5}")
     run = changed(run, 60, "{why: again, optimizer.learning_rate: 0.25}", run.run.changes)
     assert [change.step for change in run.run.changes] == [50, 60]
-    second = described(run, 1)
+    second = change_record(run, 1)
     assert second["settings"] == {"optimizer.learning_rate": {"from": 0.5, "to": 0.25}}
-    assert sentence(second) == "changed at step 60, again: optimizer.learning_rate from 0.5 to 0.25"
+    assert describe_change(second) == "changed at step 60, again: optimizer.learning_rate from 0.5 to 0.25"
     assert [part.config.optimizer.learning_rate for part in segments(run)] == [1.0, 0.5, 0.25]
     first_again = wants(base, "run.change={why: a spike, optimizer.learning_rate: 0.5}")
     assert resolve_changes(first_again, record(run, 70), run.run.changes) == ResolvedChanges(run)

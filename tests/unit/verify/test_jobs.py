@@ -8,7 +8,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.layout.names import every_kind, parse
+from pretrain.layout.names import layouts_to_verify, parse_layout
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.model_spec.split import split_layers
 from pretrain.run_length.ramp import batch_sizes
@@ -29,7 +29,7 @@ ONE_OF_EACH = list({path.parent: path for path in CONFIGS}.values())
 @pytest.mark.parametrize("world", only([6], [2, 4, 6, 8]))
 @pytest.mark.parametrize("path", only(ONE_OF_EACH, CONFIGS), ids=str)
 def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Path, world: int) -> None:
-    config, layouts = _load(path), every_kind(world)
+    config, layouts = _load(path), layouts_to_verify(world)
     if config.model.shared_layers:  # which are in one chunk of each stage
         layouts = [layout for layout in layouts if layout.virtual == 1]
     jobs = plan(config, layouts)
@@ -53,7 +53,7 @@ def test_every_published_config_is_made_small_for_every_kind_of_layout(path: Pat
 
 @pytest.mark.parametrize("path", ["configs/debug/gpt.yaml", "configs/debug/t5.yaml", "configs/debug/bart.yaml"])
 def test_what_a_small_model_would_hide_is_there(path: str) -> None:
-    for job in plan(_load(path), every_kind(4)):
+    for job in plan(_load(path), layouts_to_verify(4)):
         model, layout = job.config.model, job.layout
         chunks = layout.pipeline * layout.virtual
         if model.is_encoder_decoder:
@@ -72,13 +72,13 @@ def test_what_a_small_model_would_hide_is_there(path: str) -> None:
 def test_heads_keep_their_proportion_to_the_width(heads: int, head_dim: int | None, expected: int | None) -> None:
     width = f"model.head_dim={head_dim}" if head_dim else "model.head_dim=null"
     config = _load("configs/debug/gpt.yaml", f"model.heads={heads}", width)
-    small = plan(config, [parse("tp2", 1)])[0].config.model
+    small = plan(config, [parse_layout("tp2", 1)])[0].config.model
     assert small.head_dim == expected
     assert (small.dim_per_head == small.hidden // small.heads) == (expected is None)
 
 
 def test_recomputation_is_kept_but_for_the_reference() -> None:
-    jobs = plan(_load("configs/debug/gpt.yaml", "parallel.recompute=full"), [parse("pp2", 1)])
+    jobs = plan(_load("configs/debug/gpt.yaml", "parallel.recompute=full"), [parse_layout("pp2", 1)])
     assert {job.config.parallel.recompute for job in jobs} == {"full"}
     assert {job.reference.parallel.recompute for job in jobs} == {"none"}
 
@@ -86,14 +86,14 @@ def test_recomputation_is_kept_but_for_the_reference() -> None:
 def test_windows_shrink_with_the_sequence() -> None:
     pattern = "model.attention.pattern=[banded, {name: banded, window: 1024}]"  # 256, 1024 of 2048 positions
     config = load(RunConfig, Path("configs/gpt3/125m.yaml"), ["run.dir=unused", pattern])
-    small = plan(config, [parse("tp2", 1)])[0].config.model
+    small = plan(config, [parse_layout("tp2", 1)])[0].config.model
     assert [small.sequence_length // kind.mean_keys(1 << 40, True) for kind in small.attention.kinds] == [8, 2]
 
 
 def test_jobs_run_in_fp32_and_in_the_configs_precision() -> None:
     config = _load("configs/gpt3/125m.yaml")
     assert config.precision == "bf16"
-    jobs = plan(config, [parse("tp2", 1), parse("tp2", 1), parse("pp2", 1)])
+    jobs = plan(config, [parse_layout("tp2", 1), parse_layout("tp2", 1), parse_layout("pp2", 1)])
     titles = [f"{job.title} {job.config.precision} of {job.config.model.layers}" for job in jobs]
     tensor = ["one rank fp32 of 2", "tp2 fp32 of 2", "one rank bf16 of 2", "tp2 bf16 of 2"]
     pipeline = ["one rank fp32 of 4", "pp2 fp32 of 4", "one rank bf16 of 4", "pp2 bf16 of 4"]
@@ -104,23 +104,23 @@ def test_jobs_run_in_fp32_and_in_the_configs_precision() -> None:
 
 def test_full_size_leaves_out_layouts_that_do_not_fit_and_refuses_them_when_named() -> None:
     config = _load("configs/debug/gpt.yaml", "model.vocabulary=2048")
-    assert fits(config, parse("tp4", 1), full=True)
-    assert not fits(config, parse("tp8", 1), full=True), "4 heads"
-    assert fits(config, parse("tp8", 1), full=False), "it is made with more"
+    assert fits(config, parse_layout("tp4", 1), full=True)
+    assert not fits(config, parse_layout("tp8", 1), full=True), "4 heads"
+    assert fits(config, parse_layout("tp8", 1), full=False), "it is made with more"
     with pytest.raises(ConfigError, match=r"does not divide model\.heads"):
-        plan(config, [parse("tp8", 1)], full=True)
-    assert plan(config, [parse("tp4", 1)], full=True)[0].config.model == config.model
+        plan(config, [parse_layout("tp8", 1)], full=True)
+    assert plan(config, [parse_layout("tp4", 1)], full=True)[0].config.model == config.model
 
 
 def test_a_stage_of_zero_that_there_is_not_is_named() -> None:
     config = _load("configs/debug/gpt.yaml", "model.vocabulary=2048")
     with pytest.raises(ConfigError, match=r"dp4\+zero4.*parallel.zero"):
-        plan(config, [Layout(4, 1, 1, 1, False, 4)])
-    with pytest.raises(ConfigError, match=r"parallel\.zero=3 is not among what megatron-core"):
-        plan(config, [Layout(4, 1, 1, 1, False, 3, "megatron")])
+        plan(config, [Layout(world=4, zero=4)])
+    with pytest.raises(ConfigError, match=r"parallel\.zero=3 is not supported by megatron-core"):
+        plan(config, [Layout(world=4, zero=3, zero_engine="megatron")])
 
 
 def test_layers_that_are_one_leave_out_chunks() -> None:
     config = _load("configs/debug/albert.yaml", "model.vocabulary=2048")
-    assert fits(config, parse("tp2pp2", 1), full=False)
-    assert not fits(config, parse("pp2+vp2", 1), full=False)
+    assert fits(config, parse_layout("tp2pp2", 1), full=False)
+    assert not fits(config, parse_layout("pp2+vp2", 1), full=False)

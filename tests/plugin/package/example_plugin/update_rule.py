@@ -16,6 +16,6 @@ class Sgd(Rule):
     def apply(self, ranges: Sequence[UpdateRange], learning_rate: float) -> None:
         for span in ranges:
             momentum = span.moments["momentum"].mul_(self.settings.momentum).add_(span.gradient)
-            if span.parameter.declared.decays:
+            if span.parameter.spec.decays:
                 span.main.mul_(1 - learning_rate * self.settings.weight_decay)
             span.main.add_(momentum, alpha=-learning_rate)

@@ -16,8 +16,8 @@ from pretrain.engine.optimizer.adafactor import Adafactor
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.totals import ReplicaGroups
 from pretrain.model_spec import parameters
-from pretrain.model_spec.modules import declared
-from pretrain.model_spec.parameter_spec import Declared, Normal
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameter_spec import Normal, ParameterSpec
 from pretrain.models.placement import Parameter
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config, train
@@ -29,11 +29,11 @@ def _moved(name: str, zero: int, engine: str) -> tuple[float, float]:
     """How far a large weight decay alone pulls weights in a step: of a matrix that is declared not to decay, and of
     another."""
 
-    def without_decay(model: Model) -> list[Declared]:
-        return [replace(d, matrix=False) if d.name == KEPT else d for d in declared(model)]
+    def without_decay(model: Model) -> list[ParameterSpec]:
+        return [replace(d, is_matrix=False) if d.name == KEPT else d for d in parameter_specs(model)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parameters, "declared", without_decay)
+        patch.setattr(parameters, "parameter_specs", without_decay)
         built = build_engine(
             tiny_config(
                 optimizer={"name": name, "learning_rate": 1e-6, "weight_decay": 1e5},
@@ -66,7 +66,7 @@ def test_lamb_moves_matrices_by_the_learning_rate_and_nothing_else() -> None:
 def _factors(shape: tuple[int, ...], cuts: list[int]) -> dict[str, np.ndarray]:
     """Adafactor's moments of rows and columns of one parameter, owned in ranges, after two steps."""
     value = nn.Parameter(torch.zeros(shape))
-    declaration = Declared("x", shape, (None,) * len(shape), Normal((1.0,)), matrix=True)
+    declaration = ParameterSpec(name="x", shape=shape, axes=(None,) * len(shape), init=Normal((1.0,)), is_matrix=True)
     parameter = Parameter(declaration, value, shape, (0,) * len(shape), copy=False, stages="own", primary=True)
     groups: Any = SimpleNamespace(tensor_group=dist.group.WORLD, stage_group=dist.group.WORLD)
     holders = ReplicaGroups([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
