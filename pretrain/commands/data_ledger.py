@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         "realised": [asdict(entry) for entry in source_usage(config, stream, samples)],
         "planned": [asdict(entry) for entry in planned_usage(config, stream)],
         "skipped": skipped_usage(config, stream),
-        "changes": [recorded(config, number) for number in range(len(config.run.changes))],
+        "changes": [change_record(config, number) for number in range(len(config.run.changes))],
     }
     print(json.dumps(report, indent=1) if options.json else table(report))
     return 0

@@ -71,7 +71,7 @@ def check_tensors(folder: Folder, model: Model) -> None:
         raise ConfigError(
             f"{folder.path / 'config.json'} has {layers:,} layers, and the folder has {len(folder.tensors)} tensors"
         )
-    ours = {part.name: part.shape for part in declared(model)}
+    ours = {part.name: part.shape for part in parameter_specs(model)}
     for link in folder.family.links(model):
         shapes = link.out(*(torch.empty(ours[name], device="meta") for name in link.ours))
         for name, value in zip(link.theirs, shapes, strict=True):
