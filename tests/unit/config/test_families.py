@@ -101,7 +101,7 @@ def test_targets_are_as_long_as_the_objective_makes_them() -> None:
         ("t5", ["parallel.pipeline=8"], r"2 \+ 2 layers cannot be divided into 8 chunks"),
         ("t5", ["model.target_length=31", "parallel.sequence=true"], r"does not divide model.target_length \(31\)"),
         ("bert", ["batch.short={sequence_length: 63, steps: 1}", "parallel.context=2"], "batch.short.sequence_length"),
-        ("t5", ["model.ffn_dropout=0.1", "model.ffn=250"], "share model.ffn=250 in fours"),
+        ("t5", ["model.ffn_dropout=0.1", "model.ffn=250"], "a multiple of 4 features of model.ffn=250"),
     ],
 )
 def test_a_layout_that_a_family_cannot_have_is_refused(family: str, overrides: list[str], message: str) -> None:
