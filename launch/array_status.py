@@ -1,4 +1,4 @@
-"""How the commands of an array stand: from their records, and from Slurm where it still has them."""
+"""Status of the commands of an array, from their records, and from Slurm while it still has them."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -13,31 +13,31 @@ from pretrain.errors import ConfigError, RunError
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One command."""
+    """Status of one command."""
 
     number: int
     command: str
     state: str
-    """one of waiting, running, done, stopped, failed, cancelled, unknown; or Slurm's own word"""
+    """waiting, running, done, stopped, failed, cancelled, unknown; or Slurm's own state"""
     where: str | None
-    """nodes it runs on"""
+    """Nodes it runs on, as Slurm lists them."""
     then: str | None
-    """what was done after its newest start that has ended"""
+    """What the supervisor did after its newest attempt."""
 
 
 def array_status(directory: Path) -> list[TaskStatus] | None:
-    """Of the array whose records are here; None: it is none."""
+    """Status of each command of the array with records in `directory`; None: there is no array."""
     file = directory / tasks.FILE
     if not file.is_file():
         return None
-    said, found = _of_slurm(directory), []
-    unbegun = "cancelled" if attempts.is_forbidden(directory) else "unknown"
+    task_facts, found = _slurm_facts(directory), []
+    never_started = "cancelled" if attempts.is_forbidden(directory) else "unknown"
     for number, task in enumerate(tasks.every(file)):
-        own = directory / f"task-{number}"
-        history, then = attempts.read(own), tail(own / "attempts.jsonl")
-        ending = history[-1].ending if history else unbegun
+        records = directory / f"task-{number}"
+        history, then = attempts.read(records), tail(records / "attempts.jsonl")
+        ending = history[-1].ending if history else never_started
         state = "failed" if ending == "config" else str(ending)
-        facts = said.get(number, {})
+        facts = task_facts.get(number, {})
         match facts.get("JobState"):
             case "PENDING" | "CONFIGURING" | "REQUEUED" | "SUSPENDED":
                 state = "waiting"
@@ -58,20 +58,20 @@ def array_status(directory: Path) -> list[TaskStatus] | None:
     return found
 
 
-def _of_slurm(directory: Path) -> dict[int, Mapping[str, str]]:
-    """What Slurm says of each task that it still knows, by number."""
+def _slurm_facts(directory: Path) -> dict[int, Mapping[str, str]]:
+    """Slurm's facts about each task that it still has, by number."""
     found: dict[int, Mapping[str, str]] = {}
     for job in queueing.queued(directory):
         try:
             for facts in client.task_facts(job.number):
                 found |= dict.fromkeys(_numbers(facts.get("ArrayTaskId", "")), facts)
-        except (ConfigError, RunError):  # no Slurm here: the records must do
+        except (ConfigError, RunError):  # no Slurm here: only the records count
             return {}
     return found
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """Of "3", or of those that wait together: "3-5,8%2"."""
+    """Numbers in Slurm's list of array tasks, such as "3" or, for pending ones, "3-5,8%2"."""
     for part in text.partition("%")[0].split(","):
         first, _, last = part.partition("-")
         if first.isdecimal():

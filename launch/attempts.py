@@ -1,4 +1,4 @@
-"""The starts of a job, one line each in `attempts.jsonl`: what each reached, how it ended, and what was done then."""
+"""Attempts of a job, one line each in `attempts.jsonl`: steps, exit status, and what the supervisor did next."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from launch.run_files import tail
 
 Ending = Literal["done", "stopped", "config", "failed"]
 _CANCELLED = "cancelled"
-_OF_STATUS: dict[int, Ending] = {
+_ENDINGS: dict[int, Ending] = {
     ExitStatus.DONE: "done",
     ExitStatus.BAD_USAGE: "config",
     ExitStatus.STOPPED: "stopped",
@@ -21,40 +21,40 @@ _OF_STATUS: dict[int, Ending] = {
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the job's command, after its end."""
+    """One run of the job's command, from its start to its end."""
 
     began: str
     """UTC, ISO 8601"""
     ended: str
     status: int
-    """exit status; 128 + number where a signal ended it"""
+    """Exit status; 128 + number where a signal ended it."""
     step: int = 0
-    """optimizer steps recorded when it ended"""
+    """Optimizer steps recorded when it ended."""
     saved: int | None = None
-    """step of the newest checkpoint then"""
+    """Step of the newest checkpoint when it ended."""
     reason: str | None = None
-    """what it said of its failure; None: nothing"""
+    """Error that it reported; None: none."""
     job: str | None = None
-    """Slurm's number; None: no Slurm"""
+    """Slurm job id; None: no Slurm."""
     nodes: str | None = None
-    """Slurm's list of their names"""
+    """Names of the nodes, as Slurm lists them."""
     bad_nodes: Sequence[str] = ()
-    """of which tests said that the run is not to start on them"""
+    """Nodes that preflight tests refused."""
 
     @property
     def ending(self) -> Ending:
-        return _OF_STATUS.get(self.status, "failed")
+        return _ENDINGS.get(self.status, "failed")
 
 
 def read(directory: Path) -> list[Attempt]:
-    """Those recorded in a job's directory, oldest first. Lines of a newer version are left out."""
+    """Attempts recorded in a job's directory, oldest first. Lines of a newer version are skipped."""
     names = set(Attempt.__dataclass_fields__)
     lines = [line for line in tail(directory / "attempts.jsonl") if {"began", "ended", "status"} <= line.keys()]
     return [Attempt(**{name: value for name, value in line.items() if name in names}) for line in lines]
 
 
 def append(directory: Path, attempt: Attempt, then: str) -> None:
-    """Records it, and what was done `then`. Raises OSError."""
+    """Records an attempt, and what the supervisor did `then`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
     line = {**asdict(attempt), "ending": attempt.ending, "then": then}
     with (directory / "attempts.jsonl").open("ab") as file:
@@ -62,15 +62,15 @@ def append(directory: Path, attempt: Attempt, then: str) -> None:
 
 
 def forbid(directory: Path) -> None:
-    """From now on a stop of the job is for good. Raises OSError."""
+    """Marks the job as cancelled, so that it is not requeued when it stops. Raises OSError."""
     atomic_write(directory / _CANCELLED, b"")
 
 
 def allow(directory: Path) -> None:
-    """The job is launched anew. Raises OSError."""
+    """Removes the mark of `forbid`, as the job is launched again. Raises OSError."""
     (directory / _CANCELLED).unlink(missing_ok=True)
 
 
 def is_forbidden(directory: Path) -> bool:
-    """Whether it was cancelled since."""
+    """Whether the job was cancelled since it was launched."""
     return (directory / _CANCELLED).exists()

@@ -1,4 +1,4 @@
-"""Ending a run that was launched: asked to save first, and not started again."""
+"""Cancelling a launched run: it saves first, and is not restarted."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from launch.slurm import client, queueing
 from pretrain.errors import ConfigError, unwritable
 
 _BETWEEN_S = 0.5
-"""two Ctrl-C: the second one does not wait"""
+"""Seconds between two SIGINT; the second ends ranks without a save."""
 _OPEN = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
 
 def cancel(run_dir: Path, now: bool) -> list[str]:
-    """Ends all jobs of the run, those that wait at once, those that run after they have saved, unless it is to be
-    `now`; or the supervisor on this machine. Returns what was done, in sentences. Raises ConfigError where nothing of
-    it is there to end."""
+    """Cancels all jobs of the run (pending ones at once, running ones after they have saved, or also at once with
+    `now`), or the supervisor on this machine. Returns what was done, in sentences. Raises ConfigError if no job or
+    supervisor of the run exists."""
     directory = queueing.folder(run_dir)
     if directory is None:
         raise ConfigError(f"{run_dir} was not started by `pretrain launch`: end its ranks with Ctrl-C or SIGTERM")
@@ -31,7 +31,7 @@ def cancel(run_dir: Path, now: bool) -> list[str]:
     done = [sentence for job in jobs for sentence in _end_job(job, now)]
     done += _end_here(directory, now)
     if not done:
-        raise ConfigError(f"{run_dir}: nothing of it is queued or running, as far as can be seen from here")
+        raise ConfigError(f"{run_dir}: no job of it is queued or running, as far as this machine can see")
     return done
 
 

@@ -1,4 +1,4 @@
-"""Whether a run can go on a number of machines, before anything is queued or started there."""
+"""Checks that a run fits a number of nodes, before anything is queued or started on them."""
 
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
@@ -10,8 +10,8 @@ _GIB = 2**30
 
 
 def check(config: RunConfig, ranks: int, gpu_memory_gib: float | None) -> Layout:
-    """Raises ConfigError for a layout that is not legal on so many ranks, or (where the memory of a GPU is known) a run
-    that cannot fit. A vocabulary that only the data knows is taken to suit."""
+    """Layout of the run. Raises ConfigError for a layout that is not legal on `ranks`, or (where the memory of a GPU is
+    known) a run that does not fit. A vocabulary size that only the data has is assumed to suit."""
     if config.model.vocabulary is None:
         suits = {"vocabulary": config.model.vocabulary_multiple}
         config = config.model_copy(update={"model": config.model.model_copy(update=suits)})
@@ -23,8 +23,8 @@ def check(config: RunConfig, ranks: int, gpu_memory_gib: float | None) -> Layout
 
 
 def most_nodes(config: RunConfig, nodes: int, ranks_per_node: int) -> int:
-    """The most of `nodes` that the run can use, with its global batch as it is. Raises ConfigError if it can use
-    none."""
+    """Largest number of nodes, at most `nodes`, that the run can use with its global batch unchanged. Raises
+    ConfigError if there is none."""
     problem = "no node is left"
     for few in range(nodes, 0, -1):
         try:
@@ -33,4 +33,4 @@ def most_nodes(config: RunConfig, nodes: int, ranks_per_node: int) -> int:
             problem = str(error)
         else:
             return few
-    raise ConfigError(f"the run cannot go on with {nodes} nodes of {ranks_per_node} ranks: {problem}")
+    raise ConfigError(f"the run cannot resume on {nodes} nodes of {ranks_per_node} ranks: {problem}")

@@ -1,9 +1,9 @@
-"""A process that comes back, whoever kills or stops it.
+"""A process that restarts a function whenever it is killed, and resumes it when it is stopped.
 
-    status = guard(work, say)     # of `work`, in a process of its own
+    status = guard(work, say)     # exit status of `work`, which runs in a child process
 
-A job's supervisor can be killed as its ranks can: by hand, or where memory runs out. What Slurm knows as the job's
-script is therefore a process that looks after the supervisor and does nothing else.
+A job's supervisor can be killed as its ranks can: by hand, or when memory runs out. The process that Slurm runs as the
+job's script therefore supervises the supervisor, and does nothing else.
 """
 
 import os
@@ -17,66 +17,66 @@ from types import FrameType
 from pretrain.process.signals import SIGNALS, end_with_parent, unblock
 
 _MOST, _SOON_S = 5, 60.0
-"""deaths, each so soon after a start, of which the last is the end"""
+"""Deaths in a row, each within so many seconds of a start, after which it gives up."""
 _STOPPED_S = 10.0
-"""for which it may be stopped, as by SIGSTOP"""
+"""Seconds after which a stopped process (SIGSTOP) is resumed."""
 
 
 def guard(work: Callable[[], int], say: Callable[[str], None]) -> int:
-    """Runs `work` in a process of its own until that ends by itself, and returns its status: `work` begins again
-    whenever its process is killed, and goes on when it is stopped. Signals that ask to stop go on to it; it has to
-    unblock them once it can take them."""
-    watched = _Watched()
+    """Runs `work` in a child process until that exits by itself, and returns its status. `work` is restarted whenever
+    its process is killed, and resumed when it is stopped. Signals that request a stop are forwarded to it; it has to
+    unblock them once it can handle them."""
+    child = _GuardedProcess()
     for number in SIGNALS:
-        signal.signal(number, watched.pass_on)
+        signal.signal(number, child.pass_on)
     soon = 0
     while True:
         began = time.monotonic()
-        status = watched.run(work, say)
+        status = child.run(work, say)
         if status >= 0:
             return status
         soon = soon + 1 if time.monotonic() - began < _SOON_S else 1
         if soon == _MOST:
             say(f"the supervisor was ended by signal {-status}, {soon} times in a row soon after its start")
             return 128 - status
-        say(f"the supervisor was ended by signal {-status}: it begins again")
+        say(f"the supervisor was ended by signal {-status}: it restarts")
         time.sleep(1.0)
 
 
-class _Watched:
-    """The process, and what it was last asked."""
+class _GuardedProcess:
+    """Child process, and the last signal sent to it."""
 
     def __init__(self) -> None:
-        self._pid, self._asked = 0, 0
+        self._pid, self._signal = 0, 0
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._asked = number
+        self._signal = number
         if self._pid:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
     def run(self, work: Callable[[], int], say: Callable[[str], None]) -> int:
-        """One life of it: its status, or the negative number of the signal that ended it."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # one that comes now waits until either side can take it
+        """Forks once: the exit status, or the negative number of the signal that ended it."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # held back until either side can handle it
         self._pid = os.fork()
         if self._pid == 0:
             status = 1
             try:
-                os.setsid()  # a signal to our group comes to it once, from us
+                os.setsid()  # a signal to our group reaches it once, from us
                 end_with_parent(signal.SIGTERM)
                 status = work()
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        if self._asked:
-            os.kill(self._pid, self._asked)
+        if self._signal:
+            os.kill(self._pid, self._signal)
         unblock()
         while True:
-            _, found = os.waitpid(self._pid, os.WUNTRACED)
-            if not os.WIFSTOPPED(found):
+            _, wait_status = os.waitpid(self._pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(wait_status):
                 self._pid = 0
-                return os.waitstatus_to_exitcode(found)
-            say(f"the supervisor was stopped by signal {os.WSTOPSIG(found)}: it goes on in {_STOPPED_S:g} s")
+                return os.waitstatus_to_exitcode(wait_status)
+            say(f"the supervisor was stopped by signal {os.WSTOPSIG(wait_status)}: it resumes in {_STOPPED_S:g} s")
             time.sleep(_STOPPED_S)
             os.kill(self._pid, signal.SIGCONT)

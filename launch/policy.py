@@ -1,12 +1,13 @@
-"""What to do when an attempt has ended: a function of the attempts alone, so that every start of the supervisor, also
-on another machine, decides alike.
+"""What to do when an attempt has ended: a function of the attempts alone, so that a restarted supervisor, also on
+another machine, decides the same.
 
 - done (0), or a mistake of the user (2): over.
-- stopped (75): it saved; whoever asked for the stop knows what comes next.
-- failed: started again from the newest checkpoint, at most `restarts` times without a new checkpoint in between. What
-  fails twice at the same step with the same words of its own is no matter of machines and is not tried a third time.
+- stopped (75): the run has saved, and resumes later.
+- failed: restarted from the newest checkpoint, at most `restarts` times without a new checkpoint. A run that fails
+  twice at the same step with the same error does not fail because of a machine, and is not restarted.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -16,49 +17,50 @@ from launch.attempts import Attempt
 from launch.run_files import HUNG
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_OF_MACHINES = ("LostPeersError", HUNG, "RendezvousError")
-"""how reasons begin that say nothing of the run itself"""
+_MACHINE_ERRORS = ("LostPeersError", HUNG, "RendezvousError")
+"""Beginnings of errors that a machine causes, not the run itself."""
+_ADVICE = re.compile("; (?:run )?the same command ")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What comes next, and why, in a sentence."""
+    """What the supervisor does next, and why, in a sentence."""
 
     next: Literal["over", "stopped", "again"]
     why: str
     status: int = 0
-    """the supervisor's own, where it is over"""
+    """Exit status of the supervisor, if it is over."""
     pause_s: float = 0.0
-    """before the next start"""
+    """Seconds before the next start."""
 
 
 def decide(attempts: Sequence[Attempt], restarts: int) -> Decision:
-    """After the last of `attempts` (oldest first; at least one)."""
+    """Decision after the last of `attempts` (oldest first; at least one)."""
     last = attempts[-1]
     if last.ending == "done":
         return Decision("over", "done")
     if last.ending == "config":
-        return Decision("over", "the command or its config is wrong, which a new start would not mend", 2)
+        return Decision("over", "the command or its config is wrong, which a restart would not fix", 2)
     if last.ending == "stopped":
         return Decision("stopped", f"stopped after saving{_at(last)}")
     failed = list(takewhile(lambda attempt: attempt.ending == "failed", reversed(attempts)))
     alike = list(takewhile(lambda attempt: (attempt.step, attempt.reason) == (last.step, last.reason), failed))
-    if len(alike) > 1 and last.reason is not None and not last.reason.startswith(_OF_MACHINES):
+    if len(alike) > 1 and last.reason is not None and not last.reason.startswith(_MACHINE_ERRORS):
         return Decision("over", f"failed twice in the same way{_same(last)}: {last.reason}", 1)
     fruitless = len(list(takewhile(lambda attempt: attempt.saved == last.saved, failed)))
-    said = _without_advice(last.reason) if last.reason is not None else _silent(last.status)
+    problem = _without_advice(last.reason) if last.reason is not None else _silent(last.status)
     if fruitless > restarts:
         times = "once" if fruitless == 1 else f"{fruitless} times"
-        return Decision("over", f"failed {times} without a new checkpoint, the last time{_at(last)}: {said}", 1)
+        return Decision("over", f"failed {times} without a new checkpoint, the last time{_at(last)}: {problem}", 1)
     pause_s = min(_FIRST_PAUSE_S * 2 ** (fruitless - 1), _LONGEST_PAUSE_S)
     from_step = "the beginning" if last.saved is None else f"step {last.saved:,}"
-    why = f"failed{_at(last)} ({said}); start {fruitless} of {restarts} again, from {from_step}"
+    why = f"failed{_at(last)} ({problem}); restart {fruitless} of {restarts}, from {from_step}"
     return Decision("again", why, pause_s=pause_s)
 
 
 def _same(attempt: Attempt) -> str:
     if not attempt.step:
-        return " before its first step, so another start does not help"
+        return " before its first step, so a restart does not help"
     return (
         f"{_at(attempt)}, on the same documents (`pretrain data trace` shows them), which is a problem of data or "
         "numbers, not of machines"
@@ -70,9 +72,9 @@ def _at(attempt: Attempt) -> str:
 
 
 def _without_advice(reason: str) -> str:
-    """Less what the user would have to do without a supervisor."""
-    return reason.partition("; the same command ")[0]
+    """Error without the advice to run the command again, which the supervisor does."""
+    return _ADVICE.split(reason)[0]
 
 
 def _silent(status: int) -> str:
-    return f"it said nothing; exit status {status}" + (f", signal {status - 128}" if status > 128 else "")
+    return f"no error was reported; exit status {status}" + (f", signal {status - 128}" if status > 128 else "")

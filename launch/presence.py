@@ -1,4 +1,4 @@
-"""Which process looks after a job, for others on the same machine."""
+"""Which process supervises a job, for other processes on the same machine."""
 
 import json
 import os
@@ -11,13 +11,13 @@ _FILE = "supervisor.json"
 
 
 def write(directory: Path, job: str | None) -> None:
-    """This process does, for a job of Slurm's or none. Raises OSError."""
-    whom = {"pid": os.getpid(), "host": socket.gethostname(), "job": job}
-    atomic_write(directory / _FILE, json.dumps(whom).encode())
+    """Records this process as the supervisor, of a Slurm job or of none. Raises OSError."""
+    supervisor = {"pid": os.getpid(), "host": socket.gethostname(), "job": job}
+    atomic_write(directory / _FILE, json.dumps(supervisor).encode())
 
 
 def here(directory: Path) -> int | None:
-    """The number of the process, if it lives on this machine and belongs to no job of Slurm's, which ends those."""
+    """Process id of the supervisor, if it runs on this machine and belongs to no Slurm job, which Slurm cancels."""
     try:
         found = json.loads((directory / _FILE).read_text())
         pid, host, job = int(found["pid"]), found["host"], found["job"]

@@ -1,4 +1,4 @@
-"""How far a run is, by the files in its directory: all that another process, or another machine, sees of it."""
+"""Progress of a run by the files in its directory, which is all that another process or machine sees of it."""
 
 import json
 import re
@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import Any
 
 _TAIL_BYTES = 2**18
-"""of a file that grows with the run, what is read: hundreds of lines"""
+"""Bytes read from the end of a file that grows with the run: hundreds of lines."""
 HUNG = "HungError"
 _COMPLETE = re.compile("step-([0-9]+)")
 
 
 @dataclass(frozen=True)
-class Reached:
-    """Where a run stands."""
+class RunProgress:
+    """Progress of a run."""
 
     step: int
-    """optimizer steps recorded; 0: none"""
+    """Optimizer steps recorded; 0: none."""
     saved: int | None
-    """step of the newest complete checkpoint; None: there is none"""
+    """Step of the newest complete checkpoint; None: there is none."""
 
 
-def progress(run_dir: Path) -> Reached:
-    """What is on the disk now. A directory that is not there yet is a run that has not begun."""
+def progress(run_dir: Path) -> RunProgress:
+    """Progress that is on the disk now. A missing directory is a run that has not started."""
     lines = metrics(run_dir)
-    return Reached(lines[-1]["step"] if lines else 0, newest_checkpoint(run_dir))
+    return RunProgress(lines[-1]["step"] if lines else 0, newest_checkpoint(run_dir))
 
 
 def newest_checkpoint(run_dir: Path) -> int | None:
-    """Its step."""
+    """Step of the newest complete checkpoint; None: there is none."""
     try:
         names = [path.name for path in (run_dir / "checkpoints").iterdir()]
     except OSError:
@@ -51,8 +51,7 @@ def events(run_dir: Path, since: datetime | None = None) -> list[dict[str, Any]]
 
 
 def failure(run_dir: Path, since: datetime) -> str | None:
-    """What the run said of its end in error since then; None: it could not say anything. Of a hang, it begins with
-    HUNG."""
+    """Error that the run reported since then; None: it reported none. The error of a hang begins with HUNG."""
     found = events(run_dir, since)
     reasons = [event.get("reason") for event in found if event["event"] == "failed"]
     reason = next((reason for reason in reversed(reasons) if isinstance(reason, str)), None)
@@ -61,18 +60,18 @@ def failure(run_dir: Path, since: datetime) -> str | None:
 
 
 def found_to_hang(run_dir: Path, since: datetime) -> datetime | None:
-    """When the run found since then that it hangs; None: it did not."""
+    """Time at which the run reported a hang since then; None: it did not."""
     return next((_time(event) for event in events(run_dir, since) if event["event"] == "hung"), None)
 
 
 def refused_nodes(run_dir: Path, since: datetime) -> tuple[str, ...]:
-    """Nodes that tests since then found so bad that the run does not start on them."""
+    """Nodes that preflight tests refused since then."""
     tested = [event.get("refused") for event in events(run_dir, since) if event["event"] == "preflight"]
     return tuple(str(node) for node in tested[-1]) if tested and isinstance(tested[-1], list) else ()
 
 
 def tail(path: Path) -> list[dict[str, Any]]:
-    """The objects on the last whole lines of a file of JSON lines; none if it is not there."""
+    """Objects on the last complete lines of a JSONL file; none if the file is missing."""
     return list(_objects(path))
 
 

@@ -1,5 +1,4 @@
-"""What a run was launched with, kept in its directory: the config as resolved, the version of the code, and what the
-code had that no commit has."""
+"""Snapshot of a run at its launch: the resolved config, the version of the code, and its uncommitted changes."""
 
 import json
 import subprocess
@@ -16,8 +15,7 @@ _ROOT = Path(__file__).parents[1]
 
 
 def take(directory: Path, config: RunConfig) -> Path:
-    """Writes the files into `directory`, and returns that of the config. Raises RunError where they can't be
-    written."""
+    """Writes the files into `directory`, and returns the path of the config. Raises RunError if that fails."""
     try:
         atomic_write(directory / CONFIG, dump(config).encode())
         atomic_write(directory / "code.json", json.dumps(code(), indent=1).encode() + b"\n")
@@ -32,18 +30,18 @@ def take(directory: Path, config: RunConfig) -> Path:
 
 
 def code() -> dict[str, str | bool | None]:
-    """The package's version; of a checkout also the commit, and whether files differ from it."""
+    """Version of the package; in a checkout also the commit, and whether files differ from it."""
     try:
-        own: str | None = version("pretrain")
+        package: str | None = version("pretrain")
     except PackageNotFoundError:
-        own = None
+        package = None
     commit = _git("rev-parse", "HEAD")
     changed = bool(_git("status", "--porcelain", "--untracked-files=no")) if commit else None
-    return {"version": own, "commit": commit.decode().strip() if commit else None, "changed": changed}
+    return {"version": package, "commit": commit.decode().strip() if commit else None, "changed": changed}
 
 
 def _git(*arguments: str) -> bytes | None:
-    """None: this is no checkout, or there is no git."""
+    """Output of git; None: this is no checkout, or git is missing."""
     if not (_ROOT / ".git").exists():
         return None
     try:

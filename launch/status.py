@@ -1,4 +1,4 @@
-"""How a run that was launched stands, in a few lines: from its files, and from Slurm where it has a job there."""
+"""Status of a launched run, from its files, and from Slurm if it has a job there."""
 
 import statistics
 import time
@@ -17,40 +17,40 @@ from pretrain.process.heartbeat import Heartbeat
 from pretrain.run_length.segments import run_length
 
 _RECENT = 50
-"""steps whose median is the speed"""
+"""Number of newest steps whose median time estimates the time left."""
 _SIGNS = ("config.yaml", "events.jsonl", "attempts.jsonl")
-"""files of a run, or of a job that it was launched by"""
+"""Files of a run, or of the job that launched it."""
 _ALIVE_S = 60.0
-"""since a heartbeat"""
+"""Seconds since a heartbeat within which a run counts as alive."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands. What is not known is None."""
+    """Status of a run. Unknown values are None."""
 
     state: str
-    """one of waiting, running, finished, stopped, failed, cancelled, unknown; or Slurm's own word"""
+    """waiting, running, finished, stopped, failed, cancelled, unknown; or Slurm's own state"""
     why: str | None
     step: int
     steps: int | None
     saved: int | None
     loss: float | None
-    """of the newest step, nats per token"""
+    """Loss of the newest step, nats per token."""
     tokens_per_second: float | None
     left_s: float | None
     activity: str | None
     heard_s: float | None
-    """seconds since the run last said that it lives"""
+    """Seconds since the last heartbeat."""
     starts: int
     failures: int
     last: str | None
-    """what was done after the newest attempt that has ended"""
+    """What the supervisor did after the newest attempt."""
     jobs: tuple[str, ...]
-    """numbers of those of its jobs that Slurm knows, each with its state"""
+    """Slurm job ids that Slurm still has, each with its state."""
 
 
 def status(run_dir: Path) -> Status:
-    """Raises ConfigError where no run is."""
+    """Status of the run in `run_dir`. Raises ConfigError if there is none."""
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such run")
     known = queueing.folder(run_dir)
@@ -61,7 +61,7 @@ def status(run_dir: Path) -> Status:
     beat, found = heartbeat.read(run_dir), run_files.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
     jobs, state, why = _of_queue(directory)
-    if state is None and directory == run_dir and history:  # a build's, which writes no events
+    if state is None and directory == run_dir and history:  # a build, which writes no events
         ending = history[-1].ending
         state, why = ("finished" if ending == "done" else "failed" if ending == "config" else ending), None
     if state is None:
@@ -90,21 +90,21 @@ def status(run_dir: Path) -> Status:
 
 
 def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]:
-    """Its jobs as Slurm has them, the state of the newest that is still to end, and why it is in it."""
+    """Jobs with their states in Slurm, the state of the newest that has not ended, and the reason for that state."""
     named, state, why = [], None, None
     for job in queueing.queued(directory):
         try:
             facts = client.job_facts(job.number)
-        except (ConfigError, RunError):  # no Slurm here: the files must do
+        except (ConfigError, RunError):  # no Slurm here: only the files count
             return (), None, None
         if not facts:
             continue
-        said = facts.get("JobState", "unknown")
+        job_state = facts.get("JobState", "unknown")
         where = facts.get("NodeList", "(null)")
-        named.append(f"{job.number} ({job.name}): {said}" + (f" on {where}" if where != "(null)" else ""))
-        if said in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
+        named.append(f"{job.number} ({job.name}): {job_state}" + (f" on {where}" if where != "(null)" else ""))
+        if job_state in ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED"):
             state, why = "waiting", facts.get("Reason")
-        elif said in ("RUNNING", "COMPLETING"):
+        elif job_state in ("RUNNING", "COMPLETING"):
             state, why = "running", None
     return tuple(named), state, why
 
@@ -118,7 +118,7 @@ def _of_files(run_dir: Path, beat: Heartbeat | None) -> tuple[str, str | None]:
     if attempts.is_forbidden(run_dir / "launch") and (last is None or last["event"] != "finished"):
         return "cancelled", None
     if last is None:
-        return "unknown", "it has not begun, or was ended from outside"
+        return "unknown", "it has not started, or was killed"
     return last["event"], last.get("reason")
 
 

@@ -1,8 +1,8 @@
-"""Starts a job's command, and again after each failure, until it is done, stopped, or of no use to start again.
+"""Runs a job's command and restarts it after each failure, until it is done, stopped, or a restart would not help.
 
-It reads only exit statuses and the run's files, so the command may be ranks on this machine (`pretrain train --nproc
-N`) or on many (`srun pretrain train`); where it runs is the `Machines`'s affair. Signals that ask to stop go on to the
-command once, and its own status is ours then: 75 after saving.
+The supervisor reads only exit statuses and the run's files, so the command may be ranks on this machine (`pretrain
+train --nproc N`) or on many (`srun pretrain train`); a `Placement` decides where it runs. Signals that request a stop
+are forwarded to the command, and the supervisor then exits with its status: 75 after saving.
 """
 
 import math
@@ -27,81 +27,82 @@ from pretrain.process import heartbeat
 from pretrain.process.signals import SIGNALS, end_with_parent, unblock
 
 SILENCE_S = 8100.0
-"""without a sign of life, after which ranks are killed: longer than they wait for each other or for a disk (2 h)"""
+"""Seconds without a heartbeat after which ranks are killed: longer than ranks or disks are waited for (2 h)."""
 _AGAIN_S = 10.0
-"""after which a command that was asked to stop is asked again: its ranks may not have been there yet"""
+"""Seconds after which a request to stop is repeated: the ranks may not have started yet."""
 _POLL_S, _LOOK_S = 0.2, 1.0
-"""for whether the command has ended; at the run's files"""
+"""Seconds between two polls of the command, and of the run's files."""
 _LEAVE_S = 10.0
-"""for ranks that have found that they hang; the one that stands still does not leave by itself"""
+"""Seconds for ranks to exit after they have reported a hang; the hung one may never exit."""
 
 
-class Machines(Protocol):
-    """Where attempts run."""
+class Placement(Protocol):
+    """Machines that attempts run on."""
 
     @property
     def job(self) -> str | None:
-        """Its number in the queue of a cluster; None: there is none."""
+        """Slurm job id; None: no Slurm."""
         ...
 
     @property
     def nodes(self) -> str | None: ...
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """`command` for the machines that are there now. Raises ConfigError where no layout suits them."""
+        """Command line that runs `command` on the machines available now. Raises ConfigError if no layout suits."""
         ...
 
     def ask_to_stop(self, process: "subprocess.Popen[bytes]", number: int) -> None:
-        """Has every process that runs the command get the signal `number`, or one that means the same to it."""
+        """Sends the signal `number`, or an equivalent one, to every process that runs the command."""
         ...
 
     def clear(self) -> None:
-        """Ends what is left of an attempt on any machine."""
+        """Kills what is left of an attempt on any machine."""
         ...
 
-    def take_over(self, say: Callable[[str], None]) -> None:
-        """Has ranks save and end that a supervisor before this one has left behind, as it was killed."""
+    def adopt_orphaned_ranks(self, say: Callable[[str], None]) -> None:
+        """Stops ranks that a killed supervisor has left running, after they have saved."""
         ...
 
-    def leave_out(self, nodes: Sequence[str]) -> str:
-        """From the next start on these are not to be used, as tests found them bad; says what was done. Does not come
-        back where that ends this process."""
+    def exclude_nodes(self, nodes: Sequence[str]) -> str:
+        """Excludes nodes that preflight tests refused from the next start on; returns what was done. Does not return
+        if that ends this process."""
         ...
 
-    def go_on_later(self) -> str:
-        """Has the whole job started again, as it was stopped before its end by someone who wants it to go on; says what
-        was done. Does not come back where that ends this process."""
+    def requeue(self) -> str:
+        """Requeues the job, which was stopped before its end but not cancelled; returns what was done. Does not return
+        if that ends this process."""
         ...
 
 
 @dataclass
 class Supervisor:
-    """Of one job. `directory` holds what it records; `run_dir` is the run's, for commands that have one."""
+    """Supervisor of one job. `directory` holds its records; `run_dir` is that of the run, if there is one."""
 
-    place: Machines
+    placement: Placement
     directory: Path
     run_dir: Path | None
     restarts: int
     silence_s: float
-    """without a heartbeat from a run that had given one, after which its ranks are killed"""
+    """Seconds since the last heartbeat after which ranks are killed."""
     say: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._asked: int | None = None
-        self._hurried = False
+        self._signal: int | None = None
+        self._kill_now = False
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self, command: Sequence[str]) -> int:
-        """Returns the exit status: 0 done, 1 given up, 2 wrong command or config, 75 stopped after saving."""
+        """Runs `command` to its end. Returns the exit status: 0 done, 1 failed, 2 wrong command or config, 75
+        stopped after saving."""
         for number in SIGNALS:
             signal.signal(number, self._receive)
         unblock()
-        self._record(lambda: presence.write(self.directory, self.place.job))
-        self.place.take_over(self.say)
-        # A job that is queued again keeps its number, and its budget; what is launched anew begins with a whole one.
-        job = self.place.job
+        self._record(lambda: presence.write(self.directory, self.placement.job))
+        self.placement.adopt_orphaned_ranks(self.say)
+        # A requeued job keeps its id and its count of failures; a new job starts at 0.
+        job = self.placement.job
         history = [attempt for attempt in attempts.read(self.directory) if job is not None and attempt.job == job]
-        if self._asked is not None:  # before there was anything to stop
+        if self._signal is not None:  # before anything was started
             return self._stopped()
         while True:
             attempt = self._attempt(command)
@@ -114,59 +115,59 @@ class Supervisor:
             if decision.next == "stopped":
                 return self._stopped()
             if attempt.bad_nodes:
-                self.say(f"{', '.join(attempt.bad_nodes)}: found bad by tests, and left out from now on")
-                self.say(self.place.leave_out(attempt.bad_nodes))
+                self.say(f"{', '.join(attempt.bad_nodes)}: failed the preflight tests, and excluded from now on")
+                self.say(self.placement.exclude_nodes(attempt.bad_nodes))
             if self._wait(decision.pause_s):
                 return self._stopped()
 
     def _stopped(self) -> int:
         if not attempts.is_forbidden(self.directory):
-            self.say(self.place.go_on_later())
+            self.say(self.placement.requeue())
         return ExitStatus.STOPPED
 
     def _decide(self, history: list[Attempt]) -> Decision:
         decision = decide(history, self.restarts)
-        if decision.next == "again" and self._asked is not None:
-            # It was asked to stop and failed instead: what it had not saved by then is lost, and nothing else.
-            return Decision("stopped", f"asked to stop, it {decision.why.partition(';')[0]}")
+        if decision.next == "again" and self._signal is not None:
+            # It failed after a request to stop: only the steps since its newest checkpoint are lost.
+            return Decision("stopped", f"on a request to stop, it {decision.why.partition(';')[0]}")
         return decision
 
     def _record(self, write: Callable[[], None]) -> None:
-        """A disk that is full ends no run by what we have to say of it."""
+        """Writes a record. A full disk is reported and does not end the run."""
         try:
             write()
         except OSError as error:
-            self.say(f"warning: {self.directory} cannot be written ({error.strerror}): this start is not recorded")
+            self.say(f"warning: {self.directory} cannot be written ({error.strerror}): this attempt is not recorded")
 
     def _attempt(self, command: Sequence[str]) -> Attempt:
         began = datetime.now(UTC)
-        whole = self.place.command(command)
-        # In a session of its own: a terminal's Ctrl-C comes to us, and killing reaches all that it started.
-        self._process = subprocess.Popen(whole, start_new_session=True, preexec_fn=_outlive_by_a_save)
-        lost, ask_s, look_s = None, 0.0, 0.0
+        arguments = self.placement.command(command)
+        # In its own session: a terminal's Ctrl-C reaches only us, and a kill reaches its group.
+        self._process = subprocess.Popen(arguments, start_new_session=True, preexec_fn=_outlive_by_a_save)
+        hang, stop_s, look_s = None, 0.0, 0.0
         while (status := self._process.poll()) is None:
-            if self._asked is not None and time.monotonic() >= ask_s:
-                self.place.ask_to_stop(self._process, self._asked)
-                # A second Ctrl-C would mean something else.
-                ask_s = math.inf if self._asked == signal.SIGINT else time.monotonic() + _AGAIN_S
-            if self._hurried:
+            if self._signal is not None and time.monotonic() >= stop_s:
+                self.placement.ask_to_stop(self._process, self._signal)
+                # A second SIGINT would end the ranks without a save.
+                stop_s = math.inf if self._signal == signal.SIGINT else time.monotonic() + _AGAIN_S
+            if self._kill_now:
                 self._kill()
-            if lost is None and time.monotonic() >= look_s:
+            if hang is None and time.monotonic() >= look_s:
                 look_s = time.monotonic() + _LOOK_S
-                lost = self._lost(began)
-                if lost is not None:
-                    self.say(f"{lost}: its ranks are killed")
+                hang = self._hang(began)
+                if hang is not None:
+                    self.say(f"{hang}: its ranks are killed")
                     self._kill()
             time.sleep(_POLL_S)
-        self.place.clear()
-        found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.Reached(0, None)
+        self.placement.clear()
+        found = run_files.progress(self.run_dir) if self.run_dir is not None else run_files.RunProgress(0, None)
         reason = (
             run_files.failure(self.run_dir, began)
             if self.run_dir is not None and status != ExitStatus.STOPPED
             else None
         )
-        if lost is not None and reason is None:
-            reason = f"{run_files.HUNG}: {lost}"
+        if hang is not None and reason is None:
+            reason = f"{run_files.HUNG}: {hang}"
         return Attempt(
             began.isoformat(timespec="milliseconds"),
             datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -174,32 +175,34 @@ class Supervisor:
             found.step,
             found.saved,
             reason,
-            self.place.job,
-            self.place.nodes,
+            self.placement.job,
+            self.placement.nodes,
             run_files.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
         )
 
-    def _lost(self, began: datetime) -> str | None:
-        """Why this attempt will not end by itself: the run, having said that it lives, has said nothing for too long;
-        or it has found that it hangs, and a rank that stands still keeps the others' end from being seen."""
+    def _hang(self, began: datetime) -> str | None:
+        """Why this attempt will not end by itself: its heartbeat has stopped, or it has reported a hang and a rank has
+        not exited; None: it is alive."""
         if self.run_dir is None:
             return None
         beat, now = heartbeat.read(self.run_dir), time.time()
         if beat is not None and began.timestamp() < beat.time < now - self.silence_s:
-            return f"no sign of life for {self.silence_s:g} s"
+            return f"no heartbeat for {self.silence_s:g} s"
         found = run_files.found_to_hang(self.run_dir, began)
         return "the run hangs" if found is not None and found.timestamp() < now - _LEAVE_S else None
 
     def _wait(self, pause_s: float) -> bool:
-        """Whether a signal came in the pause."""
+        """Pauses before the next start. Returns whether a signal arrived during the pause."""
         end = time.monotonic() + pause_s
-        while time.monotonic() < end and self._asked is None:
+        while time.monotonic() < end and self._signal is None:
             time.sleep(_POLL_S)
-        return self._asked is not None
+        return self._signal is not None
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self._hurried = number == signal.SIGINT and self._asked == signal.SIGINT  # a second Ctrl-C does not wait
-        self._asked = number
+        self._kill_now = (
+            number == signal.SIGINT and self._signal == signal.SIGINT
+        )  # a second Ctrl-C does not wait for a save
+        self._signal = number
 
     def _kill(self) -> None:
         if self._process is not None and self._process.poll() is None:
@@ -207,11 +210,11 @@ class Supervisor:
 
 
 def _outlive_by_a_save() -> None:
-    """Ranks whose supervisor dies save and stop. srun passes this signal on; SIGTERM would have it kill them."""
+    """Has ranks save and stop when their supervisor dies. srun forwards SIGUSR1; on SIGTERM it would kill them."""
     end_with_parent(signal.SIGUSR1)
 
 
 def say(sentence: str) -> None:
-    """In the job's log, where it can be told from what the command prints."""
-    with suppress(OSError):  # the log may be on a disk that is full
+    """Prints to the job's log, with a prefix that distinguishes it from the command's own output."""
+    with suppress(OSError):  # the log may be on a full disk
         print(f"launch: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} {sentence}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Commands of a job array: a file with one on each line, checked before anything is queued."""
+"""Commands of a job array: a file with one per line, checked before anything is queued."""
 
 import json
 import shlex
@@ -9,22 +9,22 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.errors import ConfigError
 
 FILE = "tasks.jsonl"
-"""in the folder of an array's records"""
+"""File name in the folder of an array's records."""
 _MOST = 10_000
 
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """One of them."""
+    """Command of one task."""
 
     command: tuple[str, ...]
-    """after `pretrain`"""
+    """Words after `pretrain`."""
     run_dir: str | None
-    """of a training run"""
+    """Directory of a training run; None: the command does not train."""
 
 
 def lines(path: Path) -> list[list[str]]:
-    """The words of each command; a leading `pretrain`, empty lines and comments are left out. Raises ConfigError."""
+    """Words of each command, without a leading `pretrain`, empty lines and comments. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -49,7 +49,7 @@ def write(path: Path, tasks: list[ArrayTask]) -> None:
 
 
 def read(path: Path, number: int) -> ArrayTask:
-    """Raises ConfigError where there is none of this number."""
+    """Task of this number. Raises ConfigError if there is none."""
     try:
         return every(path)[number]
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -57,6 +57,6 @@ def read(path: Path, number: int) -> ArrayTask:
 
 
 def every(path: Path) -> list[ArrayTask]:
-    """Those that were written."""
+    """All tasks of a file that `write` has written."""
     found = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return [ArrayTask(tuple(values["command"]), values["run_dir"]) for values in found]

@@ -1,4 +1,4 @@
-"""Jobs into the queue: their scripts are written, handed over, and what Slurm made of them is recorded."""
+"""Submission of jobs: writes their scripts, submits them, and records their ids."""
 
 import json
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ _RECORD = "jobs.jsonl"
 
 @dataclass(frozen=True)
 class Queued:
-    """A job that Slurm has taken."""
+    """Job that Slurm has accepted."""
 
     number: str
     name: str
     log: str
-    """where it will be; of an array, that of its task N"""
+    """Path of its log; for an array, that of task N."""
     records: str
-    """directory of its attempts"""
+    """Directory of its attempts."""
 
 
 def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queued]:
-    """Submits jobs of which each begins once the one before it has ended well; the first waits for `dependency`, as
-    Slurm writes it. Raises RunError where a script can't be written, ConfigError with what Slurm says against one."""
+    """Submits jobs, each of which starts once the one before it has succeeded; the first waits for `dependency`, in
+    Slurm's syntax. Raises RunError if a script can't be written, ConfigError with Slurm's error."""
     queued: list[Queued] = []
     for job in jobs:
         if queued:
@@ -43,7 +43,7 @@ def chain(jobs: Sequence[BatchJob], dependency: str | None = None) -> list[Queue
 
 
 def write(job: BatchJob) -> None:
-    """The script, and the folder for its log, which Slurm does not make. Raises RunError."""
+    """Writes the script, and creates the folder of its log, which Slurm does not. Raises RunError."""
     try:
         job.logs.mkdir(parents=True, exist_ok=True)
         atomic_write(job.path, script(job).encode())
@@ -53,15 +53,16 @@ def write(job: BatchJob) -> None:
 
 
 def folder(path: Path) -> Path | None:
-    """Where records are: of a run that was launched, in it; of an array or a build, the folder itself."""
-    own = path / "launch"
-    if (path / _RECORD).exists() and not (own / _RECORD).exists():
+    """Folder of the records: `launch` in the directory of a run, or the folder of an array or a build itself; None:
+    there are no records."""
+    of_run = path / "launch"
+    if (path / _RECORD).exists() and not (of_run / _RECORD).exists():
         return path
-    return own if own.is_dir() else None
+    return of_run if of_run.is_dir() else None
 
 
 def queued(directory: Path) -> list[Queued]:
-    """Those that were submitted from a job's directory, oldest first."""
+    """Jobs that were submitted from a job's directory, oldest first."""
     names = list(Queued.__dataclass_fields__)
     lines = [line for line in tail(directory / _RECORD) if set(names) <= line.keys()]
     return [Queued(**{name: line[name] for name in names}) for line in lines]

@@ -1,7 +1,7 @@
-"""A Ray cluster for as long as one command takes: `srun ... python -m launch.slurm.ray_step COMMAND`.
+"""A Ray cluster that lives as long as one command: `srun ... python -m launch.slurm.ray_step COMMAND`.
 
-The step has a task on each node. The first starts the cluster's head, runs `pretrain COMMAND`, and stops the head. Each
-other one starts a node, which leaves when the head is gone. A node that can't start is done without.
+The step has a task on each node. The first starts the Ray head, runs `pretrain COMMAND`, and stops the head. Every
+other task starts a Ray node, which leaves when the head is gone. If a node can't start, the build runs without it.
 """
 
 import os
@@ -15,17 +15,17 @@ from pretrain.errors import ConfigError
 from pretrain.process.slurm import meeting_address, meeting_port
 
 _START_S, _STOP_S = 600.0, 60.0
-_LOOK_S, _LOOKS = 5.0, 3  # how often a node looks for its head, and misses it before it leaves
-_ASKED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+_LOOK_S, _LOOKS = 5.0, 3  # seconds between two checks of the head, and failed checks before a node leaves
+_STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
 def main(argv: list[str]) -> int:
-    """Returns the status of the command; of other tasks than the first, 0."""
+    """Runs this task of the step. Returns the exit status of the command; 0 for tasks other than the first."""
     try:
         first = meeting_address(os.environ["SLURM_STEP_NODELIST"])
         port = meeting_port(int(os.environ["SLURM_JOB_ID"]), int(os.environ["SLURM_STEP_ID"]))
     except KeyError as missing:
-        _say(f"{missing.args[0]} is not set: this is for srun to start")
+        _say(f"{missing.args[0]} is not set: start this with srun")
         return ConfigError.exit_status
     except ConfigError as error:
         _say(str(error))
@@ -39,12 +39,12 @@ def _head(address: tuple[str, int], command: list[str]) -> int:
     head = _ray("--head", f"--node-ip-address={host}", f"--port={port}", "--include-dashboard=false")
     try:
         if not _answers(address, head):
-            _say("the Ray cluster could not be started: see what `ray start` says above")
+            _say("the Ray cluster could not be started: see the output of `ray start` above")
             return 1
         environment = {**os.environ, "RAY_ADDRESS": f"{host}:{port}"}
         work = subprocess.Popen([sys.executable, "-m", "pretrain", *command], env=environment)
-        for number in _ASKED:
-            signal.signal(number, lambda asked, _: work.send_signal(asked))
+        for number in _STOP_SIGNALS:
+            signal.signal(number, lambda received, _: work.send_signal(received))
         status = work.wait()
         return status if status >= 0 else 128 - status
     finally:
@@ -52,18 +52,18 @@ def _head(address: tuple[str, int], command: list[str]) -> int:
 
 
 def _node(address: tuple[str, int]) -> int:
-    for number in _ASKED:
-        # The first task is asked too, and decides. SIG_IGN would be inherited by Ray, which could then not be ended.
+    for number in _STOP_SIGNALS:
+        # The first task gets the signal too, and decides. Ray would inherit SIG_IGN and could then not be stopped.
         signal.signal(number, lambda *_: None)
     if not _answers(address, None):
-        _say(f"no Ray cluster answers at {address[0]}:{address[1]}: it goes on without this node")
+        _say(f"no Ray cluster answers at {address[0]}:{address[1]}: the build runs without this node")
         return 0
     node, missed = _ray(f"--address={address[0]}:{address[1]}"), 0
     while missed < _LOOKS and node.poll() is None:
         time.sleep(_LOOK_S)
         missed = 0 if _reached(address) else missed + 1
     if not missed:
-        _say(f"this Ray node has ended with status {node.returncode}: it goes on without it")
+        _say(f"this Ray node ended with status {node.returncode}: the build runs without it")
     _stop(node)
     return 0
 
@@ -75,7 +75,7 @@ def _ray(*options: str) -> "subprocess.Popen[bytes]":
 
 
 def _answers(address: tuple[str, int], starting: "subprocess.Popen[bytes] | None") -> bool:
-    """Waits for the head, while it is `starting`."""
+    """Whether the head answers. Waits for it; on its own node, only while its process is `starting`."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end and (starting is None or starting.poll() is None):
         if _reached(address):

@@ -1,4 +1,4 @@
-"""The sbatch script of a job, for people to read, change and submit again by themselves."""
+"""Batch script of a job, which people can read, edit and resubmit."""
 
 import shlex
 from collections.abc import Iterator
@@ -8,46 +8,48 @@ from pathlib import Path
 from launch.slurm.site import Site, has_control
 from pretrain.errors import ConfigError
 
-_LEAVE_S = 120
-"""for the other ranks to leave by themselves after the first, which takes a save"""
+_EXIT_S = 120
+"""Seconds for the other ranks to exit after the first, which includes a save."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """What is asked of the queue. Paths are absolute: a job begins in a directory of its own choice."""
+    """Job to submit. Paths are absolute, as a job starts in another directory."""
 
     name: str
     what: str
-    """one line about it, and about the command that made it"""
+    """One line about the job, with the command that made it."""
     directory: Path
-    """for the script, its logs and records"""
+    """Folder of the script, its logs and records."""
     work_dir: Path
-    """where it was submitted, from which relative paths count"""
+    """Directory it was submitted from, which relative paths start at."""
     command: tuple[str, ...]
-    """after `pretrain`; nothing for an array, whose tasks have their own"""
+    """Words after `pretrain`; empty for an array, whose tasks have their own."""
     run_dir: Path | None
-    """of a run, whose files tell how far it is"""
+    """Directory of a training run, whose files show its progress."""
     python: str
     site: Site
     nodes: int
     ranks_join: bool
-    """whether ranks on all nodes run the command (training, scoring), or one process does"""
+    """Whether ranks on all nodes run the command (training, scoring), or one process does."""
     restarts: int
     shrinks: bool = False
-    """whether a run goes on without nodes that were lost"""
+    """Whether a run resumes on the nodes left when one is lost."""
     module: str = "pretrain"
-    """what Python runs with the command"""
+    """Python module that runs the command."""
     tasks: tuple[Path, int, int] | None = None
-    """of an array: the file of its commands, how many, and how many at once"""
+    """File of an array's commands, their number, and how many run at once; None: no array."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for what would end a line of the script, and begin another."""
+        """Raises ConfigError for text that would break a line of the script."""
         if self.name in ("", ".", "..") or "/" in self.name:
-            raise ConfigError(f"'{self.name}' names no job, nor the file of its script: set another run.name or folder")
+            raise ConfigError(
+                f"'{self.name}' cannot name a job and the file of its script: set another run.name or folder"
+            )
         texts = (self.name, self.what, self.directory, self.work_dir, self.run_dir, self.python, *self.command)
         for text in map(str, texts):
             if has_control(text):
-                raise ConfigError(f"a line break cannot be in a batch script: leave it out of {text!r}")
+                raise ConfigError(f"a line break cannot be in a batch script: remove it from {text!r}")
 
     @property
     def path(self) -> Path:
@@ -55,21 +57,21 @@ class BatchJob:
 
     @property
     def records(self) -> Path:
-        """Where its starts are recorded: those of a run, and those of what is done before and after it, apart."""
+        """Directory of its attempts; the commands before and after a run have their own."""
         return self.directory if self.run_dir is not None or self.tasks is not None else self.directory / self.name
 
     @property
     def logs(self) -> Path:
-        """The folder of its logs, which Slurm does not make."""
+        """Folder of its logs, which Slurm does not create."""
         return self.directory / "logs"
 
     def log(self, number: str) -> Path:
-        """Where the job of this number prints; of an array, its task N."""
+        """Log of the job with this id; for an array, that of task N."""
         return self.logs / (f"{self.name}-{number}-N.out" if self.tasks is not None else f"{self.name}-{number}.out")
 
 
 def script(job: BatchJob) -> str:
-    """The text of the file."""
+    """Text of the batch script."""
     options = [f"# {why}\n#SBATCH {option}" for option, why in _options(job)]
     parts = [
         f"#!/bin/bash\n# {job.what}\n# Submit it again: sbatch {shlex.quote(str(job.path))}",
@@ -80,9 +82,9 @@ def script(job: BatchJob) -> str:
 
 
 def dry(job: BatchJob) -> Iterator[str]:
-    """What a person reads who does not submit it: the script, under where it and its log would be."""
+    """Texts that --dry-run prints: the paths of script and log, and the script."""
     yield f"# {job.path}"
-    yield f"# log, where NUMBER is the job's, which Slurm gives: {job.log('NUMBER')}"
+    yield f"# log, with the job id that Slurm assigns as NUMBER: {job.log('NUMBER')}"
     yield script(job)
 
 
@@ -90,40 +92,43 @@ def _options(job: BatchJob) -> Iterator[tuple[str, str]]:
     site, quote = job.site, shlex.quote
     yield f"--job-name={quote(job.name)}", "What squeue shows."
     log = str(job.logs).replace("%", "%%") + ("/%x-%A-%a.out" if job.tasks is not None else "/%x-%j.out")
-    yield f"--output={quote(log)}", "All that ranks print, and what was done."
-    yield "--open-mode=append", "One log for all starts of the job."
-    yield f"--nodes={job.nodes}", "Machines."
+    yield f"--output={quote(log)}", "Output of all ranks and of the supervisor."
+    yield "--open-mode=append", "One log for all attempts of the job."
+    yield f"--nodes={job.nodes}", "Number of nodes."
     tasks = site.ranks if job.ranks_join else 1
-    yield f"--ntasks-per-node={tasks}", "Ranks on each." if job.ranks_join else "One process, which starts its own."
+    yield f"--ntasks-per-node={tasks}", "Ranks per node." if job.ranks_join else "One process, which starts its own."
     if site.gpus_per_node:
-        yield f"--gpus-per-node={site.gpus_per_node}", "GPUs on each, one for each rank."
+        yield f"--gpus-per-node={site.gpus_per_node}", "GPUs per node, one for each rank."
     if site.cpus_per_rank is not None:
         cores = site.cpus_per_rank * (1 if job.ranks_join else site.ranks)
-        yield f"--cpus-per-task={cores}", "Cores for each: computing, reading data, saving."
+        yield f"--cpus-per-task={cores}", "Cores per task: for computing, reading data and saving."
     named = (
-        ("mem", site.memory, "Memory of each machine; 0 is all of it."),
-        ("time", site.time, "Limit; the run is asked to save before it, and is queued again."),
+        ("mem", site.memory, "Memory per node; 0 is all of it."),
+        ("time", site.time, "Time limit; the run saves before it, and is requeued."),
         ("partition", site.partition, "Queue."),
-        ("account", site.account, "Who pays."),
+        ("account", site.account, "Account that is charged."),
         ("qos", site.qos, "Quality of service."),
-        ("constraint", site.constraint, "What machines must have."),
+        ("constraint", site.constraint, "Features that nodes must have."),
     )
     yield from ((f"--{name}={quote(value)}", why) for name, value, why in named if value is not None)
     if site.exclusive:
-        yield "--exclusive", "No other job on the machines."
+        yield "--exclusive", "No other job on the nodes."
     if job.tasks is not None:
         _, count, at_once = job.tasks
         yield f"--array=0-{count - 1}%{at_once}", f"A task for each command, at most {at_once} at once."
-    yield f"--signal=B:USR1@{site.save_margin_s}", "Seconds before the limit at which the supervisor below is told."
-    yield "--requeue", "After preemption or a failed machine the job is queued again, and goes on."
+    yield (
+        f"--signal=B:USR1@{site.save_margin_s}",
+        "Seconds before the time limit at which the supervisor below gets USR1.",
+    )
+    yield "--requeue", "After preemption or a node failure the job is requeued, and resumes."
     if job.shrinks:
-        yield "--no-kill", "A failed machine does not end the job: the run goes on without it."
-    yield from ((option, "Asked for by --sbatch or the site.") for option in site.sbatch)
+        yield "--no-kill", "A node failure does not end the job: the run resumes on the nodes left."
+    yield from ((option, "From --sbatch or the site.") for option in site.sbatch)
 
 
 def _body(job: BatchJob) -> Iterator[str]:
     site, quote = job.site, shlex.quote
-    yield f"\n# Relative paths count from where the job was submitted.\ncd {quote(str(job.work_dir))} || exit 2"
+    yield f"\n# Relative paths start where the job was submitted.\ncd {quote(str(job.work_dir))} || exit 2"
     if site.setup is not None:
         yield f"# Modules, environments.\nsource {quote(site.setup)} || exit 2"
     exports = {"PYTHONUNBUFFERED": "1", **site.env}
@@ -134,7 +139,7 @@ def _body(job: BatchJob) -> Iterator[str]:
     where = quote(str(job.records))
     if job.tasks is not None:
         where += "/task-$SLURM_ARRAY_TASK_ID"
-    yield "# Starts the command as a step of the job, and again after failures, from the newest checkpoint each time."
+    yield "# Runs the command as a step of the job, and restarts it from the newest checkpoint after each failure."
     supervisor = [f"exec {quote(job.python)} -m launch.slurm.supervise", f"--directory {where}"]
     if job.run_dir is not None:
         supervisor.append(f"--run {quote(str(job.run_dir))}")
@@ -150,11 +155,11 @@ def _body(job: BatchJob) -> Iterator[str]:
 
 
 def _srun(job: BatchJob) -> list[str]:
-    """A rank whose status is not 0 does not end the others, which save or say what they know; `--wait` ends those that
+    """Words of srun. A rank that fails does not end the others, which save or report errors; `--wait` ends those that
     stay."""
     site = job.site
     options = [f"--nodes={job.nodes}", f"--ntasks-per-node={site.ranks}", "--distribution=block"]
-    options += ["--kill-on-bad-exit=0", f"--wait={_LEAVE_S}"]
+    options += ["--kill-on-bad-exit=0", f"--wait={_EXIT_S}"]
     if site.container is not None:
         options.append(f"--container-image={shlex.quote(site.container)}")
     if site.container_mounts is not None:

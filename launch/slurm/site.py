@@ -1,4 +1,4 @@
-"""What a cluster asks of every job, written once: `configs/cluster/NAME.yaml`, or a file of one's own."""
+"""Settings that a cluster requires of every job, written once: `configs/cluster/NAME.yaml`, or any YAML file."""
 
 import re
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ def _written(pattern: str, what: str) -> AfterValidator:
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has a character that ends a line of a script, or that no one can see."""
+    """Whether a text has a line break or another control character."""
     return _CONTROL.search(text) is not None
 
 
@@ -34,26 +34,34 @@ _Time = Annotated[str, _written(_TIME, "minutes, hours:minutes:seconds or days-h
 
 
 class Site(Section):
-    partition: _Name | None = Field(None, description="queue (or several, separated by commas)")
-    account: _Name | None = Field(None, description="who pays")
-    qos: _Name | None = Field(None, description="quality of service")
-    constraint: _Features | None = Field(None, description="features that nodes must have, such as h100&ib")
-    exclusive: bool = Field(False, description="no other job on the nodes")
-    gpus_per_node: int = Field(0, ge=0, le=64, description="GPUs of a node, with a rank for each; 0: ranks on the CPU")
-    ranks_per_node: int | None = Field(None, gt=0, le=1024, description="absent: one for each GPU, or one")
-    cpus_per_rank: int | None = Field(None, gt=0, description="cores for each rank; absent: the cluster's default")
-    memory: _Memory | None = Field(None, description="of a node, such as 900G; 0: all of it; absent: the default")
-    gpu_memory_gib: float | None = Field(None, gt=0, description="of one GPU: runs that can't fit are not queued")
-    time: _Time | None = Field(None, description="limit, such as 1-00:00:00")
-    setup: str | None = Field(None, description="shell file that is sourced first: modules, a virtual environment")
-    env: dict[str, str] = Field(default_factory=dict, description="variables for all ranks, such as NCCL_IB_HCA")
-    container: str | None = Field(None, description="image that ranks run in (pyxis: srun --container-image)")
-    container_mounts: str | None = Field(None, description="FROM:TO, separated by commas")
-    python: str | None = Field(None, description="absent: the one that submits; in a container: python3")
-    sbatch: tuple[str, ...] = Field((), description="more options for sbatch, such as --reservation=name")
-    srun: tuple[str, ...] = Field((), description="more options for srun")
+    partition: _Name | None = Field(None, description="Partition, or several separated by commas.")
+    account: _Name | None = Field(None, description="Account that is charged.")
+    qos: _Name | None = Field(None, description="Quality of service.")
+    constraint: _Features | None = Field(None, description="Features that nodes must have, such as h100&ib.")
+    exclusive: bool = Field(False, description="Whether to share the nodes with no other job.")
+    gpus_per_node: int = Field(0, ge=0, le=64, description="GPUs per node, with a rank for each; 0: ranks on the CPU.")
+    ranks_per_node: int | None = Field(
+        None, gt=0, le=1024, description="Ranks per node (default: one per GPU, or one)."
+    )
+    cpus_per_rank: int | None = Field(None, gt=0, description="Cores per rank (default: the cluster's).")
+    memory: _Memory | None = Field(
+        None, description="Memory per node, such as 900G; 0: all of it (default: the cluster's)."
+    )
+    gpu_memory_gib: float | None = Field(
+        None, gt=0, description="Memory per GPU in GiB; runs that do not fit are refused."
+    )
+    time: _Time | None = Field(None, description="Time limit, such as 1-00:00:00.")
+    setup: str | None = Field(None, description="Shell file to source first: modules, a virtual environment.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables set for all ranks, such as NCCL_IB_HCA.")
+    container: str | None = Field(None, description="Container image for ranks (pyxis: srun --container-image).")
+    container_mounts: str | None = Field(None, description="Container mounts FROM:TO, separated by commas.")
+    python: str | None = Field(
+        None, description="Python for ranks (default: the one that submits; in a container: python3)."
+    )
+    sbatch: tuple[str, ...] = Field((), description="Further options for sbatch, such as --reservation=name.")
+    srun: tuple[str, ...] = Field((), description="Further options for srun.")
     save_margin_s: int = Field(
-        300, ge=10, le=86_400, description="seconds before the time limit at which a run is asked to save"
+        300, ge=10, le=86_400, description="Seconds before the time limit at which a run saves and stops."
     )
 
     @field_validator("*")
@@ -61,7 +69,7 @@ class Site(Section):
     def _on_one_line(cls, value: Any, info: ValidationInfo) -> Any:
         texts = [*value, *value.values()] if isinstance(value, dict) else [value] if isinstance(value, str) else value
         if isinstance(texts, list | tuple) and any(has_control(str(text)) for text in texts):
-            raise ValueError(f"'{info.field_name}': a line break cannot be in a batch script: leave it out")
+            raise ValueError(f"'{info.field_name}': a line break cannot be in a batch script: remove it")
         return value
 
     @field_validator("sbatch", "srun")
@@ -82,5 +90,5 @@ class Site(Section):
 
     @property
     def ranks(self) -> int:
-        """Of a node."""
+        """Ranks per node."""
         return self.ranks_per_node or max(1, self.gpus_per_node)

@@ -1,4 +1,4 @@
-"""What the script of a job runs: `python -m launch.slurm.supervise --directory D [--run RUN] ... -- COMMAND`."""
+"""Program of a job's script: `python -m launch.slurm.supervise --directory D [--run RUN] ... -- COMMAND`."""
 
 import argparse
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 from launch import tasks
 from launch.guard import guard
 from launch.slurm import client
-from launch.slurm.place import Allocation
+from launch.slurm.allocation import Allocation
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.errors import ConfigError, RunError
 
@@ -16,12 +16,18 @@ from pretrain.errors import ConfigError, RunError
 def main(argv: list[str]) -> int:
     """Supervises COMMAND within the job that this process is in. Returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m launch.slurm.supervise", allow_abbrev=False)
-    parser.add_argument("--directory", type=Path, required=True, help="for attempts.jsonl")
-    parser.add_argument("--run", type=Path, help="the run's directory")
-    parser.add_argument("--restarts", type=int, required=True, help="after failures, without a new checkpoint")
-    parser.add_argument("--script", required=True, help="this job's, to submit it again")
-    parser.add_argument("--task", nargs=2, metavar=("FILE", "NUMBER"), help="of an array: what COMMAND ends with")
-    parser.add_argument("--shrink-from", type=int, metavar="RANKS", help="go on without lost nodes, which had RANKS")
+    parser.add_argument("--directory", type=Path, required=True, help="Folder of attempts.jsonl.")
+    parser.add_argument("--run", type=Path, help="Directory of the run.")
+    parser.add_argument(
+        "--restarts", type=int, required=True, help="Give up after N restarts without a new checkpoint."
+    )
+    parser.add_argument("--script", required=True, help="Batch script of this job, to resubmit it.")
+    parser.add_argument(
+        "--task", nargs=2, metavar=("FILE", "NUMBER"), help="Task of an array, which COMMAND ends with."
+    )
+    parser.add_argument(
+        "--shrink-from", type=int, metavar="RANKS", help="Resume without lost nodes, which had RANKS each."
+    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args(argv)
     command, run_dir = options.command, options.run
@@ -30,7 +36,7 @@ def main(argv: list[str]) -> int:
             task = tasks.read(Path(options.task[0]), int(options.task[1]))
             command, run_dir = [*command, *task.command], Path(task.run_dir) if task.run_dir is not None else None
         config = str(options.directory / "config.yaml") if options.shrink_from is not None else None
-        place = Allocation(
+        allocation = Allocation(
             client.this_job(os.environ), os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
         )
     except ConfigError as error:
@@ -39,7 +45,7 @@ def main(argv: list[str]) -> int:
 
     def work() -> int:
         try:
-            return Supervisor(place, options.directory, run_dir, options.restarts, SILENCE_S, say).run(command)
+            return Supervisor(allocation, options.directory, run_dir, options.restarts, SILENCE_S, say).run(command)
         except (ConfigError, RunError) as error:
             say(str(error))
             return error.exit_status

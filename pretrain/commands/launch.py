@@ -4,11 +4,11 @@ from pretrain.commands.arguments import Parser
 
 
 def main(argv: list[str]) -> int:
-    """Runs that are looked after: started again after failures, queued again after time limits."""
+    """Supervised runs: restarted after failures, requeued after time limits."""
     parser = Parser(
         "launch",
-        "Starts runs that are looked after: on a Slurm cluster or here, again after each failure, from the newest "
-        "checkpoint; and shows how they stand.",
+        "Starts supervised runs, on a Slurm cluster or on this machine, restarts them from the newest checkpoint after "
+        "each failure, and shows their status.",
         (
             "slurm gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
             "build data/gpt3-mix executor=ray --nodes 16 --cluster site.yaml",
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
         ),
     )
     verbs = ("slurm", "build", "local", "status", "logs", "cancel")
-    parser.add_argument("verb", choices=verbs, help="`pretrain launch VERB --help` shows what it takes")
+    parser.add_argument("verb", choices=verbs, help="What to do; `pretrain launch VERB --help` lists the options.")
     verb, rest = parser.parse(argv[:1]).verb, argv[1:]
     match verb:
         case "slurm":

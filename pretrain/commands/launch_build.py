@@ -21,8 +21,8 @@ from pretrain.errors import ConfigError
 
 
 def main(argv: list[str]) -> int:
-    """Submits it as its executor has it: one process's job, an array of equal commands, or a Ray cluster. Raises
-    ConfigError and DataError for what can be seen before."""
+    """Submits the build as its executor requires: a job of one process, an array of equal commands, or a Ray cluster.
+    Raises ConfigError and DataError for mistakes that show before submission."""
     options = _parser().parse(argv)
     job, keep = _job(options, argv)
     if options.dry_run:
@@ -45,30 +45,34 @@ def _parser() -> Parser:
         ),
     )
     parser.add_config("YAML file", "input=book.txt output=datasets/book", "pretrain keys --build")
-    parser.add_argument("--nodes", type=count, required=True, help="machines")
+    parser.add_argument("--nodes", type=count, required=True, help="Number of nodes.")
     add_site_options(parser)
-    parser.add_argument("--restarts", type=at_least_zero, default=3, metavar="N", help="after failures (default 3)")
-    parser.add_argument("--directory", type=Path, help="for script, logs and records (default: OUTPUT.launch)")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.add_argument(
+        "--restarts", type=at_least_zero, default=3, metavar="N", help="Give up after N restarts (default 3)."
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="Folder for the script, logs and records (default OUTPUT.launch)."
+    )
+    parser.add_argument("--dry-run", action="store_true", help="Print the script without submitting it.")
     return parser
 
 
 def _job(options: argparse.Namespace, argv: list[str]) -> tuple[BatchJob, Callable[[], object]]:
-    """The job, and what writes the files that it needs."""
+    """Job, and a function that writes the files it needs."""
     config = load(BuildConfig, options.config, options.overrides)
     if config.ray_address is not None:
-        raise ConfigError("ray_address: leave it out here; the job starts a Ray cluster of its own nodes")
+        raise ConfigError("ray_address: omit it; the job starts a Ray cluster of its own")
     if config.executor == "processes" and options.nodes > 1:
         raise ConfigError(
-            f"executor: processes is for one node, and --nodes is {options.nodes}; say executor=folder or executor=ray"
+            f"executor: processes is for one node, and --nodes is {options.nodes}; set executor=folder or executor=ray"
         )
     find_sources(config)
     output = config.output.absolute()
     directory = (options.directory or output.with_name(f"{output.name}.launch")).absolute()
     words = ("data", "build", options.config, *options.overrides)
     site = site_of(options)
-    whole = None if site.cpus_per_rank is None else site.cpus_per_rank * site.ranks
-    alone = BatchJob(
+    node_cores = None if site.cpus_per_rank is None else site.cpus_per_rank * site.ranks
+    one_process = BatchJob(
         name=f"build-{output.name}",
         what=f"Builds {output}. Written by: pretrain launch build {shlex.join(argv)}",
         directory=directory,
@@ -76,18 +80,20 @@ def _job(options: argparse.Namespace, argv: list[str]) -> tuple[BatchJob, Callab
         command=words,
         run_dir=None,
         python=sys.executable,
-        site=site.model_copy(update={"gpus_per_node": 0, "ranks_per_node": 1, "cpus_per_rank": whole}),
+        site=site.model_copy(update={"gpus_per_node": 0, "ranks_per_node": 1, "cpus_per_rank": node_cores}),
         nodes=1,
         ranks_join=False,
         restarts=options.restarts,
     )
     match config.executor:
         case "processes":
-            return alone, lambda: None
+            return one_process, lambda: None
         case "folder":
             file = directory / tasks.FILE
             equal = [tasks.ArrayTask(words, None)] * options.nodes
-            array = replace(alone, command=(), tasks=(file, options.nodes, options.nodes))
+            array = replace(one_process, command=(), tasks=(file, options.nodes, options.nodes))
             return array, partial(tasks.write, file, equal)
         case _:
-            return replace(alone, nodes=options.nodes, ranks_join=True, module="launch.slurm.ray_step"), lambda: None
+            return replace(
+                one_process, nodes=options.nodes, ranks_join=True, module="launch.slurm.ray_step"
+            ), lambda: None

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from launch import attempts, snapshot
-from launch.here import Here
+from launch.local_placement import LocalPlacement
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.commands.arguments import Parser, at_least_zero
 from pretrain.config.load import load
@@ -15,16 +15,20 @@ from pretrain.process import local
 
 
 def main(argv: list[str]) -> int:
-    """Trains on this machine, and starts again after failures."""
+    """Trains on this machine, and restarts after failures."""
     parser = Parser(
         "launch local",
-        "Trains on this machine, and starts again after each failure, from the newest checkpoint.",
+        "Trains on this machine, and restarts from the newest checkpoint after each failure.",
         ("debug/gpt data.path=datasets/book run.dir=runs/book --nproc 4",),
     )
     parser.add_config("YAML file")
-    parser.add_nproc("local ranks (default 1)")
+    parser.add_nproc("Local ranks to start (default 1).")
     parser.add_argument(
-        "--restarts", type=at_least_zero, default=3, metavar="N", help="without a new checkpoint between (default 3)"
+        "--restarts",
+        type=at_least_zero,
+        default=3,
+        metavar="N",
+        help="Give up after N restarts without a new checkpoint (default 3).",
     )
     options = parser.parse(argv)
     config = load(RunConfig, options.config, options.overrides)
@@ -37,4 +41,4 @@ def main(argv: list[str]) -> int:
     command = [sys.executable, "-m", "pretrain", "train", str(taken)]
     if ranks > 1:
         command += ["--nproc", str(ranks)]
-    return Supervisor(Here(), directory, Path(config.run.dir), options.restarts, SILENCE_S, say).run(command)
+    return Supervisor(LocalPlacement(), directory, Path(config.run.dir), options.restarts, SILENCE_S, say).run(command)

@@ -17,26 +17,26 @@ from pretrain.errors import ConfigError
 from pretrain.observe.progress import duration
 
 _WHAT = {
-    "status": "Shows how a run stands: state, step, loss, time left, starts and why.",
-    "logs": "Prints the end of what the run printed.",
-    "cancel": "Ends a run, or takes it out of the queue; one that is running saves first.",
+    "status": "Shows the status of a run: state, step, loss, time left, restarts and their reasons.",
+    "logs": "Prints the last lines of a run's log.",
+    "cancel": "Cancels a run; one that is running saves a checkpoint first.",
 }
 
 
 def main(verb: str, argv: list[str]) -> int:
-    """One of the three."""
+    """Runs the verb `status`, `logs` or `cancel`."""
     parser = Parser(f"launch {verb}", _WHAT[verb], ("runs/book",))
     parser.add_argument(
-        "run", type=Path, help="the run's directory (run.dir); of an array or a build, that of its records"
+        "run", type=Path, help="The run's directory (run.dir); for an array or a build, the folder of its records."
     )
     match verb:
         case "status":
-            parser.add_argument("--json", action="store_true", help="print JSON")
+            parser.add_argument("--json", action="store_true", help="Print JSON.")
         case "logs":
-            parser.add_argument("--lines", type=count, default=50, help="how many (default 50)")
-            parser.add_argument("--follow", action="store_true", help="and what comes, until Ctrl-C")
+            parser.add_argument("--lines", type=count, default=50, help="Number of lines (default 50).")
+            parser.add_argument("--follow", action="store_true", help="Keep printing new lines until Ctrl-C.")
         case _:
-            parser.add_argument("--now", action="store_true", help="without saving")
+            parser.add_argument("--now", action="store_true", help="Cancel without saving.")
     options = parser.parse(argv)
     match verb:
         case "status":
@@ -63,11 +63,9 @@ def _lines(run: Path, found: Status) -> list[str]:
         lines.append(f"  {', '.join(facts)}")
         lines.append("  checkpoint: " + ("none yet" if found.saved is None else f"step {found.saved:,}"))
     if found.heard_s is not None:
-        lines.append(f"  last heard of {duration(found.heard_s)} ago: {found.activity}")
+        lines.append(f"  last heartbeat {duration(found.heard_s)} ago: {found.activity}")
     if found.starts:
-        lines.append(
-            f"  starts that ended: {found.starts}, {found.failures} of them by failing; the last: {found.last}"
-        )
+        lines.append(f"  attempts that ended: {found.starts}, of which {found.failures} failed; the last: {found.last}")
     return [*lines, *(f"  job {job}" for job in found.jobs)]
 
 
@@ -83,10 +81,12 @@ def _array_lines(directory: Path, found: list[TaskStatus]) -> list[str]:
 def _print_log(run: Path, lines: int, follow: bool) -> int:
     logs = sorted(((queueing.folder(run) or run) / "logs").glob("*.out"), key=lambda path: path.stat().st_mtime)
     if not logs:
-        raise ConfigError(f"{run} has no log: its job has not begun, or it was not started by `pretrain launch slurm`")
-    asked = [f"--lines={lines}", *(["--follow=name"] if follow else [])]
+        raise ConfigError(
+            f"{run} has no log: its job has not started, or it was not started by `pretrain launch slurm`"
+        )
+    options = [f"--lines={lines}", *(["--follow=name"] if follow else [])]
     try:
-        status = subprocess.run(["tail", *asked, str(logs[-1])]).returncode
+        status = subprocess.run(["tail", *options, str(logs[-1])]).returncode
         return 0 if status == -signal.SIGPIPE else status
     except KeyboardInterrupt:
         return 0

@@ -23,11 +23,11 @@ from pretrain.errors import ConfigError
 from pretrain.verbs import unknown
 
 _JOIN = ("train", "eval", "translate", "generate")
-"""verbs that ranks on several nodes run together"""
+"""Verbs that ranks on several nodes run together."""
 
 
 def main(argv: list[str]) -> int:
-    """Submits a run, with what is to be done before and after it; or many commands as an array."""
+    """Submits a run with the commands before and after it, or many commands as an array."""
     options = _parser().parse(argv)
     site = site_of(options)
     if (options.config is None) == (options.tasks is None):
@@ -49,7 +49,7 @@ def _parser() -> Parser:
     parser = Parser(
         "launch slurm",
         "Submits a training run to Slurm: its layout and memory are checked first, config and script are kept in "
-        "run.dir/launch. The job starts again after failures, and is queued again after its time limit or preemption.",
+        "run.dir/launch. The job restarts after failures, and is requeued after its time limit or preemption.",
         (
             "gpt3/1.3b data.path=/data/corpus run.dir=/runs/big --nodes 4 --gpus-per-node 8 --time 1-00:00:00",
             "gpt3/1.3b run.dir=/runs/big data.path=/data/corpus --cluster site.yaml --nodes 4 --dry-run",
@@ -60,39 +60,53 @@ def _parser() -> Parser:
         ),
     )
     parser.add_argument(
-        "config", nargs="?", help="run to train: YAML file, or the name of one that comes with pretrain"
+        "config", nargs="?", help="Run to train: a YAML file, or the name of a config that comes with pretrain."
     )
     parser.add_overrides("such as data.path=datasets/book")
-    parser.add_argument("--nodes", type=count, required=True, help="machines")
+    parser.add_argument("--nodes", type=count, required=True, help="Number of nodes.")
     add_site_options(parser)
     parser.add_argument(
-        "--restarts", type=at_least_zero, default=3, metavar="N", help="without a new checkpoint between (default 3)"
+        "--restarts",
+        type=at_least_zero,
+        default=3,
+        metavar="N",
+        help="Give up after N restarts without a new checkpoint (default 3).",
     )
     parser.add_argument(
         "--lost-node",
         choices=("requeue", "shrink"),
         default="requeue",
-        help="wait in the queue for another node, or go on with fewer (default requeue)",
+        help="When a node is lost: wait in the queue for another, or shrink to the nodes left (default requeue).",
     )
     parser.add_argument(
-        "--before", action="append", default=[], metavar="COMMAND", help="pretrain's, to end well first"
+        "--before",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="A pretrain command that must succeed before the run starts. Repeatable.",
     )
     parser.add_argument(
-        "--after", action="append", default=[], metavar="COMMAND", help="pretrain's, once it is finished"
+        "--after",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="A pretrain command that starts once the run has finished. Repeatable.",
     )
-    parser.add_argument("--tasks", type=Path, metavar="FILE", help="instead of CONFIG: a pretrain command on each line")
-    parser.add_argument("--at-once", type=count, default=4, help="of these, at most so many run (default 4)")
-    parser.add_argument("--directory", type=Path, help="of these, for script, logs and records")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted")
+    parser.add_argument(
+        "--tasks", type=Path, metavar="FILE", help="File of pretrain commands, one per line, to run as a job array."
+    )
+    parser.add_argument("--at-once", type=count, default=4, help="Array tasks that run at the same time (default 4).")
+    parser.add_argument("--directory", type=Path, help="Folder for the script, logs and records of an array.")
+    parser.add_argument("--dry-run", action="store_true", help="Print the scripts without submitting them.")
     return parser
 
 
 def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
-    """The jobs, in order, and what writes the files that they need."""
-    before, after = ([_words(text) for text in told] for told in (options.before, options.after))
-    config = _tested(load(RunConfig, options.config, options.overrides))
-    known = config if options.before else resolve(config)  # whose data may have to be built first
-    _check(known, site, options.nodes)
+    """Jobs in order, and a function that writes the files they need."""
+    before, after = ([_words(text) for text in commands] for commands in (options.before, options.after))
+    config = _with_preflight(load(RunConfig, options.config, options.overrides))
+    checked = config if options.before else resolve(config)  # a command before the run may build its data
+    _check(checked, site, options.nodes)
     run_dir = Path(config.run.dir).absolute()
     directory = run_dir / "launch"
     made = f"pretrain launch slurm {shlex.join(argv)}"
@@ -118,8 +132,8 @@ def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list
     return jobs, partial(snapshot.take, directory, config)
 
 
-def _tested(config: RunConfig) -> RunConfig:
-    """With tests of the machines at each start, unless the config says what it wants of them."""
+def _with_preflight(config: RunConfig) -> RunConfig:
+    """Config with the nodes tested at each start, unless it sets `health.preflight` itself."""
     if "preflight" in config.health.model_fields_set:
         return config
     return config.model_copy(update={"health": config.health.model_copy(update={"preflight": "warn"})})
@@ -130,7 +144,7 @@ def _check(config: RunConfig, site: Site, nodes: int) -> None:
 
 
 def _beside(train: BatchJob, when: str, number: int, words: list[str]) -> BatchJob:
-    """A command before or after the run, on one node."""
+    """Job of a command before or after the run, on one node."""
     name = f"{train.name}-{when}" + (f"-{number}" if number > 1 else "")
     site = train.site if when == "after" else train.site.model_copy(update={"gpus_per_node": 0})
     site = site.model_copy(update={"ranks_per_node": train.site.ranks})
@@ -156,36 +170,37 @@ def _words(text: str) -> list[str]:
     words = words[1:] if words[:1] == ["pretrain"] else words
     if not words:
         raise ConfigError("--before and --after take a command of pretrain, such as 'data build data/text ...'")
-    if (said := unknown(words[0])) is not None:
-        raise ConfigError(f"'{text}' is no command of pretrain: {said}")
+    if (problem := unknown(words[0])) is not None:
+        raise ConfigError(f"'{text}' is no command of pretrain: {problem}")
     return words
 
 
 def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list[BatchJob], Callable[[], object]]:
-    """As `_run`: one job."""
+    """Job array, alone in a list, and a function that writes the files it needs."""
     if options.directory is None:
-        raise ConfigError("launch slurm --tasks: name a folder for script, logs and records with --directory")
-    found = []
+        raise ConfigError("launch slurm --tasks: name a folder for the script, logs and records with --directory")
+    array_tasks = []
     for words in tasks.lines(options.tasks):
-        if (said := unknown(words[0])) is not None:
-            raise ConfigError(f"{options.tasks}: {said}")
+        if (problem := unknown(words[0])) is not None:
+            raise ConfigError(f"{options.tasks}: {problem}")
         run_dir = None
         if words[0] == "train":
             overrides = [word for word in words[2:] if "=" in word and not word.startswith("-")]
             config = load(RunConfig, words[1] if len(words) > 1 else "", overrides)
             _check(resolve(config), site, options.nodes)
             run_dir = str(Path(config.run.dir).absolute())
-        found.append(tasks.ArrayTask(tuple(words), run_dir))
-    joins = {task.command[0] in _JOIN for task in found}
+        array_tasks.append(tasks.ArrayTask(tuple(words), run_dir))
+    joins = {task.command[0] in _JOIN for task in array_tasks}
     if len(joins) > 1:
         raise ConfigError(
-            f"{options.tasks}: commands that ranks run together ({', '.join(_JOIN)}) and others don't mix"
+            f"{options.tasks}: commands that ranks run together ({', '.join(_JOIN)}) and others "
+            "cannot share an array: submit two"
         )
     directory = options.directory.absolute()
     file = directory / tasks.FILE
     job = BatchJob(
         name=directory.name,
-        what=f"The {len(found)} commands of {options.tasks}. Written by: pretrain launch slurm {shlex.join(argv)}",
+        what=f"{len(array_tasks)} commands of {options.tasks}. Written by: pretrain launch slurm {shlex.join(argv)}",
         directory=directory,
         work_dir=Path.cwd(),
         command=(),
@@ -195,6 +210,6 @@ def _array(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[li
         nodes=options.nodes,
         ranks_join=joins.pop(),
         restarts=options.restarts,
-        tasks=(file, len(found), options.at_once),
+        tasks=(file, len(array_tasks), options.at_once),
     )
-    return [job], partial(tasks.write, file, found)
+    return [job], partial(tasks.write, file, array_tasks)

@@ -1,4 +1,4 @@
-"""What a site asks of Slurm jobs, as options of a command: a file of it, and options that count more."""
+"""Options for the settings that a site requires of Slurm jobs: a file, and options that override it."""
 
 import argparse
 import re
@@ -9,35 +9,44 @@ from pretrain.commands.arguments import Parser
 from pretrain.config.load import load, validate
 from pretrain.errors import ConfigError
 
-_SAID = [
+_OVERRIDABLE = [
     *("partition", "account", "qos", "constraint", "gpus_per_node", "ranks_per_node", "cpus_per_rank"),
     *("memory", "time", "setup", "container", "container_mounts", "python"),
 ]
-"""settings of a site that options may say otherwise"""
-_WAITS = ("any", "burstbuffer", "corr", "notok", "ok")
+"""Settings of a site that options may override."""
+_CONDITIONS = ("any", "burstbuffer", "corr", "notok", "ok")
 
 
 def add_site_options(parser: Parser) -> None:
-    """For `site_of`; and `--dependency`, which is of one job."""
-    parser.add_argument("--cluster", metavar="NAME_OR_FILE", help="what the site asks of jobs: a YAML file of this")
-    for name in _SAID:
+    """Adds the options that `site_of` reads, and `--dependency`."""
+    parser.add_argument("--cluster", metavar="NAME_OR_FILE", help="Settings of the site: a YAML file, or its name.")
+    for name in _OVERRIDABLE:
         field = Site.model_fields[name]
         kind = int if name.endswith(("_node", "_rank")) else str
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=field.description)
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="variable for all ranks")
-    parser.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="one more option for sbatch")
-    parser.add_argument("--srun", action="append", default=[], metavar="OPTION", help="one more option for srun")
-    parser.add_argument("--exclusive", action="store_true", help="no other job on the nodes")
     parser.add_argument(
-        "--dependency", type=_dependency, metavar="X", help="as Slurm writes it, such as afterok:17 or singleton"
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="Variable set for all ranks. Repeatable."
+    )
+    parser.add_argument(
+        "--sbatch", action="append", default=[], metavar="OPTION", help="Further option for sbatch. Repeatable."
+    )
+    parser.add_argument(
+        "--srun", action="append", default=[], metavar="OPTION", help="Further option for srun. Repeatable."
+    )
+    parser.add_argument("--exclusive", action="store_true", help="Share the nodes with no other job.")
+    parser.add_argument(
+        "--dependency",
+        type=_dependency,
+        metavar="X",
+        help="Dependency of the job in Slurm's syntax, such as afterok:17 or singleton.",
     )
 
 
 def site_of(options: argparse.Namespace) -> Site:
-    """Raises ConfigError."""
+    """Settings from the file of `--cluster`, overridden by options. Raises ConfigError."""
     site = load(Site, _located(options.cluster)) if options.cluster is not None else Site()
     tree = site.model_dump()
-    tree |= {name: value for name in _SAID if (value := getattr(options, name)) is not None}
+    tree |= {name: value for name in _OVERRIDABLE if (value := getattr(options, name)) is not None}
     for pair in options.env:
         name, equals, value = pair.partition("=")
         if not equals or not name.isidentifier():
@@ -51,14 +60,14 @@ def site_of(options: argparse.Namespace) -> Site:
 
 
 def _dependency(text: str) -> str:
-    one = rf"singleton|after({'|'.join(_WAITS)})?(:[0-9]+(_([0-9]+|\*))?(\+[0-9]+)?)+"
+    one = rf"singleton|after({'|'.join(_CONDITIONS)})?(:[0-9]+(_([0-9]+|\*))?(\+[0-9]+)?)+"
     if re.fullmatch(rf"({one})([,?]({one}))*", text) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not as Slurm writes it, such as afterok:17 or singleton")
     return text
 
 
 def _file(setup: str) -> Path:
-    """In full, as the shell that sources it looks for a name without a folder elsewhere."""
+    """Absolute path of a shell file, as a shell looks for a bare name in PATH."""
     path = Path(setup).expanduser().absolute()
     if not path.is_file():
         raise ConfigError(f"--setup {setup}: there is no such file: name a shell file that jobs can source")

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
 from pretrain.config.health import Health
 from pretrain.engine import device
-from pretrain.process.agreement import RendezvousError, agree
+from pretrain.process.agreement import RendezvousError, check_ranks_agree
 from pretrain.process.deadline import Deadline
 from pretrain.process.meeting import await_rank_0, check_resolves
 from pretrain.process.ranks import MEETING
@@ -60,7 +60,7 @@ def rendezvous(health: Health, facts: Mapping[str, object]) -> tuple[Store, int,
     )  # one rank of each node
     store = _connect(rank, deadline)
     kind = "a GPU" if torch.cuda.is_available() else "a CPU"
-    agree(PrefixStore("agree", store), rank, world, {"the device": kind, **facts}, deadline)
+    check_ranks_agree(PrefixStore("agree", store), rank, world, {"the device": kind, **facts}, deadline)
     store.set_timeout(timedelta(seconds=health.timeout_s))
     return store, rank, world
 

@@ -1,7 +1,7 @@
-"""A few seconds of tests of every node before a run is built on them.
+"""Tests of every node, for a few seconds, before a run is built on it.
 
-tested = preflight(config, places)      # collective over all ranks; raises RunError, naming the node
-tested.record(log)                      # as soon as there is a log
+tested = preflight(config, locations)   # collective over all ranks; raises RunError, naming the node
+tested.record(log)                      # once the log is open
 """
 
 import os
@@ -23,7 +23,7 @@ from pretrain.errors import RunError
 from pretrain.layout.layout import plan_layout
 from pretrain.observe.log import RunLog
 from pretrain.preflight import exchanges, machine
-from pretrain.preflight.findings import Findings, Measured, find
+from pretrain.preflight.findings import Findings, NodeMeasurement, find
 from pretrain.preflight.machine import Disk
 from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
@@ -31,55 +31,55 @@ from pretrain.process.rank_location import RankLocation
 
 @dataclass(frozen=True)
 class Preflight:
-    """The same on every rank."""
+    """Result of the tests, the same on every rank."""
 
     facts: dict[str, Any] | None
-    """plain values: `nodes`, a row for each; names of those `refused`, on which the run does not start; and what
-    all-reduce takes over all ranks. None: nothing was tested"""
+    """JSON values: a row for each of `nodes`, names of the nodes `refused`, and latency and bandwidth of all-reduce
+    over all ranks. None: nothing was tested."""
     warnings: Sequence[str] = ()
 
     def record(self, log: RunLog) -> None:
-        """As an event, and warnings."""
+        """Writes the facts as an event, and the warnings."""
         if self.facts is not None:
             log.event("preflight", **self.facts)
         for sentence in self.warnings:
             log.warn(sentence)
 
 
-def preflight(config: RunConfig, places: Sequence[RankLocation]) -> Preflight:
-    """What `health.preflight` asks for; `places` of all ranks. Raises RunError where the run is not to start on them,
-    which its events then say. Collective."""
-    asked, run_dir = config.health.preflight, Path(config.run.dir)
-    if asked == "off":
+def preflight(config: RunConfig, locations: Sequence[RankLocation]) -> Preflight:
+    """Runs the tests that `health.preflight` requests; `locations` are those of all ranks. Raises RunError, and records
+    the result, if the run must not start on these nodes. Collective."""
+    mode, run_dir = config.health.preflight, Path(config.run.dir)
+    if mode == "off":
         return Preflight(None)
-    watchdog.kick("testing the machines")
-    facts, found = measure(run_dir, places)
-    refused = found.wrong or (found.slow if asked == "act" else [])
-    facts["refused"] = list(dict.fromkeys(named.node for named in refused))
+    watchdog.kick("testing the nodes")
+    facts, found = measure(run_dir, locations)
+    refused = found.wrong or (found.slow if mode == "act" else [])
+    facts["refused"] = list(dict.fromkeys(finding.node for finding in refused))
     if not refused:
-        return Preflight(facts, [named.said for named in found.slow])
+        return Preflight(facts, [finding.problem for finding in found.slow])
     leads = dist.get_rank() == 0
     lock = claim(run_dir, leads)
-    with RunLog(config, plan_layout(config, len(places)), leads) as log, lock or nullcontext():
+    with RunLog(config, plan_layout(config, len(locations)), leads) as log, lock or nullcontext():
         Preflight(facts).record(log)
         cure = "start without it" if found.wrong else "start without it, or set health.preflight=warn"
-        raise RunError(f"preflight: {'; '.join(named.said for named in refused)}: {cure}")
+        raise RunError(f"preflight: {'; '.join(finding.problem for finding in refused)}: {cure}")
 
 
-def measure(run_dir: Path, places: Sequence[RankLocation]) -> tuple[dict[str, Any], Findings]:
-    """The tests, and what they come to, on every rank. Collective."""
+def measure(run_dir: Path, locations: Sequence[RankLocation]) -> tuple[dict[str, Any], Findings]:
+    """Runs all tests. Returns facts and findings on every rank. Collective."""
     here, rank = device.install(), dist.get_rank()
-    leaders = list({place.host: at for at, place in reversed([*enumerate(places)])}.values())[::-1]
+    leaders = list({location.host: at for at, location in reversed([*enumerate(locations)])}.values())[::-1]
     dist.barrier()  # so that ranks of a node test it at the same time
     flops, right = machine.product(here)
     dist.barrier()
     memory = machine.memory()
-    told = _disk(run_dir) if rank in leaders else None
+    disk = _disk(run_dir) if rank in leaders else None
     latency_s, bytes_per_s = exchanges.all_reduce(here)
     speeds = exchanges.links(leaders, here)
     link = speeds[leaders.index(rank)] if speeds and rank in leaders else None
-    own = Measured(flops, right, memory, exchanges.clocks()[rank], link, told)
-    found = find(gather(own), places)
+    own = NodeMeasurement(flops, right, memory, exchanges.clocks()[rank], link, disk)
+    found = find(gather(own), locations)
     facts = {
         "device": torch.cuda.get_device_name() if here.type == "cuda" else "cpu",
         "all_reduce_s": latency_s,

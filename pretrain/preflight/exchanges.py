@@ -1,5 +1,5 @@
-"""What ranks find out together: how fast they exchange, and whether their clocks agree. All functions are collective
-over all ranks."""
+"""Tests that ranks run together: speed of communication, and whether clocks agree. All functions are collective over
+all ranks."""
 
 import time
 from collections.abc import Sequence
@@ -38,8 +38,8 @@ def links(leaders: Sequence[int], device: torch.device) -> list[float]:
 
 
 def clocks() -> list[float]:
-    """Seconds by which each rank's clock is ahead of the median's, as far as that can be told: of a few looks right
-    after ranks have met, the one in which it is least."""
+    """Seconds by which each rank's clock is ahead of the median: the smallest of a few readings, each right after a
+    barrier."""
     looks = []
     for _ in range(_TIMES):
         dist.barrier()

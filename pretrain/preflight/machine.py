@@ -1,4 +1,4 @@
-"""What a rank can find out about its machine by itself, in about a second."""
+"""Tests that a rank runs on its machine by itself, in about a second."""
 
 import os
 import time
@@ -21,14 +21,14 @@ _DISK_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Disk:
-    """Of the folder that a run is kept in."""
+    """Speed of the file system of `run.dir`."""
 
     write_bytes_per_s: float
-    """with the wait until the disk has them"""
+    """Includes fsync."""
     read_bytes_per_s: float
-    """past the page cache, where the file system heeds that"""
+    """Bypasses the page cache, if the file system supports that."""
     sync_s: float
-    """for a few bytes"""
+    """Seconds of an fsync of one byte."""
 
 
 def product(device: torch.device, dtype: torch.dtype | None = None) -> tuple[float, bool]:
@@ -57,8 +57,8 @@ def memory() -> float:
 
 
 def disk(path: Path) -> Disk:
-    """Of the folder of `path`, a file that is written, read back and removed. Raises OSError, also where what is read
-    is not what was written."""
+    """Writes `path`, reads it back and removes it. Raises OSError, also if the content read differs from the content
+    written."""
     content = np.random.default_rng().bytes(_DISK_BYTES)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -1,7 +1,7 @@
-"""Ranks tell each other what they were started with, before anything of the run is built.
+"""Comparison of what ranks were started with, before anything of the run is built.
 
-Each leaves a digest of its statement in the store where they meet, and rank 0 compares them: 64 bytes a rank, whatever
-the statement. Only ranks that differ from rank 0 leave the whole of it, from which rank 0 makes one sentence for all.
+Each rank leaves a digest of its facts in the rendezvous store, and rank 0 compares them: 64 bytes per rank, however
+large the facts are. Only ranks that differ from rank 0 leave all facts, from which rank 0 makes one error for all.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ from pretrain.process.deadline import Deadline
 from pretrain.process.rank_location import format_ranks
 
 ERROR, STATUS = "error", "status"
-"""what a rank says that has found a mistake of its own, and the exit status that goes with it"""
+"""Keys of an error that a rank has found by itself, and of its exit status."""
 _GONE = "rank 0 was met and is gone before all ranks had come"
 _MOST_KEYS = 5  # named in a sentence
 _GOODBYE = timedelta(seconds=10)  # for the others to hear the verdict, before rank 0 takes the store with it
 
 
 class RendezvousError(RunError):
-    """Other ranks have not come, so that none of them knows of it."""
+    """Ranks are missing at the rendezvous."""
 
 
 class Store(Protocol):
-    """What is used of torch.distributed's."""
+    """Methods of torch.distributed.Store that are used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...
@@ -37,11 +37,11 @@ class Store(Protocol):
     def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 
-def agree(store: Store, rank: int, world: int, said: Mapping[str, object], deadline: Deadline) -> None:
-    """Raises one ConfigError on every rank if what any of them `said`, as plain values by key, differs; or with what
-    one has said under ERROR (with STATUS 1: a RunError). Raises RendezvousError where ranks don't come until `deadline`
-    ends; meanwhile rank 0 says now and then for whom it waits. Collective."""
-    statement = json.dumps(said, sort_keys=True, default=str)
+def check_ranks_agree(store: Store, rank: int, world: int, facts: Mapping[str, object], deadline: Deadline) -> None:
+    """Raises one ConfigError on every rank if their `facts` (JSON values by key) differ, or if one has an ERROR (with
+    STATUS 1: a RunError). Raises RendezvousError if ranks are missing when `deadline` expires; until then rank 0
+    reports from time to time which ones it waits for. Collective."""
+    statement = json.dumps(facts, sort_keys=True, default=str)
     digest = hashlib.sha256(statement.encode()).hexdigest()
     everyone = [f"digest/{number}" for number in range(world)]
     missing = partial(_missing, store, everyone)
@@ -55,7 +55,7 @@ def agree(store: Store, rank: int, world: int, said: Mapping[str, object], deadl
     if rank == 0:
         _wait(store, everyone, deadline, missing)
         digests = [found.decode() for found in store.multi_get(everyone)]
-        statements = {digest: dict(said)} | {
+        statements = {digest: dict(facts)} | {
             other: json.loads(store.get(f"said/{other}")) for other in dict.fromkeys(digests) if other != digest
         }
         store.set("verdict", json.dumps(_verdict(digests, statements)))
@@ -99,7 +99,7 @@ def _verdict(digests: list[str], statements: Mapping[str, Mapping[str, Any]]) ->
             differences.append(f"{key} is {' and '.join(ways)}")
     more = len(differences) - _MOST_KEYS
     named = "; ".join(differences[:_MOST_KEYS]) + (f"; and {more} more differ" if more > 0 else "")
-    return f"ranks were not started alike: {named}. Start all with one command, code and data", ConfigError.exit_status
+    return f"ranks disagree: {named}. Start all with the same command, code and data", ConfigError.exit_status
 
 
 def _missing(store: Store, keys: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""How much memory this process may take, and what to say when it was too little."""
+"""Memory that this process may use, and the error when it runs out."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ _PARTS = {
 
 
 def host_bytes() -> int:
-    """That this machine gives all of its ranks together: memory and swap, or less where a container has a limit."""
+    """Bytes of memory that all ranks of this machine share: memory and swap, or less if a container has a limit."""
     sizes = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     kibibytes = sum(int(sizes[name].split()[0]) for name in ("MemTotal", "SwapTotal"))
     limits = [Path(path).read_text().strip() for path in _LIMITS if Path(path).exists()]

@@ -1,4 +1,4 @@
-"""What srun says to the tasks that it starts: how many are on a node, and where they can meet.
+"""Variables that srun sets for its tasks: how many are on a node, and where they rendezvous.
 
 Slurm writes names of nodes and numbers of tasks in a short form: `n[0-3,7]` is n0 n1 n2 n3 n7, and `4(x2),1` is 4, 4
 and 1 tasks (https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES).
@@ -21,8 +21,8 @@ _ANSWER_S = 30.0
 
 
 def hosts(nodes: str) -> list[str]:
-    """The names that a list such as `rack[1-2]n[01-16],login` stands for, in Slurm's order. Raises ConfigError for what
-    is no such list."""
+    """Names of the nodes in a list such as `rack[1-2]n[01-16],login`, in Slurm's order. Raises ConfigError for text
+    that is no such list."""
     items = _ITEM.findall(nodes)
     if not items or ",".join(items) != nodes:
         raise ConfigError(f"'{nodes[:80]}' is no list of nodes as Slurm writes it, such as n[0-3,7]")
@@ -30,8 +30,8 @@ def hosts(nodes: str) -> list[str]:
 
 
 def tasks_on_node(counts: str, node: int, tasks: int) -> int:
-    """Of `tasks` in all, those on the `node`-th node (from 0), by a list such as `4(x2),1`. Raises ConfigError for what
-    is no such list, or one that makes another sum."""
+    """Number of tasks on the `node`-th node (from 0), by a list such as `4(x2),1`. Raises ConfigError for text that is
+    no such list, or whose sum is not `tasks`."""
     total, found = 0, 0
     start = 0  # the number of the first node that an item is about
     for item in counts.split(","):
@@ -86,13 +86,13 @@ def _node_address(node: str) -> str:
 
 
 def _expand(item: str) -> list[str]:
-    """Of one item without commas outside of brackets: each way to choose one number of each bracket."""
+    """Names in one item of a list: one for each choice of a number from each bracket."""
     parts = [_numbers(part) if place % 2 else [part] for place, part in enumerate(_BRACKET.split(item))]
     return ["".join(chosen) for chosen in product(*parts)]
 
 
 def _numbers(ranges: str) -> list[str]:
-    """Of `01-03,7`: 01 02 03 7. Numbers are as wide as the first of their range."""
+    """Numbers in a bracket, such as 01 02 03 7 in `01-03,7`, each as wide as the first of its range."""
     found: list[str] = []
     for text in ranges.split(","):
         match = _RANGE.fullmatch(text)

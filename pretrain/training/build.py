@@ -64,7 +64,7 @@ class TrainingRun:
 
 def join_ranks(config: RunConfig) -> list[Dataset]:
     """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
-    all of them where they were not started alike."""
+    all of them where they disagree on it."""
     datasets = open_datasets(config)
     device.set_max_connections(config.parallel)
     rendezvous.init_process_group(config.health, rank_fingerprint(config, datasets))

@@ -98,7 +98,7 @@ def test_a_supervisor_that_is_killed_comes_back_and_loses_nothing(
     launched.wait()
     assert_same(launched.run, whole)
     assert cluster.restarts(launched.job) == 0
-    assert "the supervisor was ended by signal 9: it begins again" in launched.log
+    assert "the supervisor was ended by signal 9: it restarts" in launched.log
     stopped, resumed = [e for e in read_events(launched.run) if e["event"] in ("stopped", "resumed")]
     assert (stopped["event"], resumed["event"]) == ("stopped", "resumed")
     assert stopped["step"] == resumed["step"]
@@ -111,7 +111,7 @@ def test_a_supervisor_that_is_stopped_goes_on(cluster: Slurm, config: Path, whol
     kill(supervisor, signal.SIGSTOP)
     launched.wait()
     assert_same(launched.run, whole)
-    assert "the supervisor was stopped by signal 19: it goes on in 10 s" in launched.log
+    assert "the supervisor was stopped by signal 19: it resumes in 10 s" in launched.log
     assert [attempt["ending"] for attempt in launched.attempts] == ["done"]
 
 
@@ -129,7 +129,7 @@ def test_a_node_that_computes_wrongly_is_left_out(
     first, last = launched.attempts
     assert (first["bad_nodes"], first["ending"]) == (["n1"], "failed")
     assert (last["nodes"], last["ending"]) == ("n[0,2]", "done")
-    assert "n1: found bad by tests, and left out from now on" in launched.log
+    assert "n1: failed the preflight tests, and excluded from now on" in launched.log
 
 
 def test_a_disk_that_is_full_for_a_while_ends_no_run(

@@ -87,11 +87,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "attempts",
         "policy",
         "supervisor",
-        "here slurm",
+        "local_placement slurm",
         "status array_status cancel",
     ),
     "examples": ("enwik8", "corpora demo arithmetic ladder"),
-    "launch.slurm": ("site client ray_step", "script place", "queueing supervise"),
+    "launch.slurm": ("site client ray_step", "script allocation", "queueing supervise"),
 }
 
 # What others may know of a package. Parts that are not named here are its own affair.

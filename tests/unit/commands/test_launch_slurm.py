@@ -56,7 +56,7 @@ def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.Captur
     printed = capsys.readouterr().out
     assert "#SBATCH --nodes=2" in printed
     log = Path("runs/big/launch/logs/debug-gpt-NUMBER.out").absolute()
-    assert f"# log, where NUMBER is the job's, which Slurm gives: {log}\n" in printed
+    assert f"# log, with the job id that Slurm assigns as NUMBER: {log}\n" in printed
     assert not Path("runs").exists()
     assert not Path("calls").exists()
 
@@ -112,7 +112,7 @@ def test_a_chain_waits_for_what_comes_before(given: list[str]) -> None:
         (["--before", "evla runs/big"], "did you mean eval"),
         (["--after", "generate runs/big 'a\ntouch evil'"], "a line break cannot be in a batch script"),
         (['run.name="a\\ntouch evil"'], "a line break cannot be in a batch script"),
-        (["run.name=a/b"], "'a/b' names no job, nor the file of its script"),
+        (["run.name=a/b"], "'a/b' cannot name a job and the file of its script"),
     ],
 )
 def test_mistakes_are_sentences_before_anything_is_queued(given: list[str], words: list[str], said: str) -> None:
@@ -188,7 +188,7 @@ def test_an_array_has_the_commands_of_a_file(given: list[str]) -> None:
         ("", "has 0 commands"),
         ("train 'a", "line 1: No closing quotation"),
         ("train nowhere", "nowhere: no such config file"),
-        ("data build x\neval y", "don't mix"),
+        ("data build x\neval y", "cannot share an array"),
         ("evil foo", "unknown command 'evil'"),
     ],
 )

@@ -66,7 +66,7 @@ def test_what_is_killed_begins_again(tmp_path: Path) -> None:
 
     assert guard(work, said.append) == 0
     assert len((tmp_path / "lives").read_text().split()) == 2
-    assert said == ["the supervisor was ended by signal 9: it begins again"]
+    assert said == ["the supervisor was ended by signal 9: it restarts"]
 
 
 def test_what_is_killed_at_once_each_time_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_what_is_stopped_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         return 7
 
     assert guard(work, said.append) == 7
-    assert said == ["the supervisor was stopped by signal 19: it goes on in 0.2 s"]
+    assert said == ["the supervisor was stopped by signal 19: it resumes in 0.2 s"]
 
 
 def _until_asked() -> int:

@@ -33,7 +33,7 @@ def test_a_new_checkpoint_refills_the_budget() -> None:
     history = [attempt(137, step=step, saved=saved) for step, saved in ((11, 10), (12, 10), (13, 10), (24, 20))]
     decision = decide(history, restarts=3)
     assert decision.next == "again"
-    assert "start 1 of 3 again, from step 20" in decision.why
+    assert "restart 1 of 3, from step 20" in decision.why
 
 
 def test_the_first_start_counts_when_there_is_no_checkpoint() -> None:
@@ -45,7 +45,7 @@ def test_the_first_start_counts_when_there_is_no_checkpoint() -> None:
 def test_none_are_allowed() -> None:
     decision = decide([attempt(137)], restarts=0)
     assert (decision.next, decision.status) == ("over", 1)
-    assert "failed once without a new checkpoint, the last time at step 12: it said nothing; exit status 137" in (
+    assert "failed once without a new checkpoint, the last time at step 12: no error was reported; exit status 137" in (
         decision.why
     )
 
@@ -61,7 +61,7 @@ def test_the_same_failure_twice_at_the_same_step_is_of_data_or_numbers() -> None
 def test_the_same_failure_twice_before_the_first_step_is_of_no_documents() -> None:
     decision = decide([attempt(1, step=0, saved=None, reason="RunError: n1 is slow")] * 2, restarts=9)
     assert decision.why == (
-        "failed twice in the same way before its first step, so another start does not help: RunError: n1 is slow"
+        "failed twice in the same way before its first step, so a restart does not help: RunError: n1 is slow"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch import run_files, tasks
-from launch.run_files import Reached
+from launch.run_files import RunProgress
 from launch.tasks import ArrayTask
 from pretrain.errors import ConfigError
 
@@ -15,7 +15,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
-    assert run_files.progress(tmp_path / "none") == Reached(0, None)
+    assert run_files.progress(tmp_path / "none") == RunProgress(0, None)
     assert run_files.failure(tmp_path, LONG_AGO) is None
 
 
@@ -23,7 +23,7 @@ def test_the_newest_step_and_the_newest_whole_checkpoint_count(tmp_path: Path) -
     (tmp_path / "metrics.jsonl").write_text('{"step": 41}\n{"step": 42}\n{"step": 43, "lo')
     for name in ("step-00000030", "step-00000100", "step-00000200.tmp", "step-00000300.damaged"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert run_files.progress(tmp_path) == Reached(42, 100)
+    assert run_files.progress(tmp_path) == RunProgress(42, 100)
 
 
 def test_of_a_long_file_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

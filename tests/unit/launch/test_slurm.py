@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.slurm import client
-from launch.slurm.place import Allocation
+from launch.slurm.allocation import Allocation
 from pretrain.config.load import dump
 from pretrain.errors import ConfigError
 from tests.helpers.tiny import tiny_config
@@ -44,7 +44,7 @@ def test_submits_and_returns_the_number(slurm: Slurm) -> None:
 
 def test_a_refusal_is_said_in_slurms_words(slurm: Slurm) -> None:
     slurm(sbatch="echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1")
-    with pytest.raises(ConfigError, match=r"did not take /a: Batch job submission failed: Invalid partition name"):
+    with pytest.raises(ConfigError, match=r"rejected /a: Batch job submission failed: Invalid partition name"):
         client.submit("/a")
 
 
@@ -73,7 +73,7 @@ def test_a_task_of_an_array_is_not_its_neighbours(slurm: Slurm, monkeypatch: pyt
     """The last one has the array's own number, 17."""
     calls = slurm(squeue="printf '17_0.0\\n17_10.0\\n17_1.0\\n17_1.batch\\n'", scancel="true")
     task = client.this_job({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "1"})
-    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.1)
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.1)
     Allocation(task, "n0", "/a/job.sbatch", None, None).clear()
     asked = {line for line in calls.read_text().splitlines() if line.startswith("scancel")}
     assert asked == {"scancel --quiet --signal=KILL 17_1.0"}
@@ -104,8 +104,8 @@ def test_a_run_goes_on_without_a_lost_node_on_a_legal_layout(slurm: Slurm, tmp_p
 def test_what_never_ends_on_a_lost_node_is_not_waited_for(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.slurm.place._LOST_S", 0.1)
-    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 5.0)
+    monkeypatch.setattr("launch.slurm.allocation._LOST_S", 0.1)
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 5.0)
     up = names_and("n0 mixed\\nn1 down*\\nn2 mixed\\nn3 mixed\\n")
     calls = slurm(**up, squeue="echo 17.0", scancel="true")
     allocation(tmp_path, shrinks=True).clear()
@@ -120,7 +120,7 @@ def test_with_all_nodes_the_step_is_as_it_was(slurm: Slurm, tmp_path: Path) -> N
 
 def test_with_no_node_it_says_so(slurm: Slurm, tmp_path: Path) -> None:
     slurm(**names_and("n0 down\\nn1 down*\\nn2 down\\nn3 down\\n"))
-    with pytest.raises(ConfigError, match="cannot go on with 0 nodes of 2 ranks: no node is left"):
+    with pytest.raises(ConfigError, match="cannot resume on 0 nodes of 2 ranks: no node is left"):
         allocation(tmp_path, shrinks=True).command(STEP)
 
 
@@ -147,8 +147,8 @@ def test_a_job_with_a_bad_node_is_queued_again_for_others(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = slurm(scontrol=f"test $2 = show && echo '{JOB} ExcNodeList=n[5-6]'; true")
-    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
-    assert allocation(tmp_path, shrinks=False).leave_out(["n1"]) == "job 17 is queued again, without n1"
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).exclude_nodes(["n1"]) == "job 17 is requeued without n1"
     _, requeued, excluded = calls.read_text().splitlines()
     assert requeued == "scontrol requeue 17"
     assert excluded == "scontrol update JobId=17 ExcNodeList=n5,n6,n1"
@@ -156,30 +156,30 @@ def test_a_job_with_a_bad_node_is_queued_again_for_others(
 
 def test_where_all_nodes_are_bad_none_is_left_out(slurm: Slurm, tmp_path: Path) -> None:
     calls = slurm(scontrol="true")
-    said = allocation(tmp_path, shrinks=False).leave_out(["n0", "n1", "n2", "n3"])
-    assert said == "all nodes were found bad, so it is not for one of them"
+    said = allocation(tmp_path, shrinks=False).exclude_nodes(["n0", "n1", "n2", "n3"])
+    assert said == "all nodes failed the tests, so none is excluded"
     assert not calls.exists()
 
 
 def test_a_run_that_may_shrink_goes_on_without_a_bad_node(slurm: Slurm, tmp_path: Path) -> None:
     slurm(**names_and("n0 mixed\nn1 mixed\nn2 mixed\nn3 mixed\n"))
     place = allocation(tmp_path, shrinks=True)
-    assert place.leave_out(["n1"]) == "it goes on without n1"
+    assert place.exclude_nodes(["n1"]) == "the run resumes without n1"
     assert place.command(STEP)[:4] == ["srun", "--nodes=2", "--ntasks=4", "--nodelist=n0,n2"]
 
 
 def test_ranks_that_a_killed_supervisor_left_behind_save_and_end(
     slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.slurm.place._AGAIN_S", 0.01)
+    monkeypatch.setattr("launch.slurm.allocation._AGAIN_S", 0.01)
     gone = tmp_path / "gone"
     slurm(squeue=f"test -e {gone} || echo 17.0", scancel=f"touch {gone}")
     said: list[str] = []
-    allocation(tmp_path, shrinks=False).take_over(said.append)
-    assert said == ["a supervisor before this one is gone: the ranks that it started save and end first"]
+    allocation(tmp_path, shrinks=False).adopt_orphaned_ranks(said.append)
+    assert said == ["the previous supervisor is gone: the ranks that it started save and stop first"]
     assert gone.exists()
     said.clear()
-    allocation(tmp_path, shrinks=False).take_over(said.append)
+    allocation(tmp_path, shrinks=False).adopt_orphaned_ranks(said.append)
     assert said == []
 
 
@@ -195,17 +195,17 @@ def test_a_controller_that_is_away_is_asked_again(
 
 def test_a_stopped_job_is_queued_again(slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = slurm(scontrol=f"test $1 = requeue || echo '{JOB}'")
-    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
-    assert allocation(tmp_path, shrinks=False).go_on_later() == "job 17 is queued again"
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).requeue() == "job 17 is requeued"
     assert calls.read_text().splitlines()[-1] == "scontrol requeue 17"
 
 
 def test_where_that_is_not_allowed_a_new_job_goes_on(slurm: Slurm, tmp_path: Path) -> None:
     refusal = "echo 'Requested operation is presently disabled for job 17' >&2; exit 1"
     calls = slurm(scontrol=f"if test $1 = requeue; then {refusal}; fi; echo '{JOB}'", sbatch="echo 18")
-    said = allocation(tmp_path, shrinks=False).go_on_later()
+    said = allocation(tmp_path, shrinks=False).requeue()
     assert said == (
-        "job 17 cannot be queued again (Requested operation is presently disabled for job 17): job 18 goes on after it"
+        "job 17 cannot be requeued (Requested operation is presently disabled for job 17): job 18 resumes after it"
     )
     assert (
         calls.read_text().splitlines()[-1]
@@ -215,7 +215,7 @@ def test_where_that_is_not_allowed_a_new_job_goes_on(slurm: Slurm, tmp_path: Pat
 
 def test_of_an_array_only_the_task_goes_on(slurm: Slurm) -> None:
     calls = slurm(scontrol=f"test $1 = requeue && exit 1; echo '{JOB}'", sbatch="echo 18")
-    assert Allocation("17_3", "n0", "/a/job.sbatch", None, None).go_on_later().endswith("job 18 goes on after it")
+    assert Allocation("17_3", "n0", "/a/job.sbatch", None, None).requeue().endswith("job 18 resumes after it")
     asked = calls.read_text().splitlines()[-1]
     assert asked == "sbatch --parsable --dependency=afterany:17_3 --kill-on-invalid-dep=yes --array=3 /a/job.sbatch"
 
@@ -225,13 +225,13 @@ def test_so_is_one_that_saved_after_its_time_limit(
 ) -> None:
     ended = JOB.replace("RUNNING", "COMPLETING").replace("Reason=None", "Reason=TimeLimit")
     calls = slurm(scontrol=f"test $1 = requeue || echo '{ended}'")
-    monkeypatch.setattr("launch.slurm.place._PATIENCE_S", 0.0)
-    assert allocation(tmp_path, shrinks=False).go_on_later() == "job 17 is queued again"
+    monkeypatch.setattr("launch.slurm.allocation._END_S", 0.0)
+    assert allocation(tmp_path, shrinks=False).requeue() == "job 17 is requeued"
     assert calls.read_text().splitlines()[-1] == "scontrol requeue 17"
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "COMPLETING"])
 def test_a_cancelled_job_is_not(slurm: Slurm, tmp_path: Path, state: str) -> None:
     calls = slurm(scontrol=f"echo '{JOB.replace('RUNNING', state)}'")
-    assert "is not queued again" in allocation(tmp_path, shrinks=False).go_on_later()
+    assert "is not requeued" in allocation(tmp_path, shrinks=False).requeue()
     assert "requeue" not in calls.read_text()

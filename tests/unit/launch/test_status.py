@@ -182,7 +182,7 @@ def test_an_array_is_cancelled_task_by_task(array: Path, capsys: pytest.CaptureF
 
 def test_what_has_ended_can_not_be_cancelled(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm(run, monkeypatch, "JobId=17 JobState=COMPLETED")
-    with pytest.raises(ConfigError, match="nothing of it is queued or running"):
+    with pytest.raises(ConfigError, match="no job of it is queued or running"):
         cancel(run, now=False)
 
 

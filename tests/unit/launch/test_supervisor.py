@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launch import attempts, supervisor
-from launch.here import Here
+from launch.local_placement import LocalPlacement
 from launch.supervisor import Supervisor
 from pretrain.process.signals import SIGNALS
 
@@ -31,7 +31,7 @@ def supervise(
 ) -> tuple[int, list[str]]:
     """Its status, and what it said. `script` is run by a shell in `run`, and `during` beside it."""
     said: list[str] = []
-    watched = Supervisor(Here(), run / "launch", run, restarts, silence_s, said.append)
+    watched = Supervisor(LocalPlacement(), run / "launch", run, restarts, silence_s, said.append)
     beside = threading.Thread(target=during or (lambda: None))
     beside.start()
     status = watched.run(["sh", "-c", f"cd {run}; {script}"])
@@ -106,7 +106,7 @@ def test_failures_of_an_earlier_start_are_not_taken_for_its_own(tmp_path: Path) 
 
 
 def test_a_job_that_is_queued_again_goes_on_counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Here, "job", "17")
+    monkeypatch.setattr(LocalPlacement, "job", "17")
     assert supervise(tmp_path, "exit 1", restarts=0)[0] == 1
     assert supervise(tmp_path, "exit 1", restarts=1)[0] == 1
     assert len(attempts.read(tmp_path / "launch")) == 2
@@ -116,9 +116,9 @@ def test_a_job_that_is_queued_again_goes_on_counting(tmp_path: Path, monkeypatch
 def test_what_is_launched_anew_has_a_whole_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str | None
 ) -> None:
-    monkeypatch.setattr(Here, "job", job and "17")
+    monkeypatch.setattr(LocalPlacement, "job", job and "17")
     assert supervise(tmp_path, "exit 1", restarts=0)[0] == 1
-    monkeypatch.setattr(Here, "job", job)
+    monkeypatch.setattr(LocalPlacement, "job", job)
     assert supervise(tmp_path, "exit 1", restarts=1)[0] == 1
     assert len(attempts.read(tmp_path / "launch")) == 3
 
@@ -137,7 +137,7 @@ def test_a_signal_goes_on_to_the_command_which_saves(tmp_path: Path, number: int
     status, said = supervise(tmp_path, trap, during=after_start(tmp_path, number))
     assert status == 75
     assert "stopped after saving" in said[0]
-    assert "the same command goes on" in said[1]
+    assert "run the same command again to resume" in said[1]
 
 
 def test_a_command_that_was_asked_to_stop_and_fails_is_not_started_again(tmp_path: Path) -> None:
@@ -145,14 +145,14 @@ def test_a_command_that_was_asked_to_stop_and_fails_is_not_started_again(tmp_pat
     status, said = supervise(tmp_path, trap, during=after_start(tmp_path, signal.SIGTERM))
     assert status == 75
     assert len(attempts.read(tmp_path / "launch")) == 1
-    assert "asked to stop, it failed" in said[0]
+    assert "on a request to stop, it failed" in said[0]
 
 
 def test_asked_to_stop_between_two_starts_it_is_to_go_on_later(tmp_path: Path) -> None:
     script = f"test -e there && {{ sleep 1000; }}; {step(7)} touch there; exit 1"
     status, said = supervise(tmp_path, script, during=after_start(tmp_path, signal.SIGUSR1))
     assert status == 75
-    assert "the same command goes on" in said[-1]
+    assert "run the same command again to resume" in said[-1]
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_ranks_that_fell_silent_are_killed(tmp_path: Path) -> None:
     )  # after the start, and never again
     status, said = supervise(tmp_path, f"echo '{beat}' > heartbeat.json; exec sleep 60", restarts=0, silence_s=1.0)
     assert status == 1
-    assert "no sign of life for 1 s" in said[0]
-    assert attempts.read(tmp_path / "launch")[0].reason == "HungError: no sign of life for 1 s"
+    assert "no heartbeat for 1 s" in said[0]
+    assert attempts.read(tmp_path / "launch")[0].reason == "HungError: no heartbeat for 1 s"
 
 
 def test_ranks_that_found_a_hang_and_do_not_leave_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_nodes_that_tests_refused_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: list[str] | None, asked: bool
 ) -> None:
     left_out: list[list[str]] = []
-    monkeypatch.setattr(Here, "leave_out", lambda self, nodes: left_out.append(list(nodes)) or "left out")
+    monkeypatch.setattr(LocalPlacement, "exclude_nodes", lambda self, nodes: left_out.append(list(nodes)) or "left out")
     tested = {"time": "2999-01-01T00:00:00.000+00:00", "event": "preflight", "nodes": [], "refused": refused}
     script = f"test -e second && exit 0; touch second; echo '{json.dumps(tested)}' >> events.jsonl; exit 1"
     assert supervise(tmp_path, script)[0] == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pretrain.preflight import machine
-from pretrain.preflight.findings import Measured, Named, find
+from pretrain.preflight.findings import NodeFinding, NodeMeasurement, find
 from pretrain.preflight.machine import Disk
 from pretrain.process.rank_location import RankLocation
 
@@ -15,19 +15,19 @@ PLACES = [RankLocation(f"node{rank // 2}", rank % 2, rank) for rank in range(8)]
 DISK = Disk(1e8, 2e8, 1e-3)
 
 
-def measured(rank: int, **other: object) -> Measured:
+def measured(rank: int, **other: object) -> NodeMeasurement:
     first = rank % 2 == 0
     values = {
         "product_flops": 1e12, "product_right": True, "memory_bytes_per_s": 1e10, "clock_s": 0.01,
         "link_bytes_per_s": 1e9 if first else None, "disk": DISK if first else None,
     }  # fmt: skip
-    return Measured(**{**values, **other})  # type: ignore[arg-type]
+    return NodeMeasurement(**{**values, **other})  # type: ignore[arg-type]
 
 
 def found(rank: int, **other: object) -> tuple[list[str], list[str]]:
     findings = find([measured(at, **(other if at == rank else {})) for at in range(8)], PLACES)
-    assert all(named.node in named.said for named in (*findings.wrong, *findings.slow))
-    return [named.said for named in findings.wrong], [named.said for named in findings.slow]
+    assert all(named.node in named.problem for named in (*findings.wrong, *findings.slow))
+    return [named.problem for named in findings.wrong], [named.problem for named in findings.slow]
 
 
 def test_where_all_is_well_nothing_is_named_and_each_node_has_a_row() -> None:
@@ -59,7 +59,7 @@ def test_a_little_slower_is_usual(other: dict[str, object]) -> None:
 
 def test_a_clock_that_is_off_is_named() -> None:
     findings = find([measured(rank, clock_s=-3.0 if rank in (4, 5) else 0.0) for rank in range(8)], PLACES)
-    assert findings.slow == [Named("node2", "the clock of node2 is 3 s behind the others")]
+    assert findings.slow == [NodeFinding("node2", "the clock of node2 is 3 s behind the others")]
 
 
 def test_of_two_nodes_the_slower_one_is_named() -> None:

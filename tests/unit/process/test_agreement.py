@@ -9,7 +9,7 @@ from torch.distributed import HashStore
 
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import deadline
-from pretrain.process.agreement import ERROR, STATUS, RendezvousError, agree, plain
+from pretrain.process.agreement import ERROR, STATUS, RendezvousError, check_ranks_agree, plain
 from pretrain.process.deadline import Deadline
 
 
@@ -19,7 +19,7 @@ def verdicts(statements: list[dict[str, Any]]) -> list[Exception | None]:
 
     def one(rank: int) -> Exception | None:
         try:
-            agree(store, rank, len(statements), statements[rank], Deadline(20))
+            check_ranks_agree(store, rank, len(statements), statements[rank], Deadline(20))
         except (ConfigError, RunError) as error:
             return error
         return None
@@ -71,20 +71,20 @@ def test_ranks_that_never_come_are_named() -> None:
     with pytest.raises(
         RendezvousError, match=r"ranks 1-2 of 3 said nothing within 0.2 s \(health.rendezvous_timeout_s\)"
     ):
-        agree(store, 0, 3, {}, Deadline(0.2))
+        check_ranks_agree(store, 0, 3, {}, Deadline(0.2))
     with pytest.raises(RendezvousError, match=r"rank 0 of 2 said nothing within 0.2 s"):
-        agree(HashStore(), 1, 2, {}, Deadline(0.2))
+        check_ranks_agree(HashStore(), 1, 2, {}, Deadline(0.2))
     one_of_three = HashStore()
     one_of_three.set("first", "")
     with pytest.raises(RendezvousError, match="ranks 0, 2 of 3 said nothing"):
-        agree(one_of_three, 1, 3, {}, Deadline(0.2))
+        check_ranks_agree(one_of_three, 1, 3, {}, Deadline(0.2))
 
 
 def test_who_waits_says_for_whom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(deadline, "FIRST_S", 0.1)
     for rank, speaks in ((0, True), (1, True), (1, False)):
         with pytest.raises(RendezvousError):
-            agree(HashStore(), rank, 4, {}, Deadline(0.5, speaks))
+            check_ranks_agree(HashStore(), rank, 4, {}, Deadline(0.5, speaks))
     assert capsys.readouterr().err.splitlines() == [
         *["pretrain: waiting to meet ranks 1-3 of 4"] * 2,  # after 0.1 s and 0.2 s more
         *["pretrain: waiting to meet rank 0 of 4"] * 2,
