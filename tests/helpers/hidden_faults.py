@@ -208,15 +208,16 @@ def rate_of_a_group_kept(patch: pytest.MonkeyPatch) -> None:
 
 def caps_in_training_alone(patch: pytest.MonkeyPatch) -> None:
     """Scoring has no cap of scores or logits, on any layout."""
-    for module in (CoreAttention, PlainHead):
+    for module, name in ((CoreAttention, "softcap"), (PlainHead, "cap")):
         forward = module.forward
 
-        def uncapped(self: Any, *arguments: Any, forward: Any = forward, **keywords: Any) -> Any:
-            cap, self.cap = self.cap, self.cap if self.training else None
+        def uncapped(self: Any, *arguments: Any, forward: Any = forward, name: str = name, **keywords: Any) -> Any:
+            cap = getattr(self, name)
+            setattr(self, name, cap if self.training else None)
             try:
                 return forward(self, *arguments, **keywords)
             finally:
-                self.cap = cap
+                setattr(self, name, cap)
 
         patch.setattr(module, "forward", uncapped)
 

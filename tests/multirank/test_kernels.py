@@ -85,5 +85,5 @@ def compare_kernels() -> None:
 def test_without_a_compiler_compiled_kernels_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(ConfigError, match=r"run.kernels=compiled needs a C\+\+ compiler"):
+    with pytest.raises(ConfigError, match=r"run.kernels=compiled requires a C\+\+ compiler"):
         check_compiler(torch.device("cpu"))

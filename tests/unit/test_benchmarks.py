@@ -39,10 +39,10 @@ IN_A_RANK: dict[str, tuple[str, dict[str, Any]]] = {
     "spikes": ("RUN", {"spikes._READ": 1000}),
     "start": ("--rounds 1 --only plan", {}),
     "train_step": ("--shape tiny --steps 1", {}),
-    "watch": ("", {"watch._TIMES": 2}),
+    "watchdog": ("", {"watchdog._TIMES": 2}),
 }
 STARTS_RANKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "crawl": ("units --counts 20 40", {}),
+    "crawl": ("chunks --counts 20 40", {}),
     "plan_cpu": (
         "--hardware h100 --only 1",
         {"plan_cpu.MODELS": {"tiny": (1, 32, 2, 16, 64, 2, 1)}, "plan_cpu._STEPS": 1},
