@@ -4,7 +4,7 @@ from pretrain.commands.arguments import Parser
 
 
 def main(argv: list[str]) -> int:
-    """Of datasets: build, inspect and report. Of what runs read of them: ledger and trace."""
+    """Builds, inspects and reports on datasets; `ledger` and `trace` show what runs read of them."""
     parser = Parser(
         "data",
         "Makes datasets and looks at them, and at what a run reads of them.",

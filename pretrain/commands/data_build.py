@@ -4,7 +4,7 @@ from pretrain.commands.arguments import Parser
 
 
 def main(argv: list[str]) -> int:
-    """Builds a dataset and prints what is in it. Raises DataError for what the user has to mend."""
+    """Builds a dataset and prints what is in it. Raises DataError for what the user has to fix."""
     parser = Parser(
         "data build",
         "Cleans, tokenizes and shards text. The same command goes on with a build that was stopped.",

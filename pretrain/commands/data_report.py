@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
 
 
 def _reports(directory: Path) -> dict[str, dict[str, Any]]:
-    """Of each source by its name; of a dataset that is no mix, by the empty one."""
+    """Report of each source of a mix by its name; that of a plain dataset has the empty name."""
     names = (
         [source.name for source in MixManifest.load(directory).sources]
         if (directory / MIX_MANIFEST).is_file()

@@ -12,11 +12,11 @@ from pretrain.plan.goodput import Failures
 _HERE = Path()
 _RANKS = 4
 _MOST = 1e12
-"""of a price, a power, seconds or a rate: so that what they are multiplied to stays a number"""
+"""Largest price, power, number of seconds or rate, so that their products stay finite."""
 
 
 def main(argv: list[str]) -> int:
-    """Prints the layouts that suit, the best first; or who sees whom; or measures a software stack."""
+    """Prints the layouts that fit, the best first; or which keys each head sees; or calibrates a software stack."""
     if argv[:1] == ["data"]:
         from pretrain.commands import plan_data
 
@@ -165,7 +165,7 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, argv: list[str]) -> int:
-    """Starts itself as ranks, which measure."""
+    """Starts itself as local ranks, which measure the machine."""
     from pretrain.commands.local_ranks import start_ranks, under_launcher
     from pretrain.errors import ConfigError
 

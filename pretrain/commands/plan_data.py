@@ -11,11 +11,12 @@ from pretrain.commands.arguments import Parser, check_writable, count
 
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _MOST_BYTES, _MOST_CORES = 1e21, 10**8
-"""a million petabytes; and more cores than any cluster has"""
+"""Upper limits: a million petabytes, and more cores than any cluster has."""
 
 
 def main(argv: list[str]) -> int:
-    """Measures a build of a sample, or prints what a build takes by such rates. Raises DataError and ConfigError."""
+    """Measures a build of a sample, or prints what a build takes at measured rates. Raises DataError and
+    ConfigError."""
     parser = Parser(
         "plan data",
         "Says what a build of a dataset takes: hours, core-hours by stage, chunks, shards and tasks. The rates are "

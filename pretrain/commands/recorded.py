@@ -13,9 +13,9 @@ from pretrain.errors import ConfigError
 from pretrain.process.ranks import global_rank
 
 _USED = ("parallel", "precision", "health", "model", "objective", "run.kernels", "run.deterministic")
-"""sections and keys that models are built by"""
+"""Sections and keys that models are built from."""
 SCORING = ("data", "run.name")
-"""further sections and keys that reports depend on"""
+"""Further sections and keys that reports depend on."""
 
 
 def open_run(

@@ -27,7 +27,7 @@ _WRITTEN = "predictions.jsonl"
 
 
 def main(argv: list[str]) -> int:
-    """Prints what the law says, and writes it down with the time beside the law."""
+    """Prints the prediction, and records it beside the law with the time."""
     parser = Parser(
         "scale predict",
         "Says what a larger run will reach by a law that `pretrain scale fit` wrote: its loss, the best size and "

@@ -1,4 +1,4 @@
-"""What of a run's own numbers stands in the way of better layouts, and what the nearest others would gain."""
+"""Which of a run's own numbers rule out better layouts, and what the nearest other numbers would gain."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ _LARGEST_START = 512
 
 
 def advice(config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, best: Option) -> list[str]:
-    """A sentence for each other batch or ramp under which a step is faster for its number of sequences."""
+    """Sentence for each other batch or ramp under which a step is faster for its number of sequences."""
     now, said, gained = config.batch.sequences / best.seconds, [], 0.0
     for batch, sentence in _others(config.batch):
         try:

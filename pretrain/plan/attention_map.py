@@ -1,4 +1,4 @@
-"""Who sees whom in a model, as text and as a picture: layers x heads."""
+"""Which keys each layer and head of a model attends to, as text and as a picture (layers x heads)."""
 
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def lines(model: Model) -> list[str]:
-    """A row for each layer: its pattern, and how many keys a query sees on average; layers that follow each other with
-    the same pattern are one row."""
+    """Row for each layer: its pattern, and the mean number of keys that a query sees. Consecutive layers with the same
+    pattern share a row."""
     rows: list[tuple[int, int, str]] = []
     for layer, (causal, pattern) in enumerate(_layers(model)):
         length = model.label_length if causal else model.sequence_length
@@ -33,8 +33,8 @@ def lines(model: Model) -> list[str]:
 
 
 def picture(model: Model, path: Path) -> None:
-    """A PNG: for each layer and head the share of pairs that are seen, queries downwards. Of larger models the first
-    layers and heads, of longer sequences the beginning."""
+    """Writes a PNG that shows, for each layer and head, the share of pairs that are seen, with queries downwards.
+    Larger models are cut to their first layers and heads, longer sequences to their beginning."""
     layers, heads = _layers(model)[:_LAYERS], min(model.heads, _HEADS)
     figure = Figure(figsize=(1.1 * heads + 0.6, 1.1 * len(layers) + 0.8), layout="constrained")
     drawn: dict[Any, Shares] = {}
@@ -56,7 +56,7 @@ def picture(model: Model, path: Path) -> None:
 
 
 def _layers(model: Model) -> list[tuple[bool, PatternSettings]]:
-    """Of each layer whether it is causal, and its pattern."""
+    """Whether each layer is causal, and its pattern."""
     encoder, decoder = model.stacks
     stacks = ((encoder, False), (decoder, True))
     return [(causal, model.attention.of_layer(layer)) for count, causal in stacks for layer in range(count)]
@@ -79,7 +79,7 @@ def _said(settings: dict[str, Any]) -> str:
 
 
 def _shares(seen: Any, length: int, causal: bool) -> Shares:
-    """[cells, cells]: of the pairs in each the part that is seen."""
+    """Share of the pairs in each cell that are seen: [cells, cells]."""
     positions = np.arange(length)
     shown = np.broadcast_to(seen.attends(positions[:, None], positions), (length, length))
     if causal:

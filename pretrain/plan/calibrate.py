@@ -1,4 +1,4 @@
-"""The factor of a software stack, from steps that a run of one's own has made."""
+"""Calibration: the speed factor of a software stack, from the measured steps of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,20 +23,20 @@ _FACTORS = 1e-3, 1e4
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a run's steps say of its software."""
+    """Speed factor of a run's software stack, and the measured steps that it comes from."""
 
     stack: Fitted
     layout: Layout
     steps: int
-    """that were counted"""
+    """number of steps that were counted"""
     seconds: float
-    """their median"""
+    """median seconds of these steps"""
     quartiles: tuple[float, float]
     estimate: float
-    """seconds of a step where nothing is known of the software"""
+    """estimated seconds of a step with a factor of 1, which assumes nothing about the software"""
 
     def file(self, run: str, hardware: str) -> StackFile:
-        """What `--stack` reads."""
+        """File that `--stack` reads."""
         source = f"{self.steps} steps of {run} on {short_name(self.layout)}, {hardware}: median {self.seconds:.4g} s"
         return StackFile(source=source, factor=self.stack.factor, low=self.stack.low, high=self.stack.high)
 
@@ -44,9 +44,9 @@ class Calibration:
 def calibrated(
     config: RunConfig, ranks: int, lines: Sequence[Mapping[str, Any]], hardware: str, per_node: int | None
 ) -> Calibration:
-    """From the lines of metrics.jsonl of one start of `config` on `ranks` devices, of which a machine has `per_node`,
-    or as many as the hardware's file says. Raises ConfigError for too few steps, and for steps so short that no factor
-    explains them."""
+    """Calibrates from the lines of metrics.jsonl of one start of `config` on `ranks` devices, `per_node` to a node
+    (default: as many as the hardware's file says). Raises ConfigError for too few steps, and for steps so short that no
+    factor explains them."""
     device, layout = find_device(hardware), plan_layout(config, ranks)
     seconds = _full_steps(config, lines)
     if len(seconds) < LEAST:
@@ -79,7 +79,7 @@ def calibrated(
 
 
 def _full_steps(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Seconds of the steps of a start that had a whole batch, without its first ones."""
+    """Seconds of each step of a start that had a full batch, without the warm-up steps at its beginning."""
     found = []
     for before, line in zip(lines[_WARMING - 1 :], lines[_WARMING:], strict=False):
         if line["samples"] - before["samples"] == config.batch.sequences:
@@ -88,7 +88,7 @@ def _full_steps(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> list[f
 
 
 def _spread() -> tuple[float, float]:
-    """How far other layouts and models were off where a stack's factor was known: the median of the stacks that come
-    with the package."""
+    """Error band (low, high) of estimates for other layouts and models once a stack's factor is known: the median over
+    the stacks that come with the package."""
     known = [stack for name, stack in fitted_stacks().items() if name != "unknown"]
     return float(np.median([stack.low for stack in known])), float(np.median([stack.high for stack in known]))

@@ -1,4 +1,4 @@
-"""What a device and its links can do: files in `devices/`, or one's own."""
+"""Speed and memory of a device and its links, read from a file in `devices/` or from the user's own."""
 
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,8 @@ FOLDER = Path(__file__).with_name("devices")
 
 
 class Device(Section):
-    """Of a machine of `devices` equal ones. Speeds are peaks, as makers print them, without structured sparsity."""
+    """One of the `devices` equal devices of a node. Speeds are peaks as vendors publish them, without structured
+    sparsity."""
 
     source: str = Field(description="where the figures are from")
     generation: Literal["volta", "ampere", "ada", "hopper", "blackwell", "cpu"] = Field(
@@ -40,8 +41,8 @@ class Device(Section):
     price_per_hour: float | None = Field(None, ge=0, description="of one device")
 
     def measured_at(self, ranks: int) -> dict[str, float]:
-        """What was measured with so many ranks of a machine at work, or with the next number above; of more than were
-        tried, with the most."""
+        """Constants measured with `ranks` ranks of a node at work, or else with the next larger number that was
+        measured, or else with the largest."""
         known = sorted(self.measured)
         return self.measured[next((n for n in known if n >= ranks), known[-1])] if known else {}
 
@@ -53,13 +54,13 @@ class Device(Section):
 
 
 def device_names() -> list[str]:
-    """Those that come with the package."""
+    """Names of the devices that come with the package."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 @cache
 def find_device(name: str) -> Device:
-    """By name, or from a file of one's own. Raises ConfigError, with the nearest names."""
+    """Device with this name, or from the YAML file at this path. Raises ConfigError, with the nearest names."""
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or "/" in name:
         return load(Device, path)

@@ -46,7 +46,7 @@ def _nearest(config: RunConfig, configured: Configured, own: Choice, own_bytes: 
 
 
 def _changes(own: Choice, other: Choice) -> list[str]:
-    """Settings that make one the other."""
+    """Settings that turn one layout into the other."""
     said = []
     for name in ("tensor", "context", "sequence", "pipeline", "virtual", "zero"):
         if getattr(own.layout, name) != (value := getattr(other.layout, name)):

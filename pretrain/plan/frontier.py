@@ -1,4 +1,4 @@
-"""Where more of one thing costs more of another: seconds of a step against memory, and cost against days."""
+"""Pareto frontiers: seconds of a step against memory, and cost against days."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +22,8 @@ _NAMED = 6  # points that have their layout beside them
 
 
 def picture(plan: Plan, failures: Failures, path: Path) -> None:
-    """A PNG of two charts. Left: every way to lay the run over these devices, and those that nothing beats in both
-    seconds and memory. Right: the fastest on fewer and on more devices."""
+    """Writes a PNG of two charts. Left: every way to lay the run over these devices, and those that nothing beats in
+    both seconds and memory. Right: the fastest on fewer and on more devices."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     choices = list(every_choice(plan.config, plan.gpus, plan.per_node))

@@ -1,4 +1,4 @@
-"""What is left of a long run's time when machines fail: the best time between checkpoints. Plain arithmetic."""
+"""Goodput of a long run on nodes that fail, and the best interval between checkpoints. Plain arithmetic."""
 
 import math
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ _NEVER = 1e-6  # failures a day: once in 2,700 years
 
 @dataclass(frozen=True)
 class Failures:
-    """What a cluster is expected to do."""
+    """Expected failures of a cluster, and what saving and restarting take."""
 
     save_s: float = 10.0
-    """that training stands still for a checkpoint"""
+    """seconds that training pauses for each checkpoint"""
     restart_s: float = 600.0
-    """from a failure until steps are made again"""
+    """seconds from a failure to the next step"""
     per_gpu_hour: float | None = None
-    """None: Llama 3's"""
+    """failures per GPU-hour; None: the rate of Llama 3"""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Of a run that saves every `every_steps` steps."""
+    """Goodput of a run that saves every `every_steps` steps."""
 
     every_steps: int
     share: float
-    """of the time, in which steps are made that are not lost again"""
+    """share of the time spent on steps that are not lost to a failure"""
     failures_per_day: float
 
 

@@ -10,7 +10,7 @@ class Peak:
     """Dense operations per second (no structured sparsity), at boost clock."""
 
     device: str
-    """pattern of the whole name, without the maker"""
+    """regular expression that matches the full name, without the vendor"""
     bf16_flops: float | None
     """tensor cores with fp32 accumulation; None: no bf16 in hardware"""
     fp32_flops: float
@@ -18,7 +18,7 @@ class Peak:
     fp16_flops: float | None = None
     """tensor cores with fp32 accumulation; None: as in bf16"""
     fp8_flops: float | None = None
-    """likewise; None: no fp8 in hardware"""
+    """fp8 tensor cores with fp32 accumulation; None: no fp8 in hardware"""
 
 
 # NVIDIA's data sheets. Where they print only the figure with sparsity, half of it.

@@ -1,4 +1,4 @@
-"""A machine without a data sheet, described by what was measured on it. `pretrain/measure.py` measures."""
+"""Description of a machine without a data sheet, from what `pretrain/measure.py` measured on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _START = {
     "matmul_cpu": 0.8, "depth": 20.0, "launch_s": 1e-5, "norm_passes": 20.0, "activation_passes": 8.0,
     "flash2_hopper": 0.3, "loss_passes": 12.0, "update_bytes": 40.0, "step_s": 2e-3,
 }  # fmt: skip
-# What a processor has not: tiles that are shared out in waves, messages beside the work, machines that wait for others.
+# What a CPU does not have: tiles scheduled in waves, communication that overlaps with compute, stragglers.
 _GIVEN = {
     "wave_share": 0.0, "operations": 20.0, "memory_share": 1.0, "flash_backward": 2.5, "attention_block": 32.0,
     "tensor_exposed": 1.0, "pipeline_exposed": 1.0, "replica_exposed": 1.0, "link_share": 1.0, "network_share": 1.0,
@@ -30,19 +30,19 @@ _GIVEN = {
 
 @dataclass(frozen=True)
 class AtOnce:
-    """With so many ranks at work at the same time; of the slowest."""
+    """Measurements with one number of ranks at work at the same time, each of the slowest rank."""
 
     seconds: Sequence[float]
-    """of a step of each of the configs, each rank alone in a group"""
+    """seconds of a step of each config, with each rank in a group of its own"""
     message_s: float
-    """that a small all-reduce adds to ranks that work; 0 for one rank, likewise"""
+    """seconds that a small all-reduce adds to ranks that compute; 0 for one rank"""
     link_bytes_per_s: float
-    """of a large one: what each rank sends"""
+    """bytes per second that each rank sends in a large all-reduce; 0 for one rank"""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured of one."""
+    """Measurements of one machine."""
 
     name: str
     cores: int
@@ -51,7 +51,7 @@ class Machine:
     fp32_flops: float
     bf16_flops: float
     rank_bytes: float
-    """of a rank with next to no model"""
+    """bytes that a rank holds with almost no model"""
     configs: Sequence[RunConfig]
     at_once: Mapping[int, AtOnce]
 

@@ -9,13 +9,13 @@ from pretrain.model_spec.parameters import num_rank_parameters
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What one rank holds of a training state when a step's gradients are complete."""
+    """Bytes of the training state that one rank holds when a step's gradients are complete."""
 
     weights: float
-    """those computed with"""
+    """bytes of the weights that the model computes with"""
     gradients: float
     optimizer: float
-    """moments of each weight, and fp32 weights where they are not the ones computed with"""
+    """bytes of the moments of each weight, and of fp32 weights where the model does not compute with these"""
 
     @property
     def total(self) -> float:
@@ -23,7 +23,7 @@ class StateBytes:
 
 
 def state_bytes(parameters: float, layout: Layout, precision: str, moments: int = 2) -> StateBytes:
-    """For the `parameters` of one tensor and pipeline rank, and `num_moments` of the optimizer.
+    """Bytes for the `parameters` of one tensor and pipeline rank, and the number of `moments` of the optimizer.
 
     Gradients are accumulated in fp32 whatever the precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3, has
     half precision gradients). Not counted: activations, the buckets of an exchange, the small weights that stage 3
@@ -41,7 +41,7 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
 
 
 def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
-    """Of the rank that holds most of the training state of a run: of the pipeline stage with the most parameters. Says
-    nothing of what `state_bytes` does not count."""
+    """Training state of the rank that holds the most: one of the pipeline stage with the most parameters. What
+    `state_bytes` leaves out is left out here too."""
     parameters = max(num_rank_parameters(config.model, layout, stage) for stage in range(layout.pipeline))
     return state_bytes(parameters, layout, config.precision, config.optimizer.num_moments)

@@ -1,4 +1,4 @@
-"""What `pretrain plan` says: for people, and as JSON."""
+"""Report of `pretrain plan`, as text and as JSON."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Prices:
-    """None: not told, and so not said."""
+    """Price and power of a GPU; what is None is left out of the report."""
 
     per_gpu_hour: float | None
     watts: float | None
@@ -27,7 +27,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that there is to say."""
+    """Everything that the report of a plan shows."""
 
     config: RunConfig
     device: Device
@@ -47,7 +47,7 @@ class Plan:
 
 
 def parallel_block(option: Option) -> str:
-    """YAML of what the config has to say for this option."""
+    """YAML that a config needs for this option."""
     layout = option.choice.layout
     lines = [f"  tensor: {layout.tensor}"]
     lines += [f"  context: {layout.context}"] if layout.context > 1 else []
@@ -61,7 +61,7 @@ def parallel_block(option: Option) -> str:
 
 
 def figures(plan: Plan, option: Option) -> dict[str, Any]:
-    """Of one option: plain values, with units in their names."""
+    """Figures of one option: plain values, with units in their names."""
     config, layout = plan.config, option.choice.layout
     tokens = config.batch.sequences * config.model.sequence_length
     flops = training_flops_per_token(config.model) * tokens
@@ -96,7 +96,7 @@ def figures(plan: Plan, option: Option) -> dict[str, Any]:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """Everything, for programs."""
+    """Full report for programs."""
     return {
         "model_parameters": num_parameters(plan.config.model, padded=False),
         "hardware": plan.hardware,
@@ -113,7 +113,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def lines(plan: Plan, explain: bool) -> list[str]:
-    """For people: a table, the best option in full, and what would be better."""
+    """Report for people: a table, the best option in full, and what would be better."""
     config, best = plan.config, figures(plan, plan.found.options[0])
     out = [
         f"{num_parameters(config.model, padded=False) / 1e9:.2f}B parameters, {config.batch.sequences:,} sequences of "
@@ -150,7 +150,7 @@ def lines(plan: Plan, explain: bool) -> list[str]:
 
 
 def _tightness(plan: Plan) -> list[str]:
-    """What to take if the first option turns out not to fit."""
+    """Option to use if the first one turns out not to fit."""
     limit, best, room = plan.device.memory_gib * _GIB, plan.found.options[0], plan.found.room
     share = f"{best.held_bytes / limit:.0%} of a device"
     if best.held_bytes > limit:

@@ -1,4 +1,4 @@
-"""One answer of `pretrain plan`, from what is asked."""
+"""Makes the plan that `pretrain plan` prints."""
 
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
@@ -15,18 +15,18 @@ from pretrain.plan.search import Found, Target, search, too_large
 _ASSUMED_VOCABULARY = 50_257
 _MOST_GPUS = 1_000_000
 _MOST_LAYERS = 1024
-"""in all: the deepest that were published have 1,000 (Wang et al. 2022, DeepNet, arXiv 2203.00555)"""
+"""Most layers in total: the deepest published models have 1,000 (Wang et al. 2022, DeepNet, arXiv 2203.00555)"""
 _LEAST_SHARE = 1e-3
-"""of the time, in steps that count: below it, a plan says nothing"""
+"""Least share of the time spent on steps that count; below it no plan is made."""
 
 
 def make_plan(
     config: RunConfig, hardware: str, gpus: int, per_node: int | None, stack_name: str, target: Target, top: int,
     prices: Prices, failures: Failures, as_is: bool = False,
 ) -> Plan:  # fmt: skip
-    """`per_node` devices of a machine, or as many as the hardware's file says. `as_is`: of the config's own layout
-    alone. Raises ConfigError for names that are
-    not known, numbers that no layout suits, and models that are too large."""
+    """Plans a run of `config` on `gpus` devices, `per_node` to a node (default: as many as the hardware's file says).
+    `as_is`: judge the config's own layout only. Raises ConfigError for unknown names, numbers that no layout suits, and
+    models that are too large."""
     check_layers(config.model)
     if gpus > _MOST_GPUS:
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
@@ -69,7 +69,8 @@ def check_layers(model: Model) -> None:
 
 
 def _with_vocabulary(config: RunConfig) -> RunConfig:
-    """A config that says none has that of its data, which may not be there yet: GPT-2's is assumed."""
+    """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so GPT-2's is
+    assumed."""
     if config.model.vocabulary is not None:
         return config
     known = config.model.model_copy(update={"vocabulary": _ASSUMED_VOCABULARY})
@@ -79,7 +80,7 @@ def _with_vocabulary(config: RunConfig) -> RunConfig:
 def _cheapest(
     config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, found: Found, top: int
 ) -> tuple[int, Found]:  # fmt: skip
-    """Half of the devices, and again, for as long as a step takes fewer GPU-seconds."""
+    """Halves the number of devices for as long as a step then takes fewer GPU-seconds."""
     while found.options and gpus % 2 == 0:
         half = gpus // 2
         try:

@@ -1,4 +1,4 @@
-"""Every legal way to lay a run over a number of devices, judged, the best first."""
+"""Search over every legal layout of a run on a number of devices, with estimates, the best first."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,23 +24,24 @@ Target = Literal["throughput", "cost", "memory"]
 _MOST_TENSOR, _MOST_CONTEXT, _MOST_VIRTUAL, _MOST_MICRO = 16, 16, 12, 64
 _GIB = 2**30
 ROOMY = 0.9
-"""of the memory; a layout that an estimate has above it may not fit, as one in eight published peaks is further off"""
+"""Share of the memory above which a layout that is estimated to fit may not: one in eight published peaks is further
+off than this margin."""
 _LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way, as it is judged."""
+    """One choice with its estimates."""
 
     choice: Choice
     seconds: float
-    """of a step"""
+    """seconds of a step"""
     parts: dict[str, float]
-    """of those seconds"""
+    """parts of `seconds` by name"""
     held: dict[str, float]
-    """bytes of the fullest rank"""
+    """parts by name of the bytes that the fullest rank holds"""
     binds: str
-    """what takes the most, besides computing what the model asks for: compute, bubble, links or memory"""
+    """bottleneck, besides the computation that the model needs: compute, bubble, links or memory"""
 
     @property
     def held_bytes(self) -> float:
@@ -49,21 +50,22 @@ class Option:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search saw. `options`: those that fit, the best first."""
+    """Result of a search. `options`: the layouts that fit, the best first."""
 
     options: list[Option]
     judged: int
     least: Option
-    """that which holds least, whether it fits or not"""
+    """option that holds the fewest bytes, whether it fits or not"""
     room: Option | None = None
-    """the best that leaves a tenth of the memory free; None where none does, or the first does so"""
+    """best option that leaves a tenth of the memory free; None if none does, or if the first option does"""
 
 
 def search(
     config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, target: Target = "throughput",
     top: int = 10, only: Choice | None = None,
 ) -> Found:  # fmt: skip
-    """`only` this one is judged, and shown whether it fits or not. Raises ConfigError where no layout is legal."""
+    """Searches the layouts of `config` on `gpus` devices. `only`: the one choice to judge, shown whether it fits or
+    not. Raises ConfigError where no layout is legal."""
     choices = list(every_choice(config, gpus, per_node)) if only is None else [only]
     if not choices:
         raise ConfigError(no_layout(config, gpus, per_node))
@@ -88,14 +90,14 @@ def search(
 def judge(
     config: RunConfig, device: Device, per_node: int, choices: Sequence[Choice], stack: Fitted
 ) -> tuple[StepSeconds, HeldBytes, float]:
-    """Seconds and bytes of each choice, all on as many devices, and the bytes that a device has."""
+    """Seconds and bytes of each choice, all on the same number of devices, and the bytes of memory of a device."""
     work = Configured(config, device, per_node).work(choices)
     c = constants_on(device, min(per_node, choices[0].layout.world))
     return step_seconds(work, c, stack.factor), held_bytes(work, c), device.memory_gib * _GIB
 
 
 def option(choice: Choice, seconds: StepSeconds, held: HeldBytes, index: int, roomy: bool) -> Option:
-    """The choice at `index` of what was judged."""
+    """Option for the choice at `index` of the estimates."""
     parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
     stage = int(held.total[index].argmax())
     sizes = {name: float(getattr(held, name)[index, stage]) for name in held.__dataclass_fields__}
@@ -107,8 +109,8 @@ def option(choice: Choice, seconds: StepSeconds, held: HeldBytes, index: int, ro
 
 
 def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Choice]:
-    """Layouts that `plan_layout` allows, with the ZeRO stages, kinds of recomputation and micro-batches that each can
-    have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as fast and holds less."""
+    """Every layout that `plan_layout` allows, with each ZeRO stage, kind of recomputation and micro-batch size that it
+    can have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as fast and holds less."""
     common = gcd(*batch_sizes(config.batch))
     for layout in _layouts_of(config, gpus, per_node, common):
         group = _group(layout.data, layout.pipeline, layout.virtual)
@@ -122,7 +124,7 @@ def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Choice
 
 
 def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> list[Layout]:
-    """`every_layout`, once for all batches of a model that have the same divisor."""
+    """Cached `every_layout`, computed once for all batches of a model that have the same divisor."""
     key = (dump(config.model), config.batch.short is not None, gpus, per_node, common)
     if key not in _LAYOUTS:
         _LAYOUTS[key] = list(every_layout(config, gpus, per_node, common))
@@ -130,8 +132,8 @@ def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> lis
 
 
 def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> Iterator[Layout]:
-    """Without ZeRO. `common`: the largest number that divides all of the batch's sizes. `plan_layout` decides; what a
-    glance shows to be illegal is not put to it, as that would take most of the time."""
+    """Every legal layout, without ZeRO. `common`: the greatest common divisor of the batch's sizes. `plan_layout`
+    decides; layouts that are obviously illegal are skipped first, as checking them would take most of the time."""
     layers, unequal = sum(config.model.stacks), config.model.is_encoder_decoder
     for tensor in _divisors(gpus, min(_MOST_TENSOR, per_node)):
         for context in _divisors(gpus // tensor, _MOST_CONTEXT):
@@ -145,7 +147,7 @@ def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> It
 
 
 def _group(data: int, pipeline: int, virtual: int) -> int:
-    """Micro-batches that a global batch is a multiple of."""
+    """Number of micro-batches that a global batch must be a multiple of."""
     return data * (pipeline if virtual > 1 else 1)
 
 
@@ -161,7 +163,7 @@ def _legal(
 
 
 def no_layout(config: RunConfig, gpus: int, per_node: int) -> str:
-    """Why there is none, with the nearest numbers of devices and batches that have one."""
+    """Message that no layout is legal, with the nearest numbers of devices that have one."""
     batch = config.batch.sequences
     ramp = f" (and its ramp from {config.batch.ramp.start_sequences})" if config.batch.ramp else ""
     counts = [n for n in near_counts(gpus) if next(every_choice(config, n, per_node), None) is not None]
@@ -173,7 +175,7 @@ def no_layout(config: RunConfig, gpus: int, per_node: int) -> str:
 
 
 def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, found: Found) -> str:
-    """Why none of the legal layouts fits, naming the largest part of the one that holds least."""
+    """Message that no legal layout fits, with the largest part of the layout that holds the fewest bytes."""
     least = found.least
     part = max(least.held, key=lambda name: least.held[name])
     return (
@@ -185,14 +187,14 @@ def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, found
 
 
 def near_counts(gpus: int) -> list[int]:
-    """Numbers of devices around `gpus`, the nearest first, of whole machines where there are several."""
+    """Numbers of devices near `gpus`, the nearest first; above 16 they differ from it by multiples of 8."""
     step = 8 if gpus > 16 else 1
     near = [n for n in _smooth(2 * gpus) if n >= gpus / 4 and n != gpus and (n - gpus) % step == 0]
     return sorted(near, key=lambda n: (abs(n - gpus), n))[:24]
 
 
 def _differing(choices: Sequence[Choice], order: NDArray[np.intp], top: int) -> list[int]:
-    """The first `top` of `order` of which no two have the same layout."""
+    """First `top` indices of `order`, no two with the same layout."""
     seen, kept = set(), []
     for index in map(int, order):
         layout = choices[index].layout
@@ -205,10 +207,10 @@ def _differing(choices: Sequence[Choice], order: NDArray[np.intp], top: int) -> 
 
 
 def _smooth(most: int) -> list[int]:
-    """The numbers up to `most` without a prime factor above 7."""
+    """Numbers up to `most` without a prime factor above 7."""
     found = [1]
     for prime in (2, 3, 5, 7):
-        for number in found:  # which grows meanwhile, by all powers of the prime
+        for number in found:  # the list grows during the loop, by all powers of the prime
             if number * prime <= most:
                 found.append(number * prime)
     return found

@@ -1,4 +1,4 @@
-"""The run that a prediction is about, as a config: what `pretrain plan` judges and `pretrain train` makes."""
+"""Config of the run that a prediction is about, for `pretrain plan` and `pretrain train`."""
 
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig

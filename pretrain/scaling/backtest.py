@@ -1,4 +1,4 @@
-"""What a form would have said of the largest runs, had they not been made: it is fitted to the others."""
+"""Backtest of a form: it is fitted without the largest runs, and then predicts them."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from pretrain.scaling.forms import Form
 from pretrain.scaling.points import Points, RunPoint
 
 MISS = 0.02
-"""of the loss: a law that misses the largest runs by more gives no bare number"""
+"""Largest relative error of the loss: a law that misses the largest runs by more gives no single number."""
 _FURTHER = 1.5
-"""times the compute of the smaller sizes, for the largest one to be further out"""
+"""Least multiple of the compute of the smaller sizes that makes the largest size an extrapolation."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """Relative."""
+        """Relative error of the prediction."""
         return self.predicted / self.run.loss - 1
 
 
@@ -30,11 +30,11 @@ class Judged:
 class Backtest:
     rows: tuple[Judged, ...]
     further: float
-    """how many times the compute of the largest run that was fitted the largest one had that was left out"""
+    """compute of the largest run left out, as a multiple of that of the largest run fitted"""
 
     @property
     def miss(self) -> float:
-        """The largest error."""
+        """Largest error."""
         return max(abs(row.error) for row in self.rows)
 
     @property

@@ -29,7 +29,7 @@ class Fitted:
     form: Form
     theta: Floats
     centre: Floats
-    """of the logarithms of N, D and C"""
+    """centre of the logarithms of N, D and C"""
     objective: float
     """sum of Huber losses, delta = 1e-3"""
     samples: Floats
@@ -44,7 +44,7 @@ class Fitted:
         return np.exp(self.form.evaluate(self.theta if theta is None else theta, logs - self.centre[:, None])[0])
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Within which a constant lies in 95% of the bootstrap samples."""
+        """Interval in which a constant lies in 95% of the bootstrap samples."""
         at = self.form.names.index(name)
         values = [self.form.constants(theta, self.centre)[at] for theta in self.samples]
         low, high = np.percentile(values, [2.5, 97.5])
@@ -75,7 +75,7 @@ def fit(form: Form, points: Points, samples: int = 0, seed: int = 0) -> Fitted:
 
 
 def fitted_to(form: Form, points: Points) -> Points:
-    """The points that a form says something of: all; for one of compute those on the frontier."""
+    """Points that a form applies to: all of them or, for a form of compute, those on the frontier."""
     if not form.of_compute:
         return points
     best, found = float("inf"), []

@@ -22,17 +22,17 @@ _EXPONENTS = np.geomspace(0.05, 1.2, 14)
 
 
 class Form(ABC):
-    """One of them. `x` are logarithms of N, D and C about their centre: [3, points]."""
+    """One form of a scaling law. `x` are logarithms of N, D and C about their centre: [3, points]."""
 
     name: str
     formula: str
     source: str
     names: tuple[str, ...]
-    """of its constants"""
+    """names of its constants"""
     bounds: Bounds
-    """of what is fitted, `theta`"""
+    """bounds of the fitted parameters, `theta`"""
     of_compute = False
-    """It knows only of compute that is spent well."""
+    """Whether the form is a function of compute only, spent at its best."""
 
     @abstractmethod
     def evaluate(self, theta: Floats, x: Floats) -> tuple[Floats, Floats]:
@@ -40,11 +40,12 @@ class Form(ABC):
 
     @abstractmethod
     def starts(self, x: Floats, losses: Floats) -> Iterator[Floats]:
-        """Where to begin: variable projection. For exponents on a grid the rest is linear, and solved for."""
+        """Starting points of the fit, by variable projection. For exponents on a grid the rest is linear, and solved
+        for."""
 
     @abstractmethod
     def constants(self, theta: Floats, centre: Floats) -> tuple[float, ...]:
-        """Those of the formula, in the order of `names`."""
+        """Constants of the formula, in the order of `names`."""
 
 
 class Chinchilla(Form):

@@ -20,7 +20,7 @@ class Valley:
     best_parameters: float
     best_loss: float
     curve: tuple[float, float, float]
-    """of the square, the logarithm of N and one"""
+    """coefficients of (log N)^2, of log N and of 1"""
     runs: tuple[RunPoint, ...]
 
 
@@ -31,7 +31,7 @@ class IsoFlop:
     valleys: tuple[Valley, ...]
     factor: float | None
     exponent: float | None
-    """None: fewer than two budgets have a lowest point"""
+    """None if fewer than two budgets have a lowest point"""
 
     def best_parameters(self, flops: float) -> float | None:
         if self.exponent is None or self.factor is None:
@@ -40,7 +40,7 @@ class IsoFlop:
 
 
 def isoflop(points: Points) -> IsoFlop:
-    """Of the budgets at which four or more points, of three or more sizes, have a lowest point among them."""
+    """Fit over the budgets at which four or more points, of three or more sizes, have a lowest point among them."""
     found = [valley for runs in _budgets(points) if (valley := _valley(runs)) is not None]
     if len(found) < 2:
         return IsoFlop(tuple(found), None, None)

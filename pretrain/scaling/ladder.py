@@ -33,24 +33,24 @@ class PlannedRun:
     parameters: int
     tokens: int
     flops: float
-    """that it adds: of a branch, its own steps alone"""
+    """FLOPs that the run adds; for a branch, those of its own steps only"""
     stem: str | None
-    """the name of the run that it branches off"""
+    """name of the run that it branches off"""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a ladder is to be."""
+    """Specification of a ladder."""
 
     sizes: tuple[float, ...]
     ratios: tuple[float, ...]
     """tokens per parameter"""
     seeds: tuple[int, ...]
-    """how many, of each size"""
+    """number of seeds of each size"""
     rule: str
     runs_dir: str
     rates: tuple[float, ...] = (1.0,)
-    """times the rule's learning rate: several make a sweep"""
+    """multiples of the rule's learning rate; several make a sweep"""
 
 
 def ladder(base: RunConfig, asked: Asked) -> list[PlannedRun]:
@@ -138,8 +138,8 @@ def _schedule(warmup: int, decay: int) -> dict[str, object]:
 
 
 def _saved_at(steps: Sequence[int]) -> tuple[int, list[int]]:
-    """Every how many steps the stem saves, as rarely as will do, and where each length begins to decay: at a fifth
-    before its end, or up to a twentieth of its length earlier."""
+    """Number of steps between saves of the stem, as rarely as will do, and where each length begins to decay: at a
+    fifth before its end, or up to a twentieth of its length earlier."""
     latest = [round(count * (1 - DECAY)) for count in steps]
     for parts in range(1, _FINEST + 1):
         every = max(1, latest[0] // parts)

@@ -26,7 +26,7 @@ class Tested:
     fitted: Fitted
     backtest: Backtest | None
     untested: str | None
-    """why there is no backtest"""
+    """reason why there is no backtest"""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Law:
     points: Points
     forms: dict[str, Tested]
     left_out: dict[str, str]
-    """forms that the points don't tell, and why"""
+    """forms that could not be fitted to the points, and why"""
     origin: str
-    """where the points are from"""
+    """source of the points"""
 
     @property
     def main(self) -> Tested:

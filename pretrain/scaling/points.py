@@ -39,15 +39,15 @@ class RunPoint:
     loss: float
     """nats per held-out token"""
     flops: float
-    """of the whole training"""
+    """FLOPs of the full training"""
     name: str = ""
     learning_rate: float | None = None
-    """its peak"""
+    """peak learning rate"""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Many of them."""
+    """Finished runs."""
 
     runs: tuple[RunPoint, ...]
 
@@ -65,7 +65,7 @@ class Points:
 
     @property
     def flops_per_parameter(self) -> float:
-        """And token: the median. 6 where FLOPs are counted by the rule of thumb."""
+        """Median FLOPs per parameter and token: 6 where FLOPs are counted by the rule of thumb."""
         return float(np.median([run.flops / (run.parameters * run.tokens) for run in self.runs]))
 
     @property
@@ -79,7 +79,7 @@ class Points:
         return Points(tuple(self.runs[number] for number in numbers))
 
     def rungs(self) -> list["Points"]:
-        """By size, the smallest first. Sizes within 10% of the next smaller one are one rung."""
+        """Runs grouped by size, the smallest first. Sizes within 10% of the next smaller one are one rung."""
         found: list[list[RunPoint]] = []
         for run in sorted(self.runs, key=lambda run: run.parameters):
             if found and math.log(run.parameters / found[-1][-1].parameters) < _SAME_SIZE:

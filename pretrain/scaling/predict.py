@@ -1,4 +1,4 @@
-"""What a law says of a run that was not made: its loss, the best size and tokens for its compute, its rate.
+"""Prediction of a run that was not made: its loss, the best size and tokens for its compute, its rate.
 
 A prediction is an interval. It holds a bare number as well only where the law has earned one: where its backtest missed
 by at most 2%, and the run takes at most ten times the compute of the largest one it was fitted to.
@@ -16,7 +16,7 @@ from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.points import Floats
 
 FURTHEST = 10
-"""times the compute of the largest run"""
+"""Multiple of the compute of the largest run."""
 ASKABLE = 1e12
 """times as much as the largest run, and as little as the smallest divided by it: of compute, parameters or tokens. A
 law says nothing of what lies beyond, and numbers that no machine has room for begin there"""
@@ -26,7 +26,7 @@ _PERCENTILES = (2.5, 97.5)
 
 @dataclass(frozen=True)
 class Range:
-    """A value and where it lies."""
+    """A value and its interval."""
 
     value: float
     low: float
@@ -35,32 +35,32 @@ class Range:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of one run."""
+    """Prediction of one run."""
 
     parameters: float
     tokens: float
     flops: float
     chosen: tuple[str, ...]
-    """what of these the law chose: the best for the compute"""
+    """names of the figures above that the law chose as the best for the compute"""
     loss: float | None
-    """None: see `reasons`"""
+    """predicted loss; None: see `reasons`"""
     low: float
     high: float
     reasons: tuple[str, ...]
-    """why there is no bare number"""
+    """reasons why there is no single number"""
     by_form: dict[str, Range]
-    """each form's own, by bootstrap"""
+    """loss by each form, with its bootstrap interval"""
     best_parameters: Range | None
-    """for the compute, by bootstrap of the form that speaks first"""
+    """best size for the compute, with the bootstrap interval of the leading form"""
     learning_rate: float | None
-    """as the runs' own rates go on with size; None where these are not known"""
+    """learning rate extrapolated over size from the runs' own; None if these are not known"""
 
 
 def predict(
     law: Law, flops: float | None = None, parameters: float | None = None, tokens: float | None = None
 ) -> Prediction:
-    """Of the run with this compute, or with this size and this many tokens, or with one of the two and the best other.
-    Raises ConfigError where that says too much or too little, or no form knows sizes."""
+    """Predicts the run with this compute, or with this size and this many tokens, or with one of the two and the best
+    other. Raises ConfigError where that says too much or too little, or no form knows sizes."""
     given = [value for value in (flops, parameters, tokens) if value is not None]
     if not given or len(given) > 2 or (flops is not None and len(given) > 1):
         raise ConfigError("say --flops, or --parameters, or --tokens, or the last two together")

@@ -33,7 +33,7 @@ _LONGEST_WARMUP = 0.1  # of the shortest run: [ours]
 
 @dataclass(frozen=True)
 class Settings:
-    """Of one size."""
+    """Settings of a model of one size."""
 
     learning_rate: float
     batch_tokens: float
@@ -41,7 +41,7 @@ class Settings:
 
 
 def settings(rule: str, parameters: float, width: int, base: RunConfig) -> Settings:
-    """By one of RULES. `width`: of the model; `base`: what the ladder is made from."""
+    """Settings by one of RULES. `width`: width of the model. `base`: config that the ladder is made from."""
     match rule:
         case "olmo" | "constant":
             batch_tokens = _OLMO_BATCH * (parameters / _OLMO_PARAMETERS) ** (2 / 3)
@@ -77,7 +77,8 @@ def warmup_steps(wanted: float, batch_tokens: int, shortest_steps: int) -> int:
 
 
 def _gpt3(parameters: float, column: int) -> float:
-    """Of the table: a straight line between the logarithms of neighbours; outside, the power of N nearest to all."""
+    """Value from the table: a straight line between the logarithms of neighbours; outside, the power of N nearest to
+    all."""
     sizes, values = (np.log([row[number] for row in _GPT3]) for number in (0, column))
     at = math.log(parameters)
     if sizes[0] <= at <= sizes[-1]:

@@ -18,13 +18,13 @@ from pretrain.scaling.size import parameters_at_work
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """One of them."""
+    """One finished run."""
 
     directory: Path
     config: RunConfig
     point: RunPoint
     alike: dict[str, Any]
-    """what has to be the same for losses to be compared"""
+    """facts that must be equal for losses to be comparable"""
 
 
 def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:

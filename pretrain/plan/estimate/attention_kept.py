@@ -9,12 +9,12 @@ from pretrain.config.model import Model
 from pretrain.config.patterns.base import PatternSettings
 
 _TOGETHER = 128
-"""queries of a band that share a window, at least"""
+"""Least number of queries of a band that share a window."""
 
 
 @dataclass(frozen=True)
 class AttentionKept:
-    """Numbers of one model, on average over layers."""
+    """What attention keeps in one model, averaged over layers; `most_scores` is a maximum."""
 
     windows: float
     score_biases: float
@@ -26,7 +26,8 @@ class AttentionKept:
 
 
 def attention_kept(model: Model, width: float, mask_bytes: float, on_cpu: bool) -> AttentionKept:
-    """`width`: bytes of an activation. `mask_bytes`: that say of an element whether it drops."""
+    """Computes what attention keeps. `width`: bytes of an activation. `mask_bytes`: bytes of an element's dropout
+    mask."""
     learned = model.positions.name == "relative"
     biased = learned or model.positions.name == "alibi"
     drops = model.attention_dropout > 0
@@ -54,7 +55,7 @@ def attention_kept(model: Model, width: float, mask_bytes: float, on_cpu: bool) 
 
 
 def _chunk_share(pattern: PatternSettings, model: Model) -> float:
-    """Of a sequence's keys, those that a chunk of queries meets (`attention/patterns/banded.py`)."""
+    """Share of a sequence's keys that a chunk of queries meets (`attention/patterns/banded.py`)."""
     if not isinstance(pattern, Banded) or model.has_encoder or pattern.reach >= model.sequence_length:
         return 1.0
     return 2 * pattern.reach / model.sequence_length
@@ -71,8 +72,8 @@ def _windows(pattern: PatternSettings, model: Model, on_cpu: bool) -> float:
 
 
 def copies(pattern: PatternSettings) -> float:
-    """Of each key, in how many windows it is kept besides its own: neighbouring queries share one
-    (`attention/patterns/tiles.py`). Patterns of several tiles are taken to keep it in one."""
+    """Number of windows in which each key is kept besides its own: neighbouring queries share one
+    (`attention/patterns/tiles.py`). Patterns of several tiles are assumed to keep it in one."""
     if isinstance(pattern, Dense):
         return 0.0
     if not isinstance(pattern, Banded):

@@ -17,11 +17,11 @@ class Passes:
     forward: Array
     backward: Array
     attention: Array
-    """part of `forward` that selective recomputation does again"""
+    """part of `forward` that selective recomputation repeats"""
 
 
 def layer(work: Work, c: Constants, stack: Stack) -> Passes:
-    """Of one layer of `stack`, on one rank."""
+    """Seconds of one layer of `stack`, on one rank."""
     positions = work.micro * stack.length / work.context
     inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
     products = [
@@ -63,7 +63,7 @@ def layer(work: Work, c: Constants, stack: Stack) -> Passes:
 
 
 def embedding(work: Work, c: Constants) -> Array:
-    """Seconds forward and backward of looking words up: memory alone."""
+    """Seconds of the embedding lookup, forward and backward; it only moves memory."""
     moved = 8 * work.micro * work.stacks[0].length / work.context * work.hidden * work.width / work.slices
     return moved / (work.memory_bytes_per_s * c.memory_share)
 
@@ -77,7 +77,7 @@ def head(work: Work, c: Constants) -> Array:
 
 
 def update(work: Work, c: Constants) -> Array:
-    """[n, s] seconds of the optimizer: gradients, moments and weights are read and written once."""
+    """Seconds of the optimizer, [n, s]: gradients, moments and weights are read and written once."""
     copies = work.context * work.data
     own = work.parameters / np.where(work.zero > 0, copies, 1.0)[:, None]
     return c.update_bytes * own / (work.memory_bytes_per_s * c.memory_share)[:, None]
@@ -95,15 +95,16 @@ def _products(work: Work, c: Constants, products: list[tuple[Array, Array, Array
 
 
 def _rounding(work: Work, c: Constants, x: Array, weight: Array, out: Array) -> tuple[Array, Array]:
-    """Seconds forward and backward of rounding so many elements to 8 bits, where that is apart from other work; for the
-    backward pass anew, and turned."""
+    """Seconds forward and backward of rounding so many elements to 8 bits, where other work does not do it in passing.
+    The backward pass rounds again, and also transposes."""
     speed = work.memory_bytes_per_s * c.memory_share
     once, turning = work.fp8 * work.rounding_bytes, work.fp8 * (work.rounding_bytes > 0) * 2
     return once * (x + weight) / speed, (once + turning) * (x + weight + out) / speed
 
 
 def _product(work: Work, c: Constants, m: Array, n: Array, k: Array) -> Array:
-    """Tiles are worked on in waves, of which the last may be short; each begins and ends with some depth of its own."""
+    """Seconds of one matrix product. Tiles run in waves, of which the last may be short, and each tile adds some depth
+    to begin and end."""
     short, long = _TILE
     tiles = np.minimum(np.ceil(m / short) * np.ceil(n / long), np.ceil(m / long) * np.ceil(n / short))
     full = m * n / (short * long * work.processors)

@@ -1,4 +1,4 @@
-"""A run's config on any number of layouts, as `Work`."""
+"""Turns a run's config on any number of layouts into `Work`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ RECOMPUTE = ("none", "selective", "full")
 
 @dataclass(frozen=True)
 class Choice:
-    """A layout, and what besides it decides how fast a step is and what it holds."""
+    """Layout, and the other settings that decide the speed and the memory of a step."""
 
     layout: Layout
     micro: int
@@ -34,19 +34,19 @@ class Choice:
 
 @dataclass(frozen=True)
 class Stages:
-    """The stages of a pipeline, alike ones together: [s]."""
+    """Stages of a pipeline, grouped by kind: [s]."""
 
     count: Array
     layers: Array
-    """[2, s] of the encoder, of the decoder"""
+    """layers of the encoder and of the decoder, [2, s]"""
     shared: Array
-    """parameters that tensor ranks share"""
+    """parameters that are split over tensor ranks"""
     whole: Array
-    """those that each of them holds"""
+    """parameters that every tensor rank holds in full"""
     embeds: Array
     predicts: Array
     position: Array
-    """of the stage, from 0"""
+    """index of the stage, from 0"""
 
 
 class Sizes:
@@ -57,7 +57,7 @@ class Sizes:
         depths = sum(self.model.stacks) + 2
         self.shared, self.whole = np.zeros(depths), np.zeros(depths)
         self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
-        """of what has several uses: it, and the depths of these but for the first"""
+        """shared parameters by name: the parameter, and the depths of its uses after the first"""
         declarations = parameter_specs(self.model)
         by_name = {d.name: d for d in declarations}
         for d in declarations:
@@ -67,7 +67,7 @@ class Sizes:
                 (self.shared if any(d.axes) else self.whole)[d.depth] += d.size
 
     def stages(self, pipeline: int, virtual: int) -> Stages:
-        """Of a legal pipeline."""
+        """Stages of a legal pipeline."""
         ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
         of_stage = np.searchsorted(ends, np.arange(1, ends[-1] + 1)) % pipeline  # stage of each layer
         first = np.concatenate([[0], of_stage, [pipeline - 1]])
@@ -99,7 +99,7 @@ class Configured:
     """Turns choices into `Work`."""
 
     def __init__(self, config: RunConfig, device: Device, devices: int) -> None:
-        """`devices`: of one machine."""
+        """`devices`: number of devices of a node."""
         self.config, self.device, self.devices = config, device, devices
         self._stages: dict[tuple[int, int], Stages] = {}
 
@@ -269,8 +269,9 @@ class Configured:
 
 
 def _inner_widths(model: Model, width: float, compiled: bool) -> float:
-    """Of a gate, its activation, the value and their product; compiled, the activation is made anew, and of ReLU a byte
-    kept of each input. `width`: bytes of an activation."""
+    """Number of tensors of the feed-forward width that are kept for the backward pass. A gated layer keeps the gate,
+    its activation, the value and their product; compiled, it recomputes the activation, and ReLU keeps a byte of each
+    input. `width`: bytes of an activation."""
     if model.gated:
         return 3 if compiled else 4
     if model.activation != "relu":

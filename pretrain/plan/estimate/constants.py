@@ -22,7 +22,7 @@ STACKS = Path(__file__).with_name("stacks.yaml")
 
 @dataclass(frozen=True)
 class Constants:
-    """By name, as attributes."""
+    """Constants of the estimates, each an attribute."""
 
     values: Mapping[str, float]
 
@@ -36,7 +36,7 @@ class Constants:
         return self.values[name]
 
     def per_generation(self, name: str, generation: NDArray[np.int64]) -> Array:
-        """`NAME_GENERATION` of each entry."""
+        """Constant `NAME_GENERATION` of each entry."""
         found = np.array([self.values[f"{name}_{one}"] for one in GENERATIONS])
         picked: Array = found[generation]
         return picked
@@ -54,14 +54,14 @@ class Fitted:
 
 @cache
 def constants() -> Constants:
-    """As they come with the package."""
+    """Constants that come with the package."""
     tree = read(CONSTANTS)
     return Constants({name: float(entry["value"]) for name, entry in tree.items()})
 
 
 def constants_on(device: Device, ranks: int) -> Constants:
-    """Those, and in their place what was measured on `device` with so many ranks of a machine. Raises ConfigError for
-    names that are none."""
+    """Constants of the package, replaced where `device` has its own, measured with `ranks` ranks of a node. Raises
+    ConfigError for unknown names."""
     values, own = constants().values, device.measured_at(ranks)
     if unknown := own.keys() - values.keys():
         raise ConfigError(f"measured: {sorted(unknown)[0]} is no constant of {CONSTANTS}")
@@ -70,13 +70,13 @@ def constants_on(device: Device, ranks: int) -> Constants:
 
 @cache
 def fitted_stacks() -> dict[str, Fitted]:
-    """By name; `unknown` is any other."""
+    """Software stacks by name; `unknown` is used for any other stack."""
     rows = read(STACKS)["stacks"]
     return {name: Fitted(*(float(row[key]) for key in ("factor", "low", "high"))) for name, row in rows.items()}
 
 
 class StackFile(Section):
-    """A software stack of one's own, as `pretrain plan --calibrate` writes it."""
+    """A user's own software stack, as `pretrain plan --calibrate` writes it."""
 
     source: str = Field(description="of which steps")
     factor: float = Field(gt=0, description="times the estimated seconds that devices compute")
@@ -85,7 +85,7 @@ class StackFile(Section):
 
 
 def find_stack(name: str) -> Fitted:
-    """By name, or from a file of one's own. Raises ConfigError, with the nearest names."""
+    """Software stack with this name, or from the YAML file at this path. Raises ConfigError, with the nearest names."""
     if Path(name).suffix in (".yaml", ".yml") or "/" in name:
         own = load(StackFile, Path(name))
         return Fitted(own.factor, own.low, own.high)

@@ -13,17 +13,17 @@ from pretrain.plan.estimate.work import KERNELS, Array, Stack, Work
 
 @dataclass(frozen=True)
 class HeldBytes:
-    """[n, s], of a rank on a stage of each kind."""
+    """Bytes that a rank on a stage of each kind holds, [n, s]."""
 
     weights: Array
     gradients: Array
     optimizer: Array
     activations: Array
-    """of all micro-batches in flight, saved for their backward passes"""
+    """bytes saved for the backward passes of all micro-batches in flight"""
     working: Array
-    """of the layer that is recomputed, or of logits and loss; never at the same time"""
+    """bytes of the layer that is recomputed, or of logits and loss, which never exist at the same time"""
     buffers: Array
-    """weights gathered for a moment, messages on their way, what libraries and the allocator keep"""
+    """bytes of weights while they are gathered, of messages in flight, and of what libraries and the allocator keep"""
 
     @property
     def total(self) -> Array:
@@ -31,13 +31,13 @@ class HeldBytes:
 
     @property
     def fullest(self) -> Array:
-        """[n] of the stage that holds most."""
+        """Bytes of the stage that holds the most, [n]."""
         most: Array = self.total.max(axis=1)
         return most
 
 
 def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
-    """`overhead`: with the device's own, which host memory has not."""
+    """Bytes that each layout holds. `overhead`: include the device's own, which host memory does not have."""
     copies = (work.context * work.data)[:, None]
     shared = np.where((work.zero == 3)[:, None], work.parameters / copies, work.parameters)
     weights = work.weight_bytes[:, None] * work.parameters
@@ -83,11 +83,11 @@ def _of_layers(work: Work) -> tuple[Array, Array]:
 
 
 def layer_bytes(work: Work, stack: Stack) -> Array:
-    """[n] of one layer and micro-batch, nothing recomputed but what selective recomputation does again: on average, or
-    if whole layers are recomputed, of the one that has most scores."""
+    """Bytes that one layer keeps of a micro-batch, [n], where at most selective recomputation applies: the mean over
+    layers or, if whole layers are recomputed, the layer with the most scores."""
     positions = work.micro * stack.length / work.context
     inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
-    # Inputs of norms, and outputs that something is made of; under sequence parallelism gathered anew for the backward
+    # Inputs of norms, and outputs that something is made of; under sequence parallelism gathered again for the backward
     # pass.
     crossing = np.where(stack.memory_length > 0, 1.0, 0.0)
     norm_copies = work.norm_bytes / work.width
@@ -116,8 +116,8 @@ def layer_bytes(work: Work, stack: Stack) -> Array:
 
 
 def core_bytes(work: Work, stack: Stack, share: Array) -> Array:
-    """[n] of one layer and micro-batch, what lies between queries, keys and values of its own positions and what
-    attention makes of them. `share` [n]: of the keys, those whose scores are written out."""
+    """Bytes that one layer keeps of a micro-batch, [n], between its queries, keys and values and the output of
+    attention. `share` [n]: share of the keys whose scores are written out."""
     positions = work.micro * stack.length / work.context
     inner, grouped = work.heads * work.head_dim, work.kv_heads < work.heads
     turned = np.where(grouped, 3 * inner, 2 * inner * work.rotary)  # each key's queries get a copy of it
@@ -159,10 +159,10 @@ def loss_bytes(work: Work) -> Array:
 
 
 def _norm_copies(work: Work) -> Array:
-    """[n] of its input, that a norm keeps."""
+    """Copies of its input that a norm keeps, [n]."""
     return 1 + work.norm_bytes / work.width
 
 
 def _hidden(work: Work, length: Array) -> Array:
-    """[n] bytes of a micro-batch's hidden states on a rank."""
+    """Bytes of a micro-batch's hidden states on a rank, [n]."""
     return work.micro * length / work.context * work.hidden * work.width / work.slices

@@ -27,9 +27,9 @@ _GRADIENT_BYTES = {
 # Of each logit, at the peak. nanotron's loss makes a second copy in fp32, which becomes the gradient.
 _LOGIT_BYTES = {"aleph-alpha": 16.0, "llm-foundry": 4.0, "nanotron": 8.0}
 _PLAIN_GATES = ("nanotron", "torchtitan-eager")
-"""write a gated feed-forward layer as activation and product, and keep what lies between"""
+"""Stacks that compute a gated feed-forward layer as activation and product, and keep what lies between."""
 _UNFUSED = 10.0
-"""bytes of each element that a norm in several operations keeps: input and quotient in fp32, and half of that"""
+"""Bytes of each element that a norm in several operations keeps: input and quotient in fp32, and half of that."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Rows:
 
     work: Work
     seconds: Array
-    """of a step; nan: did not fit in memory"""
+    """seconds of a step; nan: did not fit in memory"""
     fits: NDArray[Any]
     held_bytes: Array
-    """peak of a rank, nan where it was not published"""
+    """peak bytes of a rank; nan: not published"""
     memory_bytes: Array
     stack: NDArray[Any]
     model: NDArray[Any]
@@ -49,12 +49,12 @@ class Rows:
     names: NDArray[Any]
 
     def take(self, chosen: Any) -> "Rows":
-        """Those that an index or a mask chooses."""
+        """Rows that an index or a mask chooses."""
         return Rows(self.work.take(chosen), *(getattr(self, f.name)[chosen] for f in fields(self)[1:]))
 
 
 def load_rows(path: Path) -> Rows:
-    """Reads such a table. Raises ConfigError if it has none of the columns that are needed."""
+    """Reads a table of measurements. Raises ConfigError if a required column is missing."""
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
     try:
@@ -202,7 +202,7 @@ def _kernel(line: dict[str, str]) -> int:
 
 
 def published_device(line: dict[str, str]) -> Device:
-    """The device that a line names."""
+    """Device that a line names."""
     device = find_device(_DEVICES[line["hardware"]])
     if line["hardware"] == "h100-500w-96":  # with HBM2e
         return device.model_copy(update={"memory_gib": 96.0, "memory_bytes_per_s": 2.4e12})

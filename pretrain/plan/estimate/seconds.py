@@ -1,4 +1,4 @@
-"""Seconds of one optimizer step, each part apart."""
+"""Seconds of one optimizer step, part by part."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,10 @@ _ALIKE = 0.01  # of a step: a fifth of the median error, so that no estimate tel
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Of the stage that others wait for, [n]."""
+    """Seconds of the slowest stage, which the others wait for, [n]."""
 
     compute: Array
-    """products, attention and memory-bound work of its layers, without what is done again"""
+    """matrix products, attention and memory-bound work of its layers, without recomputation"""
     recompute: Array
     head: Array
     """embedding, logits and loss, as far as the slowest stage has them"""
@@ -37,7 +37,8 @@ class StepSeconds:
 
 
 def step_seconds(work: Work, c: Constants, factor: Array | float = 1.0) -> StepSeconds:
-    """Estimates a step of each layout. `factor`: of the software stack, on all that devices compute.
+    """Estimates a step of each layout. `factor`: the software stack's, on the seconds of everything that devices
+    compute.
 
     One stage works on a micro-batch at a time, first forward and then backward (1F1B, Narayanan et al. 2021, arXiv
     2104.04473, section 2.2): the slowest stage works on all of them, and waits while the first one passes through the

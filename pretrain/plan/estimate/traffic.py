@@ -10,7 +10,7 @@ from pretrain.plan.estimate.work import Array, Stack, Work
 
 @dataclass(frozen=True)
 class Links:
-    """Bytes per second that one rank gets, [n], in a ring of the ranks that differ in one coordinate only."""
+    """Bytes per second of one rank, [n], in a ring of the ranks that differ in one coordinate only."""
 
     tensor: Array
     context: Array
@@ -19,8 +19,8 @@ class Links:
 
 
 def links(work: Work, c: Constants) -> Links:
-    """Ranks of a machine are neighbours: tensor ranks first, then context, data and pipeline ranks. A ring that leaves
-    the machine shares its network devices with the rings beside it."""
+    """Speed of the links. Ranks of a node are neighbours: tensor ranks first, then context, data and pipeline ranks. A
+    ring that leaves the node shares its network devices with the rings beside it."""
     inside = work.link_bytes_per_s * c.link_share
 
     def ring(before: Array, ranks: Array) -> Array:
@@ -38,8 +38,9 @@ def links(work: Work, c: Constants) -> Links:
 
 
 def tensor(work: Work, c: Constants, at: Links, stack: Stack) -> Array:
-    """Of one layer forward; backward exchanges as much: two sums over tensor ranks of hidden states (with an encoder's
-    to read, three), whole or, under sequence parallelism, gathered and scattered."""
+    """Seconds of one layer's forward pass; the backward pass exchanges as much. Hidden states are summed over tensor
+    ranks twice (three times in a layer that reads an encoder's): all-reduced or, under sequence parallelism, gathered
+    and scattered."""
     positions = work.micro * stack.length / work.context
     sums = np.where(stack.memory_length > 0, 3.0, 2.0)
     moved = 2 * sums * positions * work.hidden * work.width * (work.tensor - 1) / work.tensor
@@ -48,7 +49,7 @@ def tensor(work: Work, c: Constants, at: Links, stack: Stack) -> Array:
 
 
 def context(work: Work, c: Constants, at: Links, stack: Stack) -> Array:
-    """Of one layer forward: positions for heads, of queries, keys, values and outputs."""
+    """Seconds of one layer's forward pass: queries, keys, values and outputs exchange positions for heads."""
     positions = work.micro * stack.length / work.context
     features = 2 * (work.heads + work.kv_heads) * work.head_dim / work.tensor
     moved = positions * features * work.width * (work.context - 1) / work.context
@@ -56,7 +57,7 @@ def context(work: Work, c: Constants, at: Links, stack: Stack) -> Array:
 
 
 def pipeline(work: Work, c: Constants, at: Links) -> Array:
-    """Of one micro-batch on one stage: its hidden states sent on, and their gradients back, of each chunk."""
+    """Seconds of one micro-batch on one stage, which sends hidden states on and gradients back for each chunk."""
     positions = work.micro * work.length / work.context
     moved = positions * work.hidden * work.width / work.slices
     there = c.pipeline_exposed * 2 * (moved / at.pipeline + c.message_s)
@@ -64,8 +65,8 @@ def pipeline(work: Work, c: Constants, at: Links) -> Array:
 
 
 def exchange(work: Work, at: Links) -> tuple[Array, Array]:
-    """[n, s] each, between the ranks that hold the same weights: seconds of a step, for gradients and updated weights;
-    and of one micro-batch, for gradients that no rank may hold whole (ZeRO-2), and weights neither (ZeRO-3)."""
+    """Seconds of exchange between ranks that hold the same weights, [n, s] each: per step, for gradients and updated
+    weights; and per micro-batch, for gradients if they are sharded (ZeRO-2), and for weights too (ZeRO-3)."""
     copies = work.context * work.data
     around = ((copies - 1) / copies / at.replicas)[:, None] * work.parameters
     gradients, weights, zero = work.gradient_bytes[:, None], work.width[:, None], work.zero[:, None]

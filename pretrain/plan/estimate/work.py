@@ -1,6 +1,6 @@
-"""What one optimizer step is asked for, of any number of layouts at once: arrays [n], one entry for each layout; arrays
-[n, s] over the kinds of pipeline stages. Estimates read nothing else, so that a config, a published measurement and a
-search over thousands of layouts are all judged by the same arithmetic."""
+"""Workload of one optimizer step, for any number of layouts at once: arrays [n] have an entry for each layout, arrays
+[n, s] one for each kind of pipeline stage as well. Estimates read nothing else, so that a config, a published
+measurement and a search over thousands of layouts all go through the same arithmetic."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 KERNELS = ("unfused", "unfused-fusedsoftmax", "flash1", "flash2", "cudnn")
-"""of attention: scores in memory, by plain or by fused operations; FlashAttention 1 and 2; NVIDIA's cuDNN"""
+"""Attention kernels: scores in memory, by plain or by fused operations; FlashAttention 1 and 2; NVIDIA's cuDNN."""
 GENERATIONS = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The layers that are alike: an encoder's, or a decoder's."""
+    """Identical layers: those of an encoder, or of a decoder."""
 
     layers: Array
-    """[n, s] on a stage of each kind"""
+    """layers on a stage of each kind, [n, s]"""
     length: Array
     """positions of a sequence"""
     keys: Array
-    """that a query sees, on average over positions and layers"""
+    """keys that a query sees, averaged over positions and layers"""
     memory_length: Array
-    """positions of the encoder that a decoder's layers read; 0: none"""
+    """positions of the encoder that a decoder's layers attend to; 0: none"""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Numbers are float64. What is not said to be [n, s] is [n]."""
+    """Workload of a step. Numbers are float64, and [n] unless marked [n, s]."""
 
     hidden: Array
     ffn: Array
@@ -39,24 +39,24 @@ class Work:
     kv_heads: Array
     head_dim: Array
     embedding_dim: Array
-    """of what is multiplied with the vocabulary"""
+    """width of what is multiplied with the embedding of the vocabulary"""
     vocabulary: Array
     """rows of the embedding, padded"""
     labels: Array
-    """positions of a sequence with a label"""
+    """positions of a sequence that have a label"""
     stacks: tuple[Stack, ...]
     stages: Array
-    """[n, s] how many pipeline stages there are of each kind: first, middle, last"""
+    """number of pipeline stages of each kind (first, middle, last), [n, s]"""
     parameters: Array
-    """[n, s] that one tensor rank of such a stage holds"""
+    """parameters that one tensor rank of such a stage holds, [n, s]"""
     embeds: Array
-    """[n, s] 1 where the embedding is"""
+    """1 on stages with the embedding, [n, s]"""
     predicts: Array
-    """[n, s] 1 where the head and the loss are"""
+    """1 on stages with the head and the loss, [n, s]"""
     in_flight: Array
-    """[n, s] micro-batches, each of one chunk of the stage, whose activations a stage holds at most"""
+    """most micro-batches, each of one chunk of the stage, whose activations a stage holds at once, [n, s]"""
     sequences: Array
-    """of the global batch"""
+    """sequences of the global batch"""
     micro: Array
     tensor: Array
     sequence: Array
@@ -67,80 +67,80 @@ class Work:
     zero: Array
     deepspeed: Array
     recompute: Array
-    """0 nothing, 1 attention, 2 whole layers"""
+    """what is recomputed: 0 nothing, 1 attention, 2 full layers"""
     products_kept: Array
-    """1 where 1 means instead that every second matrix product and attention's output are kept, and nothing else"""
+    """1 where `recompute` = 1 means that only every second matrix product and attention's output are kept"""
     width: Array
-    """bytes of an activation or weight that is computed with"""
+    """bytes of each activation and weight that the model computes with"""
     weight_bytes: Array
-    """that a rank holds for each of its `parameters`; likewise gradients and optimizer states"""
+    """bytes of weights that a rank holds for each of its `parameters`; gradients and optimizer states follow"""
     gradient_state_bytes: Array
     optimizer_bytes: Array
     inner_widths: Array
-    """of the feed-forward layer, how many tensors of its width are kept for the backward pass"""
+    """number of tensors of the feed-forward width that are kept for the backward pass"""
     logit_bytes: Array
-    """at most, for each position and word"""
+    """peak bytes for each position and vocabulary entry"""
     logit_ranks: Array
-    """tensor ranks that share the words of a position"""
+    """tensor ranks that share the logits of a position"""
     logit_positions: Array
-    """of which a rank has logits at a time; the gradient of what makes them is summed up meanwhile, if not all"""
+    """positions whose logits a rank holds at a time; if not all, it accumulates the gradient of the head as it goes"""
     rotary: Array
     angle_bytes: Array
-    """of a cosine or sine that is kept"""
+    """bytes of a cosine or sine that is kept"""
     windows: Array
-    """copies of keys and values that attention keeps of them, on average over layers"""
+    """copies of keys and values that attention keeps, averaged over layers"""
     score_biases: Array
-    """1 where biases by distance are kept for every score of a layer, 1 / micro where rows share them"""
+    """1 where distance biases are kept for every score of a layer, 1 / micro where rows share them"""
     score_bytes: Array
-    """of each score of a head, where scores are written out; 0: a kernel keeps none"""
+    """bytes of each score of a head where scores are written out; 0: the kernel keeps none"""
     read_score_bytes: Array
-    """likewise, of a decoder's attention to an encoder"""
+    """bytes of each score of a decoder's attention to an encoder, where scores are written out; 0: none"""
     score_share: Array
-    """of the keys, those whose scores are written out, on average over layers"""
+    """share of the keys whose scores are written out, averaged over layers"""
     most_scores: Array
-    """likewise, of the layer that has most"""
+    """share of the keys whose scores are written out, in the layer with the most"""
     pair_bytes: Array
-    """of each query and key that have a score, for all heads and rows together"""
+    """bytes of each pair of query and key that has a score, for all heads and rows together"""
     shaw_rows: Array
-    """of the tables of distances that queries and probabilities meet"""
+    """rows of the distance tables that queries and probabilities are multiplied with"""
     head_norms: Array
-    """1 where queries and keys are normalized"""
+    """1 if queries and keys are normalized"""
     norms: Array
-    """of a layer, but for a cross-attention's"""
+    """norms of a layer, without the one of cross-attention"""
     norm_bytes: Array
-    """that a norm keeps of each element besides its input"""
+    """bytes that a norm keeps for each element besides its input"""
     embedding_norms: Array
-    """1 where embeddings are normalized"""
+    """1 if embeddings are normalized"""
     final_norms: Array
-    """1 where a norm ends each stack"""
+    """1 if each stack ends with a norm"""
     head_tensors: Array
-    """of the width of hidden states, between the last layer and logits"""
+    """number of tensors of the hidden width between the last layer and the logits"""
     dropout: Array
-    """bytes that say of each hidden state whether it drops"""
+    """bytes of the dropout mask for each element of the hidden states"""
     ffn_dropout: Array
-    """likewise of each feature between a feed-forward layer's matrices"""
+    """bytes of the dropout mask for each feature between the matrices of a feed-forward layer"""
     gradient_bytes: Array
-    """of a gradient that is exchanged"""
+    """bytes of each gradient element that is exchanged"""
     fp8: Array
-    """1 where layers' products are of 8-bit numbers"""
+    """1 if the matrix products of layers are in fp8"""
     rounding_bytes: Array
-    """read and written of each element to round it to 8 bits; 0 where other work does it in passing"""
+    """bytes read and written to round each element to 8 bits; 0 where other work does it in passing"""
     kernel: NDArray[np.int64]
     """index into KERNELS"""
     fused_norms: Array
-    """1 where a norm is one kernel, 0 where it is written in several operations"""
+    """1 if a norm is one kernel, 0 if it is written in several operations"""
     generation: NDArray[np.int64]
     """index into GENERATIONS"""
     peak_flops: Array
     memory_bytes_per_s: Array
     processors: Array
-    """that work on tiles of a product at the same time"""
+    """processors that work on tiles of a matrix product at the same time"""
     link_bytes_per_s: Array
-    """between the devices of a machine, one way, of one device"""
+    """speed of one device to others of its node, one way"""
     network_bytes_per_s: Array
-    """between machines, one way, of one device"""
+    """speed of one device to other nodes, one way"""
     node: Array
-    """devices of a machine"""
+    """devices of a node"""
 
     @property
     def world(self) -> Array:
@@ -148,7 +148,7 @@ class Work:
 
     @property
     def micro_batches(self) -> Array:
-        """That each rank works on in a step."""
+        """Micro-batches that each rank processes in a step."""
         return self.sequences / (self.data * self.micro)
 
     @property
@@ -162,7 +162,7 @@ class Work:
         return np.where(self.sequence > 0, self.tensor, 1.0)
 
     def take(self, chosen: Any) -> "Work":
-        """The layouts that an index or a mask chooses."""
+        """Workload of the layouts that an index or a mask chooses."""
         picked = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "stacks"}
         stacks = tuple(Stack(*(getattr(s, f.name)[chosen] for f in fields(Stack))) for s in self.stacks)
         return replace(self, **picked, stacks=stacks)
