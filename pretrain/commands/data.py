@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
         ),
     )
     verbs = ("build", "inspect", "report", "ledger", "trace")
-    parser.add_argument("verb", choices=verbs, help="`pretrain data VERB --help` shows what it takes")
+    parser.add_argument("verb", choices=verbs, help="Command to run; `pretrain data VERB --help` shows its options.")
     verb, rest = parser.parse(argv[:1]).verb, argv[1:]
     match verb:
         case "build":

@@ -23,8 +23,8 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "data ledger", "Shows what a run has read of each source, and what it is to read in all.", ("runs/book",)
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("run", type=Path, metavar="RUN", help="Run directory.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse(argv)
     config = config_of_run(options.run)
     stream, _ = open_stream(config)

@@ -17,8 +17,10 @@ def main(argv: list[str]) -> int:
         "Makes a page of what each step of a build saw, dropped, changed and kept, with samples, for each source.",
         ("datasets/book", "datasets/mix --out mix.html"),
     )
-    parser.add_argument("directory", type=path_of, metavar="DIR", help="dataset or mix that `pretrain data build` made")
-    parser.add_argument("--out", type=path_of, metavar="PAGE", help="file to write (default DIR/report.html)")
+    parser.add_argument(
+        "directory", type=path_of, metavar="DIR", help="Dataset or mix that `pretrain data build` made."
+    )
+    parser.add_argument("--out", type=path_of, metavar="PAGE", help="Output file (default DIR/report.html).")
     options = parser.parse(argv)
     out = options.out or options.directory / "report.html"
     reports = _reports(options.directory)

@@ -37,50 +37,81 @@ def main(argv: list[str]) -> int:
         ),
     )
     parser.add_config("YAML file", "batch.sequences=1536", required=False)
-    parser.add_argument("--gpus", type=count, help="devices of the run")
-    parser.add_argument("--hardware", type=str, metavar="NAME", help="such as h100, or a YAML file")
-    parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
+    parser.add_argument("--gpus", type=count, help="Number of GPUs of the run.")
+    parser.add_argument(
+        "--hardware", type=str, metavar="NAME", help="Hardware by name, such as h100, or a YAML file that describes it."
+    )
+    parser.add_argument(
+        "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."
+    )
     parser.add_argument(
         "--target",
         choices=("throughput", "cost", "memory"),
         default="throughput",
-        help="what is best: most tokens a second, fewest GPU-hours (fewer devices may do), least memory",
-    )
-    parser.add_argument("--as-is", action="store_true", help="judge the config's own layout alone, fits it or not")
-    parser.add_argument(
-        "--stack", type=str, default="unknown", metavar="NAME", help="software whose factor to use, or a file"
-    )
-    parser.add_argument("--top", type=count, default=8, help="layouts to show")
-    parser.add_argument("--price", type=_amount, help="of a GPU-hour")
-    parser.add_argument("--watts", type=_amount, help="of a GPU, with its share of the machine")
-    parser.add_argument(
-        "--save-seconds", type=_amount, default=Failures.save_s, help="that training stands still for a checkpoint"
+        help="What to optimize: tokens per second, GPU-hours (may use fewer GPUs) or memory (default throughput).",
     )
     parser.add_argument(
-        "--restart-seconds", type=_amount, default=Failures.restart_s, help="from a failure to the next step"
+        "--as-is", action="store_true", help="Judge only the config's own layout, whether it fits or not."
     )
-    parser.add_argument("--failures-per-gpu-hour", type=_amount, help="default: Llama 3's")
     parser.add_argument(
-        "--frontier", type=Path, metavar="PNG", help="draw seconds against memory, and cost against days"
+        "--stack",
+        type=str,
+        default="unknown",
+        metavar="NAME",
+        help="Software stack whose speed factor to use, by name or as a YAML file (default unknown).",
     )
-    parser.add_argument("--explain", action="store_true", help="show the parts of time and memory")
-    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    parser.add_argument("--top", type=count, default=8, help="Number of layouts to show (default 8).")
+    parser.add_argument("--price", type=_amount, help="Price of a GPU-hour (default: what the hardware's file says).")
     parser.add_argument(
-        "--show-attention", action="store_true", help="instead: print and draw which keys each layer and head sees"
+        "--watts",
+        type=_amount,
+        help="Power in watts of a GPU with its share of the node (default: what the hardware's file says).",
     )
-    parser.add_argument("--png", type=Path, default=Path("attention.png"), help="the drawing (default: attention.png)")
+    parser.add_argument(
+        "--save-seconds",
+        type=_amount,
+        default=Failures.save_s,
+        help="Seconds that training pauses for each checkpoint (default 10).",
+    )
+    parser.add_argument(
+        "--restart-seconds",
+        type=_amount,
+        default=Failures.restart_s,
+        help="Seconds from a failure to the next step (default 600).",
+    )
+    parser.add_argument(
+        "--failures-per-gpu-hour", type=_amount, help="Failures per GPU-hour (default: the rate of Llama 3)."
+    )
+    parser.add_argument(
+        "--frontier", type=Path, metavar="PNG", help="PNG to draw: seconds against memory, and cost against days."
+    )
+    parser.add_argument("--explain", action="store_true", help="Show the parts of time and memory.")
+    parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
+    parser.add_argument(
+        "--show-attention",
+        action="store_true",
+        help="Instead of a plan, print and draw which keys each layer and head sees.",
+    )
+    parser.add_argument(
+        "--png",
+        type=Path,
+        default=Path("attention.png"),
+        help="PNG that --show-attention writes (default attention.png).",
+    )
     parser.add_argument(
         "--calibrate",
         type=Path,
         nargs="?",
         const=_HERE,
         metavar="RUN",
-        help="instead: find the factor of the software that made this run; without RUN, measure this machine's CPU",
+        help="Instead of a plan, find the speed factor of RUN's software; without RUN, measure this machine's CPU.",
     )
-    parser.add_argument("--out", type=Path, help="where to (default: stack.yaml; of a machine: machine.yaml)")
-    parser.add_nproc(f"with --calibrate: ranks at once, at most (default {_RANKS})")
     parser.add_argument(
-        "--threads", type=count, help="with --calibrate: of each rank (default: its share of the cores)"
+        "--out", type=Path, help="Output file of --calibrate (default stack.yaml; without RUN, machine.yaml)."
+    )
+    parser.add_nproc(f"Most ranks at the same time under --calibrate (default {_RANKS}).")
+    parser.add_argument(
+        "--threads", type=count, help="Threads of each rank under --calibrate (default: its share of the cores)."
     )
     options = parser.parse(argv)
     if options.calibrate == _HERE:

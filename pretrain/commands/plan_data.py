@@ -28,14 +28,19 @@ def main(argv: list[str]) -> int:
         ),
     )
     parser.add_config("YAML file", "input=sample.jsonl.zst", "pretrain keys --build")
-    parser.add_argument("--measure", type=Path, metavar="FILE", help="build the input once, and store the rates there")
-    parser.add_argument("--rates", type=Path, metavar="FILE", help="what --measure has stored")
-    parser.add_argument("--nodes", type=count, help="machines")
-    parser.add_argument("--cores", type=count, help="of each")
     parser.add_argument(
-        "--bytes", type=_bytes, metavar="X", help="of input, such as 50TB (default: the config's files)"
+        "--measure", type=Path, metavar="FILE", help="File for the measured rates: build the input once and store them."
     )
-    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    parser.add_argument("--rates", type=Path, metavar="FILE", help="File of rates that --measure stored.")
+    parser.add_argument("--nodes", type=count, help="Number of nodes.")
+    parser.add_argument("--cores", type=count, help="Cores per node.")
+    parser.add_argument(
+        "--bytes",
+        type=_bytes,
+        metavar="X",
+        help="Size of the input, such as 50TB (default: the size of the config's files).",
+    )
+    parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
     options = parser.parse(argv)
     if options.measure is not None:
         if any(value is not None for value in (options.rates, options.nodes, options.cores, options.bytes)):

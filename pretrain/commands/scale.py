@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
         ),
     )
     verbs = ("ladder", "fit", "predict")
-    parser.add_argument("verb", choices=verbs, help="`pretrain scale VERB --help` shows what it takes")
+    parser.add_argument("verb", choices=verbs, help="Command to run; `pretrain scale VERB --help` shows its options.")
     verb, rest = parser.parse(argv[:1]).verb, argv[1:]
     match verb:
         case "ladder":

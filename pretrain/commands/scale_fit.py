@@ -22,15 +22,19 @@ def main(argv: list[str]) -> int:
         ("runs/ladder --out reports/law", "points.csv --least-ratio 20 --out reports/law"),
     )
     parser.add_argument(
-        "points", nargs="+", type=Path, metavar="RUN_OR_CSV", help="run, folder of runs, or a .csv file"
+        "points", nargs="+", type=Path, metavar="RUN_OR_CSV", help="Run, folder of runs, or CSV file of runs."
     )
-    parser.add_argument("--least-ratio", type=amount, help="leave out runs with fewer tokens per parameter")
+    parser.add_argument("--least-ratio", type=amount, help="Leave out runs with fewer tokens per parameter than this.")
     parser.add_argument(
-        "--drop-highest", type=at_least_zero, default=0, metavar="N", help="leave out the N runs of highest loss"
+        "--drop-highest",
+        type=at_least_zero,
+        default=0,
+        metavar="N",
+        help="Leave out the N runs with the highest loss (default 0).",
     )
-    parser.add_argument("--samples", type=count, default=100, help="of the bootstrap (default 100)")
-    parser.add_argument("--seed", type=at_least_zero, default=0, metavar="N", help="of the bootstrap (default 0)")
-    parser.add_argument("--out", type=Path, required=True, help=f"folder for {FILE} and scale.html")
+    parser.add_argument("--samples", type=count, default=100, help="Number of bootstrap samples (default 100).")
+    parser.add_argument("--seed", type=at_least_zero, default=0, metavar="N", help="Seed of the bootstrap (default 0).")
+    parser.add_argument("--out", type=Path, required=True, help=f"Output folder for {FILE} and scale.html.")
     options = parser.parse(argv)
     check_directory("--out", options.out)
     if options.samples > _MOST_SAMPLES:

@@ -30,14 +30,33 @@ def main(argv: list[str]) -> int:
         ),
     )
     parser.add_config("what the models and runs are like, apart from size and length: YAML file")
-    parser.add_argument("--sizes", type=amounts, required=True, help="parameters of layers and head, such as 125M,350M")
-    parser.add_argument("--tokens-per-parameter", type=amounts, required=True, help="each a run of each size")
-    parser.add_argument("--seeds", type=numbers, default=[1], help="runs of the same, or of each size (default 1)")
-    parser.add_argument("--rule", choices=RULES, default="olmo", help="of learning rate, batch and warm-up")
-    parser.add_argument("--rates", type=amounts, default=[1.0], help="times the rule's rate: each a run (a sweep)")
-    parser.add_argument("--budget", type=amount, help="FLOPs that all runs together may take")
-    parser.add_argument("--runs", type=Path, help="folder for the runs (default OUT/runs)")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the configs")
+    parser.add_argument(
+        "--sizes", type=amounts, required=True, help="Sizes in parameters of layers and head, such as 125M,350M."
+    )
+    parser.add_argument(
+        "--tokens-per-parameter",
+        type=amounts,
+        required=True,
+        help="Training lengths in tokens per parameter; each size has a run of each.",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=numbers,
+        default=[1],
+        help="Number of seeds: one number for all sizes, or one for each (default 1).",
+    )
+    parser.add_argument(
+        "--rule", choices=RULES, default="olmo", help="Rule for learning rate, batch and warm-up (default olmo)."
+    )
+    parser.add_argument(
+        "--rates",
+        type=amounts,
+        default=[1.0],
+        help="Multiples of the rule's learning rate, each a run: a sweep (default 1).",
+    )
+    parser.add_argument("--budget", type=amount, help="Most FLOPs that all runs may take together.")
+    parser.add_argument("--runs", type=Path, help="Folder for the runs (default OUT/runs).")
+    parser.add_argument("--out", type=Path, required=True, help="Output folder for the configs.")
     options = parser.parse(argv)
     check_directory("--out", options.out)
     base = resolve(load(RunConfig, options.config, options.overrides))

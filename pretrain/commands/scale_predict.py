@@ -38,21 +38,38 @@ def main(argv: list[str]) -> int:
             "reports/law --flops 1e21 --config gpt3/125m --gpus 64 --hardware h100 --price 2.5 --out run.yaml",
         ),
     )
-    parser.add_argument("law", type=Path, help="folder that `pretrain scale fit --out` wrote")
-    parser.add_argument("--flops", type=amount, help="compute of the whole training: the best size for it")
-    parser.add_argument("--parameters", type=amount, help="size; without --tokens, with the number that suits it best")
+    parser.add_argument("law", type=Path, help="Folder that `pretrain scale fit --out` wrote.")
     parser.add_argument(
-        "--tokens", type=amount, help="to train on; without --parameters, with the size that suits best"
+        "--flops", type=amount, help="Compute of the full training in FLOPs; predicts the best size for it."
     )
-    parser.add_argument("--config", type=Path, metavar="BASE", help="what the ladder was made from: also plan that run")
-    parser.add_overrides("what the ladder's base was told, such as model.vocabulary=1024")
-    parser.add_argument("--rule", choices=RULES, help="of its batch and warm-up, as the ladder's (default olmo)")
-    parser.add_argument("--gpus", type=count, help="devices of that run")
-    parser.add_argument("--hardware", metavar="NAME", help="such as h100, or a YAML file, as for `pretrain plan`")
-    parser.add_argument("--gpus-per-node", type=count, help="default: what the hardware's file says")
-    parser.add_argument("--stack", metavar="NAME", help="software, as for `pretrain plan`")
-    parser.add_argument("--price", type=amount, help="of a GPU-hour")
-    parser.add_argument("--out", type=Path, metavar="YAML", help="where to write the config of that run")
+    parser.add_argument(
+        "--parameters",
+        type=amount,
+        help="Size in parameters; without --tokens, trained on the best number of tokens for it.",
+    )
+    parser.add_argument(
+        "--tokens", type=amount, help="Tokens to train on; without --parameters, with the best size for them."
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="BASE",
+        help="Config that the ladder was made from; also plans the predicted run.",
+    )
+    parser.add_overrides("Keys that the ladder's base was made with, such as model.vocabulary=1024")
+    parser.add_argument(
+        "--rule", choices=RULES, help="Rule for batch and warm-up of that run, the same as the ladder's (default olmo)."
+    )
+    parser.add_argument("--gpus", type=count, help="Number of GPUs of that run.")
+    parser.add_argument(
+        "--hardware", metavar="NAME", help="Hardware by name, such as h100, or a YAML file, as for `pretrain plan`."
+    )
+    parser.add_argument(
+        "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."
+    )
+    parser.add_argument("--stack", metavar="NAME", help="Software stack, as for `pretrain plan` (default unknown).")
+    parser.add_argument("--price", type=amount, help="Price of a GPU-hour (default: what the hardware's file says).")
+    parser.add_argument("--out", type=Path, metavar="YAML", help="Output file for the config of that run.")
     options = parser.parse(argv)
     asked = (options.config, options.gpus, options.hardware)
     if any(value is not None for value in asked) and None in asked:
