@@ -198,7 +198,7 @@ class ChainedStreams:
         return self._then.samples
 
     def skipping(self, skips: Sequence[tuple[int, int]]) -> ChainedStreams:
-        """As SampleStream.leaving_out. Each phase leaves out its own, so that it still begins where it did."""
+        """See `SampleStream.skipping`. Each phase skips its own samples, so the second still begins where it did."""
         first = self._first.skipping([skip for skip in skips if skip[0] < self._samples])
         then = self._then.skipping([(begin - self._samples, n) for begin, n in skips if begin >= self._samples])
         other = ChainedStreams(first, self._samples, then)
