@@ -1,3 +1,0 @@
-from pretrain.lean_imports import install
-
-install()

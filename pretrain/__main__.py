@@ -43,13 +43,14 @@ import warnings
 from importlib import import_module
 
 from data_pipeline.errors import DataError, ExitStatus
+from pretrain.commands.lean_imports import install
+from pretrain.commands.verbs import MODULES, unknown
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import streams
 from pretrain.process.agreement import ERROR, STATUS, RendezvousError
 from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
-from pretrain.verbs import MODULES, unknown
 
 _ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
@@ -97,6 +98,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def entry() -> None:
     """The console script."""
+    install()
     streams.guard_streams()
     try:
         status = main()

@@ -11,8 +11,11 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling, Scheduling
 
+from pretrain.commands.lean_imports import install
 from tests.helpers.machine import processor
 from tests.helpers.seeds import seed_global_generators
+
+install()  # tests import megatron-core and DeepSpeed as the command does
 
 _LONG_S = 60.0  # of tests in all: what took less is not worth a table
 

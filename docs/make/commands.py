@@ -5,7 +5,7 @@ import io
 import os
 
 from pretrain.__main__ import main
-from pretrain.verbs import MODULES
+from pretrain.commands.verbs import MODULES
 
 _PARTS = {
     "data": ("build", "inspect", "ledger", "trace"),

@@ -16,11 +16,11 @@ from launch.slurm.site import Site
 from pretrain.commands.arguments import Parser, at_least_zero, count
 from pretrain.commands.printing import show
 from pretrain.commands.site_options import add_site_options, site_of
+from pretrain.commands.verbs import unknown
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
-from pretrain.verbs import unknown
 
 _JOIN = ("train", "eval", "translate", "generate")
 """Verbs that ranks on several nodes run together."""

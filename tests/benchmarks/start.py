@@ -1,9 +1,10 @@
-"""Processor seconds from starting Python until a run's code is imported: all of its libraries' imports, against what
-`pretrain/lean_imports.py` leaves of them.
+"""Processor seconds from starting Python until a run's code is imported: all imports of its libraries, against those
+that remain with the import hook of `pretrain/commands/lean_imports.py`.
 
     OMP_NUM_THREADS=1 python -m tests.benchmarks.start [--rounds N] [--only torch loop deepspeed plan]
 
-Each is a process of its own; they take turns. User and system time together, so that other work counts little.
+Each measurement is a new process, and the two kinds alternate. User plus system time, so that other load on the machine
+matters little.
 """
 
 import argparse
@@ -12,15 +13,16 @@ import statistics
 import subprocess
 import sys
 
-WHOLE = "import sys, pretrain; del sys.meta_path[0]; "  # what stands first is what leaves out
+HOOK = "from pretrain.commands.lean_imports import install; install(); "
 SHARDING = "import pretrain.training.loop; from pretrain.engine.zero import deepspeed_setup as d; d.prepare(); "
 SHARDING += "from pretrain.engine.zero import stage12, stage3"
-STARTS = {  # what is imported: of all, and lean
+STARTS = {
     "torch": ("import torch", "import torch"),
-    "loop": (f"{WHOLE}import pretrain.training.loop", "import pretrain.training.loop"),
-    "deepspeed": (f"{WHOLE}{SHARDING}", SHARDING),
-    "plan": (f"{WHOLE}import pretrain.commands.plan", "import pretrain.commands.plan"),
+    "loop": ("import pretrain.training.loop", f"{HOOK}import pretrain.training.loop"),
+    "deepspeed": (SHARDING, HOOK + SHARDING),
+    "plan": ("import pretrain.commands.plan", f"{HOOK}import pretrain.commands.plan"),
 }
+"""name -> program without the hook, program with it"""
 
 
 def main() -> None:
@@ -31,9 +33,9 @@ def main() -> None:
     taken = [{name: tuple(map(_processor_s, STARTS[name])) for name in options.only} for _ in range(options.rounds)]
     print("| | All imports: s | Lean: s | Lean / all, median | extremes |\n|---|---|---|---|---|")
     for name in options.only:
-        whole, lean = zip(*(times[name] for times in taken), strict=True)
-        ratios = [after / before for before, after in zip(whole, lean, strict=True)]
-        medians = " | ".join(f"{statistics.median(values):.2f}" for values in (whole, lean, ratios))
+        full, lean = zip(*(times[name] for times in taken), strict=True)
+        ratios = [after / before for before, after in zip(full, lean, strict=True)]
+        medians = " | ".join(f"{statistics.median(values):.2f}" for values in (full, lean, ratios))
         print(f"| {name} | {medians} | {min(ratios):.2f}-{max(ratios):.2f} |", flush=True)
 
 

@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "cli",
     ),
     "pretrain": (
-        "errors lean_imports verbs",
+        "errors",
         "config pages process",
         "run_length",
         "layout",
@@ -102,7 +102,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "predict",
     ),
     "pretrain.commands": (
-        "arguments local_ranks recorded printing",
+        "arguments lean_imports local_ranks recorded printing verbs",
         "scoring conversation",
         "site_options decoding writing eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
         "train eval verify compare export import_ translate generate lm_eval keys plan scale",
@@ -127,7 +127,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "pretrain.engine.zero": ("base", "select"),
     "pretrain.engine.megatron": ("engine",),
     "pretrain.verify": ("run", "jobs", "report", "compare", "compare_report"),
-    "pretrain.commands": (),
+    "pretrain.commands": ("lean_imports", "verbs"),
     "data_pipeline.steps": ("base", "registry"),
 }
 

@@ -7,7 +7,12 @@ import warnings
 
 warnings.filterwarnings("ignore")
 
-import pretrain.training.loop  # noqa: E402  # first, as in a run: what it leaves out, the ranks do without
+from pretrain.commands.lean_imports import install  # noqa: E402
+
+install()
+
+# isort: split
+import pretrain.training.loop  # noqa: E402  # first, as in a run: what the hook skips, the ranks run without
 
 # isort: split
 import megatron.core.transformer.moe.experts  # noqa: E402, F401

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pretrain.__main__ import main
-from pretrain.verbs import MODULES
+from pretrain.commands.verbs import MODULES
 
 
 def test_the_version_is_of_the_package_and_of_what_it_stands_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def step(tmp_path: Path) -> dict[str, str]:
         path = tmp_path / name
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    for part in ("process", "errors.py", "__init__.py", "lean_imports.py"):
+    for part in ("process", "errors.py", "__init__.py"):
         (tmp_path / "pretrain" / part).symlink_to(ROOT / "pretrain" / part)
     (tmp_path / "launch").symlink_to(ROOT / "launch")
     slurm = {"SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid() % 17_000), "SLURM_STEP_ID": "1"}

@@ -1,17 +1,20 @@
-"""Leaves out of a start what libraries import and no run of ours uses: more than half of its processor time.
+"""Import hook of the commands that skips imports of megatron-core and DeepSpeed that no run uses: more than half of the
+processor time of a start.
 
-`install` waits for the first import of megatron-core and of DeepSpeed, whoever makes it. During that import:
+`install` is called by the `pretrain` command alone: `import pretrain` in any other program changes nothing. The hook
+acts while megatron-core or DeepSpeed is imported for the first time, whoever imports it. During that import:
 
-| Left out | Instead |
+| Skipped | Instead |
 |---|---|
-| torch's compiler, which `torch.compile` of a function loads | loaded at its first call, when it is compiled anyway |
-| `torch.distributed.tensor`, FSDP, symmetric memory | what megatron-core has for a torch without them |
-| `torch.distributed.checkpoint`, of which megatron-core keeps one module | loaded when that is used |
-| MLflow, with which DeepSpeed's autotuner can report | what it has for a Python without it |
+| torch's compiler, which `torch.compile` of a function loads | loaded at the first call of such a function |
+| `torch.distributed.tensor`, FSDP, symmetric memory | megatron-core's fallbacks for a torch without them |
+| `torch.distributed.checkpoint`, of which megatron-core stores one module | loaded when that module is used |
+| MLflow, to which DeepSpeed's autotuner can report | DeepSpeed's fallback for a Python without it |
 
-Afterwards everything can be imported as if nothing had been. `torch._dynamo` alone stays a stand-in until something is
-asked of it that needs it: torch's optimizers import it at each step, to tell the compiler, if there is one, where to
-stop. What a program has already loaded is used as it is.
+Once the import has finished, everything can be imported as usual. Only `torch._dynamo` stays a placeholder until an
+attribute is read that needs the compiler: torch's optimizers import it at each step, to tell a compiler where to stop.
+Modules that the program has already loaded are used as they are. Where Transformer Engine is installed there is no
+hook: megatron-core imports it, and it imports the compiler and FSDP itself.
 """
 
 import sys
@@ -19,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from threading import get_ident
 from types import FunctionType, ModuleType
 from typing import Any
@@ -34,16 +38,20 @@ _ABSENT = {
     ),
     "deepspeed": ("mlflow",),
 }
-"""What is not there for whom, while it is imported: each has a way for that."""
+"""library -> modules that appear not to be installed while it is imported; it has a fallback for each"""
 
 
 def install() -> None:
-    """Once in a process, before megatron-core is imported."""
-    sys.meta_path.insert(0, _Finder())
+    """Installs the hook in this process, unless it is installed already or Transformer Engine is present.
+
+    Call it before megatron-core is imported.
+    """
+    if find_spec("transformer_engine") is None and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
 
 
 class _Finder:
-    """First finder on `sys.meta_path`, which answers only for the names above."""
+    """First finder on `sys.meta_path`. It handles only the names in the table above."""
 
     def __init__(self) -> None:
         self._absent: tuple[str, ...] = ()
@@ -53,25 +61,25 @@ class _Finder:
         if name in _ABSENT:
             spec = PathFinder.find_spec(name, path)
             if spec is not None and spec.loader is not None:
-                spec.loader = _Leanly(spec.loader, self)  # type: ignore[assignment]
+                spec.loader = _LeanLoader(spec.loader, self)  # type: ignore[assignment]
             return spec
         if name in self._absent and get_ident() == self._thread:
-            raise ModuleNotFoundError(f"{name} is left out", name=name)
+            raise ModuleNotFoundError(f"{name} is skipped while megatron-core or DeepSpeed is imported", name=name)
         if name.startswith(f"{_COMPILER}.") and name in sys.modules:
-            # The stand-in has given way when it was asked for its path, and all of them were loaded.
-            return ModuleSpec(name, _AsLoaded(sys.modules[name]))  # type: ignore[arg-type]
+            # Reading the placeholder's path has loaded the compiler with all of its modules.
+            return ModuleSpec(name, _LoadedModule(sys.modules[name]))  # type: ignore[arg-type]
         return None
 
     @contextmanager
     def importing(self, name: str) -> Iterator[None]:
-        """Inside, `name` is imported."""
+        """Hides the modules that `name` is imported without, inside the block."""
         import torch
         import torch.distributed
 
-        compile_now, stands_in = torch.compile, _CHECKPOINT not in sys.modules
+        compile_now, checkpoint_missing = torch.compile, _CHECKPOINT not in sys.modules
         if _COMPILER not in sys.modules:
             sys.modules[_COMPILER] = torch._dynamo = _Compiler(_COMPILER)
-        if stands_in:
+        if checkpoint_missing:
             sys.modules[_CHECKPOINT] = _checkpoint()
         torch.compile = partial(_compile_when_called, compile_now)
         outer, self._absent, self._thread = self._absent, _ABSENT[name], get_ident()
@@ -80,28 +88,28 @@ class _Finder:
         finally:
             self._absent = outer
             torch.compile = compile_now
-            if stands_in:
+            if checkpoint_missing:
                 del sys.modules[_CHECKPOINT]
 
 
-class _Leanly:
-    """A library's own loader, and what is left out while it runs."""
+class _LeanLoader:
+    """A library's loader, run with the skipped modules hidden."""
 
-    def __init__(self, own: Any, finder: _Finder) -> None:
-        self._own, self._finder = own, finder
+    def __init__(self, loader: Any, finder: _Finder) -> None:
+        self._loader, self._finder = loader, finder
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._own.create_module(spec)
-        return found
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._own
+        module.__spec__.loader = module.__loader__ = self._loader
         with self._finder.importing(module.__name__):
-            self._own.exec_module(module)
+            self._loader.exec_module(module)
 
 
-class _AsLoaded:
+class _LoadedModule:
     """Loader of a module that is already imported."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -111,38 +119,39 @@ class _AsLoaded:
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:
-        with suppress(AttributeError):  # of a module that keeps its own, which importing did not change either
+        with suppress(AttributeError):  # some modules forbid it, and importing has not changed theirs either
             module.__spec__ = self._spec
 
 
 class _TraceRules(ModuleType):
-    """A module of `torch._dynamo`, whose cache a new process group clears: what is not loaded has none."""
+    """Placeholder of `torch._dynamo.trace_rules`, whose cache a new process group clears: unloaded, it has none."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_compiler().trace_rules, name)
 
     @staticmethod
     def clear_lru_cache() -> None:
-        """Nothing is in it."""
+        """Does nothing: the cache is empty."""
 
 
 class _Compiler(ModuleType):
-    """`torch._dynamo` until something is asked of it that needs it: what is not loaded compiles nothing."""
+    """Placeholder of `torch._dynamo`, replaced once an attribute is read that needs the compiler: until then nothing is
+    compiled."""
 
     trace_rules = _TraceRules(f"{_COMPILER}.trace_rules")
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # what those ask who look through all modules
+        if name.startswith("__") and name != "__path__":  # read by code that inspects every module
             raise AttributeError(name)
         return getattr(_compiler(), name)
 
     @staticmethod
     def graph_break(msg: str = "") -> None:
-        """Where the compiler is to stop."""
+        """Does nothing: there is no compiler to stop."""
 
     @staticmethod
     def disable(function: Any = None, recursive: bool = True, **options: Any) -> Any:
-        """`function`, which the compiler, once there is one, leaves alone."""
+        """`function`, excluded from compilation as soon as the compiler is loaded."""
         if not isinstance(function, FunctionType):
             return _compiler().disable(function, recursive, **options)
         disabled: Callable[..., Any] | None = None
@@ -160,7 +169,7 @@ class _Compiler(ModuleType):
 
 
 def _compiler() -> Any:
-    """torch's, which is loaded here if it is not yet."""
+    """The real `torch._dynamo`; loads it and removes the placeholder if necessary."""
     import torch
 
     if isinstance(sys.modules.get(_COMPILER), _Compiler):
@@ -171,7 +180,8 @@ def _compiler() -> Any:
 
 
 def _compile_when_called(compile_now: Callable[..., Any], function: Any = None, **options: Any) -> Any:
-    """`torch.compile` (`compile_now`), which also compiles at the first call, but loads the compiler at once."""
+    """Does what `torch.compile` (`compile_now`) does, but loads the compiler at the first call of the function, when it
+    is compiled anyway."""
     if function is None:
         return partial(_compile_when_called, compile_now, **options)
     compiled: Callable[..., Any] | None = None
@@ -187,7 +197,7 @@ def _compile_when_called(compile_now: Callable[..., Any], function: Any = None, 
 
 
 class _Planner(ModuleType):
-    """A module of the package for checkpoints, which is loaded when a name in it is asked for."""
+    """Placeholder of `torch.distributed.checkpoint.default_planner`: loads it when a name in it is read."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -198,7 +208,7 @@ class _Planner(ModuleType):
 
 
 def _checkpoint() -> ModuleType:
-    """A stand-in for the package, with that module alone: what else is asked of it is absent."""
+    """Placeholder of `torch.distributed.checkpoint` that holds only `default_planner`."""
     package = ModuleType(_CHECKPOINT)
     package.default_planner = _Planner(f"{_CHECKPOINT}.default_planner")  # type: ignore[attr-defined]
     return package

@@ -1,4 +1,4 @@
-"""The verbs of `pretrain VERB`, and what one that there is not is answered with."""
+"""The verbs of `pretrain VERB`, and the message for an unknown one."""
 
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 
@@ -22,7 +22,7 @@ MODULES = {
 
 
 def unknown(verb: str) -> str | None:
-    """What to say of a word that is no verb; None of one that is."""
+    """The message for a word that is not a verb; None for a verb."""
     if verb in MODULES:
         return None
     hint = did_you_mean(close_matches(verb, MODULES), f"known are {', '.join(MODULES)}")
