@@ -30,7 +30,7 @@ Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _DEFINING = ("model", "objective", "optimizer", "schedule", "precision")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """Progress of a run after `step` optimizer steps. Random state is a function of (seed, step), the learning rate
     of step or tokens, and batch size of tokens, so nothing else needs saving."""

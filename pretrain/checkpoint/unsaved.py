@@ -7,7 +7,7 @@ from pretrain.process.urgency import Urgency
 _FIRST_S, _LONGEST_S = 10.0, 300.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SaveFailure:
     """A save that failed, and what would be lost. Older checkpoints stay as they are."""
 
@@ -58,7 +58,14 @@ class Unsaved:
         failures = (self._trouble.failures if self._trouble is not None else 0) + 1
         delay_s = min(_FIRST_S * 2 ** min(failures - 1, 10), _LONGEST_S)
         self._trouble = _Trouble(failures, now_s + delay_s)
-        return SaveFailure(step, reason, self.steps(step), self._step, failures, self._limit_steps)
+        return SaveFailure(
+            step=step,
+            reason=reason,
+            unsaved_steps=self.steps(step),
+            saved_step=self._step,
+            failures=failures,
+            limit_steps=self._limit_steps,
+        )
 
     def steps(self, step: int) -> int:
         """How many steps are lost if the run ends after `step`."""

@@ -8,7 +8,7 @@ from data_pipeline.common.plugins import Registry
 from pretrain.config.section import NameIn
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """Capabilities of one family. What depends on a model's size too (whether it has an encoder, say) is a property of
     `Model`."""

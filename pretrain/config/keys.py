@@ -25,7 +25,7 @@ _CHOICE = "choice"
 _BOUNDS = {Gt: ("gt", "above"), Ge: ("ge", "at least"), Lt: ("lt", "below"), Le: ("le", "at most")}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Key:
     dotted: str
     type: str
@@ -64,7 +64,15 @@ def _of_field(dotted: str, field: FieldInfo, kinds: Kinds) -> Iterator[Key]:
         default = _usual_name(field)
         short = "a name alone" if listed else f"{dotted}=NAME"
         said = f"which kind; {short} is short for it"
-        yield Key(f"{below}name", _CHOICE, default is None, default, tuple(variants), (), said)
+        yield Key(
+            dotted=f"{below}name",
+            type=_CHOICE,
+            required=default is None,
+            default=default,
+            choices=tuple(variants),
+            only=(),
+            description=said,
+        )
         yield from _of_variants(below, variants, kinds)
     elif inner is not None:
         yield from _keys(inner, below, kinds)
@@ -100,7 +108,15 @@ def _key(dotted: str, field: FieldInfo, said: tuple[str, ...]) -> Key:
         words += [f"{word} {getattr(one, attribute):,}" for one in field.metadata if isinstance(one, kind)]
     choices = tuple(value for one in _alternatives(field.annotation) for value in _literals(one))
     choices = open_names[0] if open_names else choices
-    return Key(dotted, " ".join(words), field.is_required(), default, choices, (), field.description or "")
+    return Key(
+        dotted=dotted,
+        type=" ".join(words),
+        required=field.is_required(),
+        default=default,
+        choices=choices,
+        only=(),
+        description=field.description or "",
+    )
 
 
 def _words(annotation: Any, metadata: list[Any]) -> str:

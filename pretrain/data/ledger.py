@@ -12,7 +12,7 @@ from pretrain.data.stream import planned_samples, skipped_ids
 from pretrain.run_length.ramp import short_samples, tokens_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SourceUsage:
     """One source after some number of samples of a run."""
 
@@ -36,7 +36,14 @@ def source_usage(config: RunConfig, stream: SampleStream | ChainedStreams, sampl
         tokens = tokens - fewer * stream.counts(min(samples, short_samples(config)))
     epochs = stream.epochs(samples)
     return [
-        SourceUsage(source.called, source.path, shares[n], int(counts[n]), int(tokens[n]), float(epochs[n]))
+        SourceUsage(
+            name=source.called,
+            path=source.path,
+            share=shares[n],
+            samples=int(counts[n]),
+            tokens=int(tokens[n]),
+            epochs=float(epochs[n]),
+        )
         for n, source in enumerate(config.data.resolved_sources)
     ]
 

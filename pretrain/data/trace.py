@@ -32,7 +32,7 @@ def trace_samples(
             "sample": number,
             "spans": [{"start": start, "tokens": tokens} for start, tokens in spans],
             "documents": [
-                _document(dataset, stream.split, span, start, tokens, tokenizers[source])
+                _document(dataset, stream.split, span, start=start, tokens=tokens, tokenizer=tokenizers[source])
                 for start, tokens in spans
                 for span in dataset.documents_at(stream.split, start, tokens)
             ],
@@ -51,7 +51,7 @@ def trace_documents(stream: SampleStream, ids: NDArray[np.int64], names: Sequenc
 
 
 def _document(
-    dataset: Dataset, split: SplitName, span: DocumentSpan, start: int, tokens: int, tokenizer: Tokenizer | None
+    dataset: Dataset, split: SplitName, span: DocumentSpan, *, start: int, tokens: int, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     first, end = max(start, span.start), min(start + tokens, span.start + span.tokens)
     found = {

@@ -12,7 +12,7 @@ from data_pipeline.batch import Batch, Rows
 from pretrain.layout.layout import Layout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepResult:
     """Results of a step over the global batch, the same on every rank."""
 

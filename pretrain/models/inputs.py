@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MicroBatch:
     """Tensors on the engine's device: columns of data_pipeline.batch.Rows, which says what they mean, by its names. B
     rows, S input positions, L positions with a label; of both this context rank's slice, but for columns that are given

@@ -88,7 +88,7 @@ class VocabEmbedding(VocabParallelEmbedding):
         return out
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kernels:
     """The operations of one provider."""
 

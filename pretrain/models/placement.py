@@ -20,7 +20,7 @@ Axes = Mapping[str, tuple[int, int]]
 """(rank, number of ranks) on each axis"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parameter:
     """One parameter of this rank and its place in the whole model."""
 
@@ -102,7 +102,15 @@ def _place(held: StageParameter, value: nn.Parameter, axes: Axes) -> Parameter:
     at = (0 if axis is None or axis not in axes else axes[axis][0] for axis in spec.axes)
     offset = tuple(rank * size for rank, size in zip(at, local, strict=True))
     first = all(rank == 0 for axis, (rank, _) in axes.items() if axis not in spec.axes)
-    return Parameter(spec, value, local, offset, held.copy, held.stages, first and not held.copy)
+    return Parameter(
+        spec=spec,
+        value=value,
+        local_shape=local,
+        offset=offset,
+        copy=held.copy,
+        stages=held.stages,
+        primary=first and not held.copy,
+    )
 
 
 def _named_parameters(chunk: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -34,7 +34,16 @@ def stop(engine: Engine, config: RunConfig, step: int, cursor: Cursor, checkpoin
     scale = engine.loss_scale.state if engine.loss_scale is not None else None
     tokens = tokens_of(config, cursor.samples)
     described = config.model_dump(mode="json")
-    record = Record(step, engine.updates, tokens, cursor.to_dict(), described, "", {}, scale)
+    record = Record(
+        step=step,
+        updates=engine.updates,
+        tokens=tokens,
+        cursor=cursor.to_dict(),
+        config=described,
+        layout="",
+        versions={},
+        loss_scale=scale,
+    )
     state = engine.state()
     with Saver(checkpoints, keep=1, in_flight=0, timeout_s=config.health.timeout_s) as saver:
         saver.save(state, record, b"")

@@ -35,7 +35,15 @@ def randomise(engine: MegatronEngine, zero: str = "nothing") -> None:
 def save(engine: MegatronEngine, config: RunConfig, tokenizer: Path, directory: Path) -> Path:
     """The engine's state as checkpoint 0 in `directory`. Collective."""
     cursor = {"samples": 0, "fingerprint": "f"}
-    record = Record(0, 0, 0, cursor, config.model_dump(mode="json"), str(engine.layout), {"torch": torch.__version__})
+    record = Record(
+        step=0,
+        updates=0,
+        tokens=0,
+        cursor=cursor,
+        config=config.model_dump(mode="json"),
+        layout=str(engine.layout),
+        versions={"torch": torch.__version__},
+    )
     with Saver(directory, keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer.read_bytes())
     return directory / "step-00000000"

@@ -70,7 +70,15 @@ def train(engine: MegatronEngine, steps: range, masked: bool = False) -> list[tu
 def record(step: int) -> Record:
     """What a checkpoint after `step` steps says of itself."""
     cursor = {"samples": step * ROWS, "fingerprint": "f"}
-    return Record(step, step, step * ROWS * LENGTH, cursor, tiny_config().model_dump(mode="json"), "", {})
+    return Record(
+        step=step,
+        updates=step,
+        tokens=step * ROWS * LENGTH,
+        cursor=cursor,
+        config=tiny_config().model_dump(mode="json"),
+        layout="",
+        versions={},
+    )
 
 
 def save(directory: Path, engine: MegatronEngine, *steps: int, keep: int = 2) -> None:

@@ -151,7 +151,10 @@ def test_the_ledger_says_what_the_run_has_read_and_will(
 
 
 def test_the_line_at_the_start_says_how_much_of_each_source_is_read() -> None:
-    sources = [SourceUsage("web", "a/web", 0.5, 1_234_567, 0, 0.444), SourceUsage("books", "b", 0.5, 411_522, 0, 3.0)]
+    sources = [
+        SourceUsage(name="web", path="a/web", share=0.5, samples=1_234_567, tokens=0, epochs=0.444),
+        SourceUsage(name="books", path="b", share=0.5, samples=411_522, tokens=0, epochs=3.0),
+    ]
     assert summary(sources) == "web: 75.0%, 1.2M samples, 0.44 epochs; books: 25.0%, 411.5k samples, 3.00 epochs"
 
 

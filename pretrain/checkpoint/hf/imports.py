@@ -74,7 +74,15 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     batch = rows_for(config)
     agreement = pass_gate("imported", engine.logits(batch), theirs, batch, config.model.position_offset)
     cursor = {"samples": 0, "fingerprint": "imported"}
-    record = Record(0, 0, 0, cursor, config.model_dump(mode="json"), f"imported from {directory.resolve().name}", {})
+    record = Record(
+        step=0,
+        updates=0,
+        tokens=0,
+        cursor=cursor,
+        config=config.model_dump(mode="json"),
+        layout=f"imported from {directory.resolve().name}",
+        versions={},
+    )
     with Saver(run / "checkpoints", keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer)
     atomic_write(run / "config.yaml", dump(config).encode())

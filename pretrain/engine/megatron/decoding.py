@@ -41,7 +41,7 @@ class Decoder:
     """See `base.DecodeEngine`."""
 
     def __init__(
-        self, config: RunConfig, layout: Layout, groups: Groups, runner: Runner, cutter: Cutter, objective: Tokens,
+        self, *, config: RunConfig, layout: Layout, groups: Groups, runner: Runner, cutter: Cutter, objective: Tokens,
         device: torch.device,
     ) -> None:  # fmt: skip
         self._model, self._layout, self._groups = config.model, layout, groups
@@ -63,7 +63,13 @@ class Decoder:
             positions = torch.arange(ids.shape[1], device=self._device).expand_as(ids)
             shown = None if held.shown is None else self._tensor(held.shown)
             held.cache.length = 0 if encodes else ids.shape[1]
-            self._run(MicroBatch(ids, positions, last, last, attention_mask_BS=shown), held.cache, None)
+            self._run(
+                MicroBatch(
+                    tokens_BS=ids, positions_BS=positions, labels_BL=last, loss_mask_BL=last, attention_mask_BS=shown
+                ),
+                held.cache,
+                None,
+            )
         return held
 
     def next_tokens(self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -108,7 +114,8 @@ class Decoder:
         held.inputs, held.lengths = inputs, lengths + tokens.shape[1]
         asked = self._tensor(labels)
         return MicroBatch(
-            ids, positions, asked, asked, decoder_tokens_BL=ids, decoder_positions_BL=positions,
+            tokens_BS=ids, positions_BS=positions, labels_BL=asked, loss_mask_BL=asked,
+            decoder_tokens_BL=ids, decoder_positions_BL=positions,
             attention_mask_BS=None if shown is None else self._tensor(shown),
         )  # fmt: skip
 

@@ -65,7 +65,13 @@ class MegatronEngine:
         self.sharding: Sharding | None = None
         if train:
             self.sharding = select.make_sharding(
-                config, layout, self.groups, self.megatron_config, chunks, self.parameters, self.device
+                config=config,
+                layout=layout,
+                groups=self.groups,
+                megatron=self.megatron_config,
+                chunks=chunks,
+                parameters=self.parameters,
+                device=self.device,
             )
             chunks = self.sharding.chunks
             if self.loss_scale is not None:
@@ -74,7 +80,15 @@ class MegatronEngine:
         self._state = State(self.parameters, self.groups, self.sharding)
         self._cutter = Cutter(self.groups, self.device)
         self._runner = Runner(config.model, layout, self.bare, chunks)
-        self._decoder = Decoder(config, layout, self.groups, self._runner, self._cutter, Tokens(*judging), self.device)
+        self._decoder = Decoder(
+            config=config,
+            layout=layout,
+            groups=self.groups,
+            runner=self._runner,
+            cutter=self._cutter,
+            objective=Tokens(*judging),
+            device=self.device,
+        )
 
     def initialise(self) -> None:
         """See `base.TrainEngine`."""
@@ -119,7 +133,15 @@ class MegatronEngine:
             self.sharding.discard()
             if self.loss_scale is not None and np.isfinite(loss_sum):
                 lowered = self.loss_scale.overflowed()
-        return StepResult(loss_sum, int(judged), grad_norm, not finite, lowered, loss_scale, terms)
+        return StepResult(
+            loss_sum=loss_sum,
+            token_count=int(judged),
+            grad_norm=grad_norm,
+            skipped=not finite,
+            lowered_scale=lowered,
+            loss_scale=loss_scale,
+            terms=terms,
+        )
 
     def score(self, batch: Rows) -> Scores:
         """See `base.ScoreEngine`."""

@@ -37,7 +37,7 @@ class MegatronSharding:
     """See `base.Sharding`."""
 
     def __init__(
-        self, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig,
+        self, *, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig,
         chunks: Sequence[nn.Module], parameters: Sequence[Parameter], device: torch.device,
     ) -> None:  # fmt: skip
         shares = layout.zero == 1 and layout.replicas > 1  # one rank would copy its weights twice for nothing

@@ -30,12 +30,20 @@ def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
 
 
 def make_sharding(
-    config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig, chunks: Sequence[nn.Module],
+    *, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig, chunks: Sequence[nn.Module],
     parameters: Sequence[Parameter], device: torch.device,
 ) -> Sharding:  # fmt: skip
     """Shares gradients and optimizer states of `chunks`, whose `parameters` these are, as the config asks."""
     if not config.parallel.shards_by_deepspeed:
-        return MegatronSharding(config, layout, groups, megatron, chunks, parameters, device)
+        return MegatronSharding(
+            config=config,
+            layout=layout,
+            groups=groups,
+            megatron=megatron,
+            chunks=chunks,
+            parameters=parameters,
+            device=device,
+        )
     if config.parallel.zero < 3:
         from pretrain.engine.zero.stage12 import Stage12
 

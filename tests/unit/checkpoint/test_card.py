@@ -19,7 +19,20 @@ Data:
 def written(step: int, *changes: dict[str, Any]) -> str:
     """Of a checkpoint after `step` steps, of a run with `changes`."""
     run = config(run={"dir": "unused", "changes": list(changes)})
-    return card.text(Record(step, step, step, {}, run.model_dump(mode="json"), "tp1pp1dp1", {}), run, "GPT2", 1e-6)
+    return card.text(
+        Record(
+            step=step,
+            updates=step,
+            tokens=step,
+            cursor={},
+            config=run.model_dump(mode="json"),
+            layout="tp1pp1dp1",
+            versions={},
+        ),
+        run,
+        "GPT2",
+        1e-6,
+    )
 
 
 def test_settings_that_changed_in_the_middle_are_named_beside_those_of_the_start() -> None:

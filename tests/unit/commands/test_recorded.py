@@ -33,7 +33,9 @@ def checkpoint(directory: Path, **sections: Any) -> Path:
     path = directory / "checkpoints" / "step-00000001"
     path.mkdir(parents=True)
     cursor = {"samples": 240, "fingerprint": "f"}
-    (path / "record.json").write_bytes(Record(1, 1, 1, cursor, found, "one", {}).encode())
+    (path / "record.json").write_bytes(
+        Record(step=1, updates=1, tokens=1, cursor=cursor, config=found, layout="one", versions={}).encode()
+    )
     return path
 
 

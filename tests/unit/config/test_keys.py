@@ -26,7 +26,13 @@ def of(dotted: str, only: str | None = None) -> Key:
 
 def test_a_key_has_its_type_bounds_default_and_meaning() -> None:
     assert of("run.seed") == Key(
-        "run.seed", "whole number at least 0", False, 1234, (), (), "seed of weights, sample order and dropout"
+        dotted="run.seed",
+        type="whole number at least 0",
+        required=False,
+        default=1234,
+        choices=(),
+        only=(),
+        description="seed of weights, sample order and dropout",
     )
     assert of("run.dir").type == "path"
     assert of("run.dir").required

@@ -67,7 +67,15 @@ def _factors(shape: tuple[int, ...], cuts: list[int]) -> dict[str, np.ndarray]:
     """Adafactor's moments of rows and columns of one parameter, owned in ranges, after two steps."""
     value = nn.Parameter(torch.zeros(shape))
     declaration = ParameterSpec(name="x", shape=shape, axes=(None,) * len(shape), init=Normal((1.0,)), is_matrix=True)
-    parameter = Parameter(declaration, value, shape, (0,) * len(shape), copy=False, stages="own", primary=True)
+    parameter = Parameter(
+        spec=declaration,
+        value=value,
+        local_shape=shape,
+        offset=(0,) * len(shape),
+        copy=False,
+        stages="own",
+        primary=True,
+    )
     groups: Any = SimpleNamespace(tensor_group=dist.group.WORLD, stage_group=dist.group.WORLD)
     holders = ReplicaGroups([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
     rule = Adafactor(AdafactorOptimizer(learning_rate=1.0), holders)

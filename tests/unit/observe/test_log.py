@@ -43,7 +43,14 @@ def run(directory: Path, first: int, last: int, reports: bool = True, ends: str 
         log.begin(settings, first - 1, (first - 1) * ROWS * LENGTH)
         for step in range(first, last + 1):
             log.step(
-                step, step * ROWS * LENGTH, batch(step), StepResult(3000.0, 1000, 1.5, False), 0.5, 0.25, 0.125, PEAK
+                step,
+                step * ROWS * LENGTH,
+                batch(step),
+                StepResult(loss_sum=3000.0, token_count=1000, grad_norm=1.5, skipped=False),
+                0.5,
+                0.25,
+                0.125,
+                PEAK,
             )
         log.heldout(last, last * ROWS * LENGTH, HeldOut(500.0, 200, None, None))
         if ends == "stopped":
@@ -93,7 +100,16 @@ def test_each_of_several_terms_has_a_column(tmp_path: Path) -> None:
     terms = {"tokens": (2000.0, 1000), "next_sentence": (4.0, 8)}
     with RunLog(settings, plan_layout(settings, 2), True) as log:
         log.begin(settings, 0, 0)
-        log.step(1, 1, batch(1), StepResult(2500.0, 1000, 1.5, False, terms=terms), 0.5, 0.25, 0.125, PEAK)
+        log.step(
+            1,
+            1,
+            batch(1),
+            StepResult(loss_sum=2500.0, token_count=1000, grad_norm=1.5, skipped=False, terms=terms),
+            0.5,
+            0.25,
+            0.125,
+            PEAK,
+        )
         log.heldout(1, 1, HeldOut(500.0, 200, None, None, {"next_sentence": (3.0, 4)}))
         log.finished(1, 0)
     (line,) = read_metrics(tmp_path / "run")

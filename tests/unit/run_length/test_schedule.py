@@ -133,7 +133,15 @@ def test_a_schedule_that_makes_no_sense_is_refused(schedule: dict[str, Any], wor
 
 
 def _record(run: RunConfig, step: int) -> Record:
-    return Record(step, step, step * 240 * 32, {}, run.model_dump(mode="json"), "", {})
+    return Record(
+        step=step,
+        updates=step,
+        tokens=step * 240 * 32,
+        cursor={},
+        config=run.model_dump(mode="json"),
+        layout="",
+        versions={},
+    )
 
 
 @pytest.mark.parametrize("unit", ["steps", "tokens"])

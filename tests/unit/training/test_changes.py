@@ -37,7 +37,9 @@ def record(run: RunConfig, step: int) -> Record:
         part = segment_after(parts, tokens)
         assert part.begin[0] <= done
         tokens += batch_sequences(part.config.batch, tokens) * 32
-    return Record(step, step, tokens, {}, run.model_dump(mode="json"), "", {})
+    return Record(
+        step=step, updates=step, tokens=tokens, cursor={}, config=run.model_dump(mode="json"), layout="", versions={}
+    )
 
 
 def changed(base: RunConfig, step: int, request: str, found: tuple[Change, ...] = ()) -> RunConfig:

@@ -24,7 +24,15 @@ def skip(step: int, rows: int = ROWS) -> Skip:
 
 def record(run: RunConfig, step: int) -> Record:
     cursor = {"samples": step * ROWS, "fingerprint": "f"}
-    return Record(step, step, tokens_of(run, step * ROWS), cursor, run.model_dump(mode="json"), "", {})
+    return Record(
+        step=step,
+        updates=step,
+        tokens=tokens_of(run, step * ROWS),
+        cursor=cursor,
+        config=run.model_dump(mode="json"),
+        layout="",
+        versions={},
+    )
 
 
 def settled(wanted: RunConfig, saved: Record | None, found: RunConfig | None) -> tuple[tuple[Skip, ...], list[str]]:
