@@ -18,6 +18,7 @@ from pretrain.process.signals import SIGNALS, StopRequest, end_with_parent, unbl
 
 _RANKS_A_CORE, _FEWEST_ALLOWED = 8, 32  # each takes half a gigabyte and a minute of a core to start
 _GRACE_S = 15.0  # for ranks to end by themselves after one has failed
+_NO_FAILURE = (ExitStatus.DONE, ExitStatus.STOPPED)
 
 
 def check_room(ranks: int) -> None:
@@ -78,16 +79,15 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     failed: int | None = None
     deadline = float("inf")
     while True:
-        running = None in [process.poll() for process in processes]  # each is asked, or a later one's stays unseen
-        for rank, process in enumerate(processes):
-            if failed is None and process.returncode not in (None, ExitStatus.DONE, ExitStatus.STOPPED):
-                failed = process.returncode
-                if failed < 0:  # it could not say anything itself
-                    name = signal.Signals(-failed).name
-                    why = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
-                    # In one piece: other ranks print there too.
-                    print(f"pretrain: rank {rank} was ended by {name}{why}\n", end="", file=sys.stderr)
-                deadline = time.monotonic() + _GRACE_S
+        running = None in [process.poll() for process in processes]  # every one, so that none is left a zombie
+        if failed is None and (first := _first_failure(processes)):
+            rank, failed = first
+            if failed < 0:  # it could not say anything itself
+                name = signal.Signals(-failed).name
+                why = ", as Linux does where memory runs out" if name == "SIGKILL" else ""
+                # In one piece: other ranks print there too.
+                print(f"pretrain: rank {rank} was ended by {name}{why}\n", end="", file=sys.stderr)
+            deadline = time.monotonic() + _GRACE_S
         if not running:
             break
         if time.monotonic() > deadline:
@@ -98,6 +98,22 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
     if failed is None:
         return max(process.returncode for process in processes)
     return failed if failed > 0 else 1
+
+
+def _first_failure(processes: list[subprocess.Popen[bytes]]) -> tuple[int, int] | None:
+    """The rank that failed first, and its exit status. A rank that a signal ended comes before those that failed by
+    themselves: they may have lost it as their peer, and may have ended since the last poll too."""
+    if not _failures(processes):
+        return None
+    for process in processes:  # again: a peer ended before the rank that lost it
+        process.poll()
+    return min(_failures(processes), key=lambda failure: (failure[1] > 0, failure[0]))
+
+
+def _failures(processes: list[subprocess.Popen[bytes]]) -> list[tuple[int, int]]:
+    """Rank and exit status of each rank that has failed, of what the last poll saw."""
+    statuses = [process.returncode for process in processes]
+    return [(rank, status) for rank, status in enumerate(statuses) if status not in (None, *_NO_FAILURE)]
 
 
 def free_port() -> int:
