@@ -153,7 +153,7 @@ def test_a_reader_s_new_version_is_another_build_of_what_it_reads_alone(
     before = Dataset(wiki.output).identity
     monkeypatch.setitem(readers._VERSIONS, ".xml", 99)
     assert not build(other, Silent)
-    with pytest.raises(DataError, match="by a version that reads the input otherwise"):
+    with pytest.raises(DataError, match="by a version that reads the input differently"):
         build(wiki, Silent)
     assert Dataset(wiki.output).identity == before  # which training goes by
 
@@ -169,7 +169,7 @@ def dies(*arguments):
     if seen[0] == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
     return real(*arguments)
-owner, name = {"add": (shards.ShardWriter, "add"), "publish": (build, "sync")}[sys.argv[4]]
+owner, name = {"add": (shard_writer.ShardWriter, "add"), "publish": (build, "fsync")}[sys.argv[4]]
 real = getattr(owner, name)
 setattr(owner, name, dies)
 build.build(settings(input=sys.argv[1], output=sys.argv[2]), Silent)
@@ -229,7 +229,7 @@ def test_input_that_changes_while_it_is_read_is_noticed(
         write(path, documents)
         text.write_text(text.read_text().replace("a", "e"))
 
-    monkeypatch.setattr(passes, "write_piece", changes_the_input)
+    monkeypatch.setattr(passes, "save_documents", changes_the_input)
     refuses("changed while it was read", input=str(text), output=tmp_path / "out")
 
 

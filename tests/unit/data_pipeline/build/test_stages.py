@@ -186,13 +186,13 @@ import os, pathlib, sys
 from tests.helpers.datasets import Silent, settings
 from data_pipeline.common import tasks
 from data_pipeline.build.build import build
-work._SMALL = 0
-real = work.written
+tasks._SMALL = 0
+real = tasks.atomic_path
 def logged(path):
     with open(sys.argv[3], "a") as log:
         log.write(f"{os.getpid()} {path.name} {path.parent.name}\\n")
     return real(path)
-work.written = logged
+tasks.atomic_path = logged
 build(settings(input=sys.argv[1], output=sys.argv[2], piece_bytes=2000, workers=1), Silent)
 """
 
@@ -218,12 +218,12 @@ def test_another_build_of_the_same_output_waits_or_is_refused(
     monkeypatch.setattr("data_pipeline.common.scratch._TRIES", 2)
 
     def starts_another(*arguments: Any) -> None:
-        monkeypatch.setattr(passes, "write_piece", real)
+        monkeypatch.setattr(passes, "save_documents", real)
         with pytest.raises(DataError, match="Another build is writing"):
             build(settings(input=str(corpus), output=tmp_path / "out", validation_fraction=0.2), Silent)
         real(*arguments)
 
-    monkeypatch.setattr(passes, "write_piece", starts_another)
+    monkeypatch.setattr(passes, "save_documents", starts_another)
     assert build(config, Silent)
     Dataset(config.output).verify()
 
