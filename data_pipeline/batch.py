@@ -1,4 +1,4 @@
-"""The only types that cross into training: a Batch, and the Cursor that says where the data stands."""
+"""The only types that cross into training: a Batch, and the Cursor that records how much data was consumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cursor:
     """Digest of everything the order depends on (datasets, weights, seed, sequence length)."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, for a checkpoint."""
+        """Plain values, for a checkpoint."""
         return asdict(self)
 
     @classmethod
@@ -38,70 +38,70 @@ class Cursor:
             or type(fingerprint) is not str
         ):
             shown = f"{values!r:.100}"
-            raise DataError(f"this is not a data cursor: {shown}; the checkpoint it came from is damaged.")
+            raise DataError(f"{shown} is not a data cursor: the checkpoint that it came from is damaged.")
         return cls(samples, fingerprint)
 
 
 Axis = Literal["rows", "inputs", "labels"]
-"""Of a column: the rows themselves, the S input positions, or the L positions with a label."""
+"""What a dimension of a column counts: rows, the S input positions, or the L positions with a label."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What the engine has to know of a column to give each rank its part of it."""
+    """What the engine needs to know about a column to give each rank its part."""
 
     axes: tuple[Axis, ...]
-    """What its dimensions count."""
+    """What each dimension counts."""
     replicated: bool
-    """Whether context ranks, which share the positions of a row, each get all of them."""
+    """Whether every context-parallel rank gets all positions of a row, not only its own."""
     masked: float | None
-    """The value of a masked row, which adds nothing to the loss; None where the column itself adds nothing."""
+    """The value in a masked row, which adds nothing to the loss; None for a column that never adds to the loss."""
 
 
 def column(*axes: Axis, replicated: bool = False, masked: float | None = None) -> dict[str, Column]:
-    """Metadata of a field of `Rows`. All that is known about it stands there: slices, moves and digests follow."""
+    """Metadata of a field of `Rows`; slicing, device transfers and digests are derived from it."""
     return {"column": Column(axes, replicated, masked)}
 
 
 @dataclass(frozen=True)
 class Rows:
     """Samples of one shape, as a model reads them. S input positions; L positions with a label: the same S, or an
-    encoder-decoder's target positions. What a family does not read is None."""
+    encoder-decoder's target positions. Columns that a model family does not read are None."""
 
     tokens: NDArray[np.int64] = field(metadata=column("rows", "inputs"))
-    """[rows, S] what the model reads; in an encoder-decoder, its encoder."""
+    """[rows, S] input ids of the model, or of an encoder-decoder's encoder."""
     labels: NDArray[np.int64] = field(metadata=column("rows", "labels"))
-    """[rows, L] what it should say at each position."""
+    """[rows, L] the id to predict at each position."""
     loss_mask: NDArray[np.float32] = field(metadata=column("rows", "labels", masked=0))
     """[rows, L] 1 where the label counts, 0 where it does not."""
     decoder_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
-    """[rows, L] what an encoder-decoder's decoder reads: the labels one position later."""
+    """[rows, L] input ids of an encoder-decoder's decoder: the labels shifted right by one position."""
     attention_mask: NDArray[np.bool_] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))
-    """[rows, S] the positions that every other may attend to: an encoder's real tokens, not padding (None: all); a
-    decoder's prefix, which it sees besides what lies before (None: nothing)."""
+    """[rows, S] the positions that every other may attend to: an encoder's tokens without padding (None: all), or a
+    decoder's bidirectional prefix (None: no prefix)."""
     segments: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
-    """[rows, S] which of the segments (or languages) that a model tells apart each token belongs to."""
+    """[rows, S] the segment (token type, or language) of each token."""
     next_sentence: NDArray[np.int64] | None = field(default=None, metadata=column("rows", masked=-1))
-    """[rows] 1 where the second segment follows the first in its document, 0 where it does not: it comes from another
-    one, or from before the first; -1 in a row that only fills up a batch."""
+    """[rows] 1 where the second segment follows the first in its document; 0 where it comes from another document or
+    from before the first segment; -1 in a row that only pads a batch."""
     positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs"))
-    """[rows, S] the position of each token in its own text, where a row has several texts that see each other. None: in
-    its row, or in its document."""
+    """[rows, S] the position of each token in its own text, where a row holds several texts that attend to each other.
+    None: positions count from the start of the row, or of the document."""
     documents: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))
-    """[rows, S] which of the row's documents each token belongs to, which sees no other one: 0, 1, ...; -1 where the
-    rest of a row is padding. None: documents are not told apart."""
+    """[rows, S] the document of each token within its row: 0, 1, ...; -1 for padding. Tokens attend only within their
+    document. None: document boundaries are ignored."""
 
     label_positions: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
-    """[rows, L] the input position that each label is asked at, where few are; the model says nothing elsewhere. None:
-    they are the last L. Only for scoring."""
+    """[rows, L] the input position whose logits predict each label, for scoring; the model computes no other logits.
+    None: the last L positions."""
 
     @classmethod
     def of(cls, tokens: NDArray[np.int64], labels: NDArray[np.int64]) -> Rows:
-        """Tokens and labels, which all count."""
+        """Rows of which every label counts."""
         return Rows(tokens, labels, np.ones(labels.shape, np.float32))
 
     def columns(self) -> Iterator[tuple[str, Column, NDArray[Any]]]:
-        """(name, what it is, values) of each column that these rows have."""
+        """(name, metadata, values) of each column that is not None."""
         for one in fields(Rows):
             values = getattr(self, one.name)
             if values is not None:
@@ -112,7 +112,7 @@ class Rows:
         return Rows(**{name: values[rows] for name, _, values in self.columns()})
 
     def with_masked_rows(self, rows: NDArray[np.bool_]) -> Rows:
-        """A copy in which `rows` [rows], which only pad a batch, add nothing to the loss."""
+        """A copy in which the rows marked in `rows` [rows], which only pad a batch, add nothing to the loss."""
         changed: dict[str, Any] = {}
         for name, column, values in self.columns():
             changed[name] = values if column.masked is None else values.copy()
@@ -128,7 +128,7 @@ class Batch(Rows):
     sample_ids: NDArray[np.int64]
     """[global_rows, 3] (source, epoch, number) of every row of the *global* batch, in order, the same on every rank."""
     cursor: Cursor
-    """Where the data stands after this batch."""
+    """The data cursor after this batch."""
 
     @property
     def data_hash(self) -> str:

@@ -1,4 +1,4 @@
-"""What `pretrain data build` and `pretrain data inspect` do and print, once what was typed has been read."""
+"""`pretrain data build` and `pretrain data inspect`, after their arguments are parsed: what they do and print."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BEFORE_AND_AFTER = (("before", "before"), ("after", "text"))
 
 
 def build_and_show(config: BuildConfig) -> None:
-    """Builds the dataset, unless it is there already, and shows what is in it. A signal ends the process, with a
-    sentence. Raises DataError for what the user has to mend."""
-    kept = f"what is done is kept in {scratch_folder(config.output)}, and the same command goes on from there"
-    with exit_on_signal(f"pretrain: stopped; {kept}"):
+    """Builds the dataset unless it exists, and prints a summary. A signal ends the process with a message. Raises
+    DataError for what the user has to correct."""
+    how_to_resume = f"run the same command again to resume from {scratch_folder(config.output)}"
+    with exit_on_signal(f"pretrain: stopped; {how_to_resume}"):
         built = build(config)
     if not built:
         print(f"{config.output} is already built from this input with these settings.")
@@ -33,8 +33,8 @@ def build_and_show(config: BuildConfig) -> None:
 
 
 def inspect(address: str) -> None:
-    """Verifies the dataset in a directory, or at an address that fsspec reads, and shows what is in it. Raises
-    DataError where it is damaged."""
+    """Verifies the dataset in a directory or at an address that fsspec reads, and prints a summary. Raises DataError
+    when it is damaged."""
     for title, dataset in _datasets(address):
         dataset.verify()
         print(f"{title}{_counts(dataset)}{_steps(dataset)}")
@@ -53,15 +53,15 @@ def _datasets(address: str | Path) -> list[tuple[str, Dataset]]:
 
 
 def _steps(dataset: Dataset) -> str:
-    """What the steps of the build did: documents seen, kept and dropped by reason, and what was changed; which of them
-    took much; and how many examples of evaluation sets the text held."""
+    """What each build step did: documents seen, kept, dropped by reason, and changed; warnings about steps that removed
+    much text; and how many evaluation examples the text contained."""
     report = dataset.report()
     if not report:
         return ""
     bad, steps = report["malformed"], report["steps"]
     lines = []
     if bad["count"]:
-        lines.append(f"\nmalformed   {bad['count']:,} of {bad['seen']:,} lines, records or rows were left out, such as")
+        lines.append(f"\nmalformed   {bad['count']:,} of {bad['seen']:,} lines, records or rows were skipped, such as")
         lines += [f"            {one['file']}, {one['place']}: {one['reason']}" for one in bad["examples"]]
     lines += [f"\n{'step':<20}{'seen':>12}{'kept':>12}  dropped; changed" if steps else ""]
     for step in steps:
@@ -99,14 +99,14 @@ def _counts(dataset: Dataset) -> str:
     share = counts[counts > 0] / counts.sum()
     lines.append(f"tokenizer   {manifest.tokenizer.vocabulary:,} pieces, {manifest.tokenizer.identity[:16]}")
     lines.append(
-        f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: a model that learns nothing else scores this"
+        f"unigram     {-(share * np.log(share)).sum():.3f} nats per token: the loss of a model that learns only this"
     )
     lines.append(f"identity    {manifest.identity[:16]}")
     return "\n".join(lines)
 
 
 def _first_text(dataset: Dataset, split: SplitName) -> str:
-    _, tokens = next(dataset.documents(split))  # a manifest without any is refused
+    _, tokens = next(dataset.documents(split))  # a manifest without documents is refused
     tokenizer = dataset.tokenizer()
     tokens = tokens[:_SAMPLE_CHARACTERS]
     parts = np.split(tokens, np.flatnonzero(tokens == tokenizer.end_of_text))  # a pair's source and target

@@ -1,4 +1,4 @@
-"""Every sample of a split once, in order: what is scored, not trained on."""
+"""Every sample of a split once, in order: for scoring, not for training."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def heldout(
 ) -> Iterator[Batch]:
     """Every sample of a split once, in order, in global batches of `rows`; at most `limit` samples.
 
-    Causal (a number is its sequence length): each token of the stream but the first is a label exactly once. The last
-    window is filled up with ends of text, and the last batch with whole windows of them, both masked, so that every
-    rank gets as many batches, of one shape; the mask over all batches and ranks sums to the tokens predicted.
-    Other recipes: samples of the first epoch, the same ones for every run; the last batch is filled up with masked
-    rows. A filler's number in `sample_ids` is -1.
-    Raises ValueError when the ranks can't share `rows` evenly, DataError when the split makes no sample.
+    Causal recipe (an int is its sequence length): each token of the stream but the first is a label exactly once. The
+    last window is padded with ends of text, and the last batch with windows of them, both masked, so that every rank
+    gets the same number of batches, all of one shape; the mask over all batches and ranks sums to the tokens predicted.
+    Other recipes: samples of the first epoch, the same ones for every run; the last batch is padded with masked rows.
+    A padding row has number -1 in `sample_ids`.
+    Raises ValueError when the ranks can't share `rows` evenly, DataError when the split yields no sample.
     """
     if isinstance(recipe, int | CausalRecipe):
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
@@ -42,7 +42,7 @@ def heldout(
 
 
 def num_heldout(dataset: Dataset, recipe: Recipe | int, split: SplitName = "validation") -> int:
-    """How many samples `heldout` yields without a limit. Raises DataError when the split makes none."""
+    """How many samples `heldout` yields without a limit. Raises DataError when the split yields none."""
     if isinstance(recipe, int | CausalRecipe):
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
         return -(-(dataset.num_tokens(split) - 1) // length)

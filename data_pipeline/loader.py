@@ -1,8 +1,7 @@
 """(position, data rank, data world) -> Batch. Every batch is a pure function of the sample position.
 
-Nothing is kept between batches but ids that any of them could compute again, so a run that stops and goes on, on
-another number of ranks, with other threads or another batch size from there, sees each sample of the order exactly
-once.
+The only state between batches is a cache of ids that any batch could recompute. So a run that resumes on another number
+of ranks, with other threads or another batch size, still sees each sample of the order exactly once.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from data_pipeline.order.skipped_ranges import SkippedRanges
 from data_pipeline.recipes.base import Recipe, Samples, interleave
 from data_pipeline.recipes.causal import CausalRecipe
 
-_ORDER_VERSION = 1  # raise it when order or windows would give other samples for the same settings
-_BLEND_VERSION = 2  # raise it when the blend of several sources would
-_RECIPES_VERSION = 1  # raise it when a recipe other than the causal one would
-_BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are kept
+_ORDER_VERSION = 1  # increase it when the order or the windows change for the same settings
+_BLEND_VERSION = 2  # increase it when the blend of several sources changes
+_RECIPES_VERSION = 1  # increase it when the samples of a recipe other than the causal one change
+_BLOCK, _BLOCKS = 2**14, 4  # samples whose ids are computed together, and how many such blocks are cached
 
 
 class SampleStream:
-    """Weighted, shuffled, endless samples of one or more datasets, reachable at any position."""
+    """Weighted, shuffled, endless samples of one or more datasets, with random access."""
 
     def __init__(
         self,
@@ -46,10 +45,10 @@ class SampleStream:
         split: SplitName = "train",
         phases: Sequence[tuple[int, Sequence[float]]] = (),
     ) -> None:
-        """`sources` are (dataset or its address, weight); a number as `recipe` is the causal one's sequence length.
-        From the first sample of each of `phases` on, the sources have its weights, and go on where they stood.
+        """`sources` are (dataset or its address, weight); an int as `recipe` is the causal recipe's sequence length.
+        Each of `phases` is (its first sample, new weights of the sources); no source starts over at a new phase.
 
-        Raises DataError when a dataset can't be read, two differ in tokenizer, or one makes no sample; ValueError for
+        Raises DataError when a dataset can't be read, two differ in tokenizer, or one yields no sample; ValueError for
         weights that are negative or all 0.
         """
         weights = [(begin, [float(weight) for weight in of]) for begin, of in [(0, [w for _, w in sources]), *phases]]
@@ -66,40 +65,40 @@ class SampleStream:
         self.recipe = CausalRecipe(recipe, first.manifest.tokenizer.vocabulary) if isinstance(recipe, int) else recipe
         self.samples = [self.recipe.samples(dataset, split) for dataset in self.datasets]
         self.num_samples = [samples.count for samples in self.samples]
-        """Samples in an epoch of each source."""
+        """Samples per epoch of each source."""
         identities = [dataset.identity for dataset in self.datasets]
         settings = self.recipe.settings
-        self._fingerprints = []  # of the order up to the end of each phase
+        self._fingerprints = []  # one for the order up to the end of each phase
         for last in range(1, len(weights) + 1):
             blend = weights[0][1] if len(identities) == 1 else [_BLEND_VERSION, weights[:last]]
             order = [_ORDER_VERSION, identities, blend, seed, self.recipe.sequence_length, split]
             self._fingerprints.append(digest_of(order if settings is None else [*order, _RECIPES_VERSION, settings]))
         self.fingerprint = self._fingerprints[0]
-        """Of the order that a run begins with."""
+        """Digest of the order that a run begins with."""
         self._skipped = SkippedRanges()
-        # Ids cost small batches more than reading does, unless they are computed for many at once.
+        # For small batches ids cost more than reading, unless they are computed for many samples at once.
         self._block = functools.lru_cache(_BLOCKS)(lambda number: self._ids(number * _BLOCK, _BLOCK))
 
     def skipping(self, skips: Sequence[tuple[int, int]]) -> SampleStream:
-        """The same stream but for `gaps` (`order/gaps.py`), in place of any that it has. Phases stay where they are in
-        the order. Raises ValueError for gaps out of order."""
-        other = copy.copy(self)
-        other._skipped = SkippedRanges(skips)
-        return other
+        """A copy with these `skips` (`order/skipped_ranges.py`) in place of its own. Phases keep their positions in the
+        order. Raises ValueError for skips out of order."""
+        stream = copy.copy(self)
+        stream._skipped = SkippedRanges(skips)
+        return stream
 
     def skipped_ids(self, number: int) -> NDArray[np.int64]:
-        """[samples, 3] (source, epoch, number) of what gap `number` passes over."""
+        """[samples, 3] (source, epoch, number) of the samples that skip `number` leaves out."""
         return np.concatenate([self._in_order(first, count) for first, count in self._skipped.skipped(number)])
 
     def cursor(self, samples: int) -> Cursor:
-        """The state of the data after `samples` samples of this stream. Phases that none of them is of don't count, nor
-        gaps after them: a run may yet be given others."""
+        """The data cursor after `samples` samples of this stream. Phases and skips after them don't count, since a run
+        may still change those."""
         fingerprint = self._fingerprints[self.mixture.phase(self._skipped.order_position(max(0, samples - 1)))]
         skips = self._skipped.skips and self._skipped.before(samples).skips
         return Cursor(samples=samples, fingerprint=digest_of([fingerprint, skips]) if skips else fingerprint)
 
     def locate(self, start: int, count: int) -> tuple[SampleStream, int]:
-        """The stream that these samples are of, and where in it they begin: this one, and there."""
+        """(the stream that these samples belong to, their start within it): this stream, and `start`."""
         return self, start
 
     def counts(self, samples: int) -> NDArray[np.int64]:
@@ -111,12 +110,12 @@ class SampleStream:
         return counts
 
     def epochs(self, samples: int) -> NDArray[np.float64]:
-        """[sources] how often each has been read after `samples` samples."""
+        """[sources] epochs of each after `samples` samples."""
         epochs: NDArray[np.float64] = self.counts(samples) / np.array(self.num_samples)
         return epochs
 
     def shares(self, samples: int) -> list[float]:
-        """Of each source, in the blend that the sample after the first `samples` comes from."""
+        """Each source's share in the blend that is in effect after `samples` samples."""
         phase = self.mixture.phase(self._skipped.order_position(samples))
         return [float(share) for share in self.mixture.blends[phase].shares]
 
@@ -126,47 +125,46 @@ class SampleStream:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _in_order(self, start: int, count: int) -> NDArray[np.int64]:
-        """`sample_ids` of the order, nothing left out."""
+        """`sample_ids` of the order, without skips."""
         if not 0 < count <= _BLOCK:
             return self._ids(start, count)
         first, last = start // _BLOCK, (start + count - 1) // _BLOCK
         blocks = [self._block(number) for number in range(first, last + 1)]
         begin = start - first * _BLOCK
-        whole = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-        return whole[begin : begin + count].copy()
+        ids = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+        return ids[begin : begin + count].copy()
 
     def _ids(self, start: int, count: int) -> NDArray[np.int64]:
-        """Computes what `_in_order` says."""
+        """Computes what `_in_order` caches."""
         source, index = self.mixture.assign(np.arange(start, start + count, dtype=np.int64))
         samples_of = np.array(self.num_samples, np.int64)
         epoch, offset = np.divmod(index, samples_of[source])
         number = np.empty_like(offset)
         turn = epoch * len(samples_of) + source  # one for each (source, epoch)
-        present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # which takes long for a block
+        present = turn[:1] if (turn == turn[:1]).all() else np.unique(turn)  # np.unique is slow for a block
         for e, s in (divmod(value, len(samples_of)) for value in present.tolist()):
             rows = np.flatnonzero(turn == e * len(samples_of) + s)
             number[rows] = permute(offset[rows], self.num_samples[s], round_keys(self._seed, s, e))
         return np.stack([source, epoch, number], axis=1)
 
     def token_spans(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which tokens the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream, rows
-        ascending, at least one a row."""
-        parts = []
+        """The tokens that the samples `ids` [n, 3] are made of: [m, 3] (row, start, tokens) in its source's stream,
+        rows ascending, at least one span per row."""
+        by_source = []
         for source in np.unique(ids[:, 0]).tolist():
             rows = np.flatnonzero(ids[:, 0] == source)
-            found = self.samples[source].token_spans(self._seed, ids[rows])
-            parts.append(np.concatenate([rows[found[:, :1]], found[:, 1:]], axis=1))
-        whole = np.concatenate([*parts, np.empty((0, 3), np.int64)])
-        return whole[np.argsort(whole[:, 0], kind="stable")]
+            spans = self.samples[source].token_spans(self._seed, ids[rows])
+            by_source.append(np.concatenate([rows[spans[:, :1]], spans[:, 1:]], axis=1))
+        all_spans = np.concatenate([*by_source, np.empty((0, 3), np.int64)])
+        return all_spans[np.argsort(all_spans[:, 0], kind="stable")]
 
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
         """Rows of `data_rank` in the global batch of samples start..start+count-1.
 
         Raises ValueError when the ranks can't share `count` evenly.
         """
-        own = rows_of_rank(count, data_rank, data_world)
         ids = self.sample_ids(start, count)
-        mine = ids[own]
+        mine = ids[rows_of_rank(count, data_rank, data_world)]
         if len(self.samples) == 1:
             return batch_of(self.samples[0].rows(self._seed, mine), ids, self.cursor(start + count))
         positions = [np.flatnonzero(mine[:, 0] == source) for source in range(len(self.samples))]
@@ -181,7 +179,7 @@ class SampleStream:
 
 
 class ChainedStreams:
-    """One stream for the first `samples` samples of a run, another one after them."""
+    """One stream for the first `samples` samples of a run, another after them: two phases, each of its own shape."""
 
     def __init__(self, first: SampleStream, samples: int, then: SampleStream) -> None:
         self._first, self._samples, self._then = first, samples, then
@@ -189,63 +187,63 @@ class ChainedStreams:
 
     @property
     def datasets(self) -> list[Dataset]:
-        """Of the last phase, which has them all."""
+        """Datasets of the second phase, which has them all."""
         return self._then.datasets
 
     @property
     def samples(self) -> list[Samples]:
-        """Of each dataset, in the last phase."""
+        """Samples of each dataset, in the second phase."""
         return self._then.samples
 
     def skipping(self, skips: Sequence[tuple[int, int]]) -> ChainedStreams:
-        """See `SampleStream.skipping`. Each phase skips its own samples, so the second still begins where it did."""
+        """See `SampleStream.skipping`. Each phase skips its own samples, so the second still begins at the same one."""
         first = self._first.skipping([skip for skip in skips if skip[0] < self._samples])
         then = self._then.skipping([(begin - self._samples, n) for begin, n in skips if begin >= self._samples])
-        other = ChainedStreams(first, self._samples, then)
-        other._skipped = tuple(skips)
-        return other
+        stream = ChainedStreams(first, self._samples, then)
+        stream._skipped = tuple(skips)
+        return stream
 
     def skipped_ids(self, number: int) -> NDArray[np.int64]:
-        """As SampleStream.skipped_ids."""
+        """See `SampleStream.skipped_ids`."""
         earlier = sum(begin < self._samples for begin, _ in self._skipped)
         return self._first.skipped_ids(number) if number < earlier else self._then.skipped_ids(number - earlier)
 
     def cursor(self, samples: int) -> Cursor:
-        """As SampleStream.cursor, with the fingerprint of both phases."""
+        """See `SampleStream.cursor`; the fingerprint covers both phases."""
         first = self._first.cursor(min(samples, self._samples)).fingerprint
         then = self._then.cursor(max(0, samples - self._samples)).fingerprint
         return Cursor(samples=samples, fingerprint=digest_of([first, self._samples, then]))
 
     def locate(self, start: int, count: int) -> tuple[SampleStream, int]:
-        """As SampleStream.locate. Raises ValueError for samples of both phases, which have no one shape."""
+        """See `SampleStream.locate`. Raises ValueError for samples of both phases, which differ in shape."""
         if start < self._samples < start + count:
             raise ValueError(
-                f"Samples {start} to {start + count - 1} are of two phases, which {self._samples} divides."
+                f"Samples {start} to {start + count - 1} span two phases: the second begins at {self._samples}."
             )
         return (self._first, start) if start < self._samples else (self._then, start - self._samples)
 
     def counts(self, samples: int) -> NDArray[np.int64]:
-        """As SampleStream.counts."""
+        """See `SampleStream.counts`."""
         first = min(samples, self._samples)
         return self._first.counts(first) + self._then.counts(samples - first)
 
     def epochs(self, samples: int) -> NDArray[np.float64]:
-        """As SampleStream.epochs: those of both phases together."""
+        """See `SampleStream.epochs`; sums both phases."""
         first = min(samples, self._samples)
         return self._first.epochs(first) + self._then.epochs(samples - first)
 
     def shares(self, samples: int) -> list[float]:
-        """As SampleStream.shares."""
+        """See `SampleStream.shares`."""
         stream, begin = self.locate(samples, 1)
         return stream.shares(begin)
 
     def sample_ids(self, start: int, count: int) -> NDArray[np.int64]:
-        """As SampleStream.sample_ids, within one phase."""
+        """See `SampleStream.sample_ids`; within one phase."""
         stream, begin = self.locate(start, count)
         return stream.sample_ids(begin, count)
 
     def batch(self, start: int, count: int, data_rank: int = 0, data_world: int = 1) -> Batch:
-        """As SampleStream.batch, within one phase."""
+        """See `SampleStream.batch`; within one phase."""
         stream, begin = self.locate(start, count)
         return replace(stream.batch(begin, count, data_rank, data_world), cursor=self.cursor(start + count))
 
@@ -262,13 +260,13 @@ def load(
     """Endless batches from `cursor` on, the same for any number of `workers`.
 
     `batch_size` maps samples consumed so far to the sequences of the next global batch. `workers` threads prepare up to
-    `prefetch` batches ahead; 0 prepares each when it is asked for. Closing or dropping the iterator ends the threads.
+    `prefetch` batches ahead; 0 prepares each batch on demand. Closing or dropping the iterator ends the threads.
     Raises DataError at once when the cursor is of another order, and on `next` whatever preparing the batch raised.
     """
     if cursor != stream.cursor(cursor.samples):
         raise DataError(
-            "The checkpoint's data cursor belongs to another order of samples: datasets, weights, seed, "
-            "objective or sequence length have changed; restore them, or start a new run."
+            "The checkpoint's data cursor belongs to another order of samples: the datasets, weights, seed, "
+            "objective or sequence length have changed. Restore them, or start a new run."
         )
     spans = _spans(cursor.samples, batch_size)
     if workers == 0:
@@ -277,14 +275,14 @@ def load(
 
 
 def batch_of(rows: Rows, ids: NDArray[np.int64], cursor: Cursor) -> Batch:
-    """The rows of one data rank, with the ids of all."""
+    """The batch of one data rank: its rows, with the ids of the global batch."""
     return Batch(**vars(rows), sample_ids=ids, cursor=cursor)
 
 
 def rows_of_rank(count: int, data_rank: int, data_world: int) -> slice:
-    """Which of `count` rows are a data rank's. Raises ValueError when the ranks can't share them evenly."""
+    """The rows of a data rank among `count`. Raises ValueError when the ranks can't share them evenly."""
     if not 0 <= data_rank < data_world:
-        raise ValueError(f"data rank {data_rank} is not one of {data_world}.")
+        raise ValueError(f"data rank {data_rank} is outside 0..{data_world - 1}.")
     if count <= 0 or count % data_world:
         raise ValueError(f"A global batch of {count} sequences can't be shared evenly by {data_world} data ranks.")
     rows = count // data_world

@@ -1,7 +1,7 @@
 """Text files -> dataset: find the input, run the steps, make the tokenizer, encode, write shards, publish.
 
-The output appears whole or not at all. What is done is kept beside it, so that a build that was stopped goes on, and so
-that equal commands started together (a job array) share the work (`work.py`). The dataset is the same in any case.
+The output appears complete or not at all. Intermediate results are kept beside it, so that a stopped build resumes and
+equal commands started together (a job array) share the work (`tasks.py`). The dataset is the same in any case.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from data_pipeline.tokenizers.load import load_tokenizer
 
 _UNIGRAM, _REPORT = "unigram.npy", "report.json"
 _BY_SIZES = ("assembling", "gathering", "writing", "finishing", "output")
-"""Folders of the work that depends on the sizes of shards and members."""
+"""Folders of intermediate results that depend on the sizes of shards and members."""
 
 
 def build(
@@ -70,11 +70,11 @@ def build(
     progress: Callable[[str], TaskProgress] = TaskProgress,
     given: Executor | None = None,
 ) -> bool:
-    """Build the dataset or the mix; False when it is already there, whole and of the same settings and input. Tasks are
-    done by the executor that is `given`, or else as the config says.
+    """Builds the dataset or the mix; False when it already exists, with the same settings and input. The executor is
+    `given`, or else the config's.
 
-    Raises DataError for input that can't be used, an output that holds something else, and a full disk; what is done is
-    kept for another start.
+    Raises DataError for unusable input, an output that holds something else, and a full disk; intermediate results are
+    kept for a restart.
     """
     raise_open_file_limit()
     try:
@@ -85,11 +85,11 @@ def build(
         if there is not None and sha256 is not None:
             _check_built(config.output, there, build_identity(config, sources, sha256))
         else:
-            # Work done with others would not fit together.
-            cut_so = digest_of([work_identity(config, sources), chunk_bytes(config, sources), _versions()])
+            # Results of other chunk sizes or library versions can't be combined.
+            work = digest_of([work_identity(config, sources), chunk_bytes(config, sources), _versions()])
             sizes = digest_of([getattr(config, name) for name in SHARD_SETTINGS])
             with (
-                scratch.open_scratch(config.output, cut_so, sizes, _BY_SIZES) as folder,
+                scratch.open_scratch(config.output, work, sizes, _BY_SIZES) as folder,
                 nullcontext(given) if given is not None else _executor(config, sources, folder) as executor,
             ):
                 run = _runner(executor, folder, progress)
@@ -106,7 +106,7 @@ def build(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(
-                f"The disk of {config.output} is full; make room there and start again: what is done is kept."
+                f"The disk of {config.output} is full; free space and start again: what is done is kept."
             ) from error
         path = error.filename or config.output
         raise DataError(f"{path} can't be read or written ({error.strerror or error}).") from error
@@ -121,7 +121,7 @@ def _build(
     run: RunTasks,
     executor: Executor,
 ) -> None:
-    """Leaves in `folder / "output"` what is to be published."""
+    """Builds the output in `folder / "output"`."""
     chunks = split_into_chunks(config, sources, folder, run)
     surveys = run_steps(config, chunks, folder, run)
     groups = summarize_groups(config, chunks, folder, run)
@@ -138,7 +138,7 @@ def _build(
 
 @contextmanager
 def _executor(config: BuildConfig, sources: list[InputSource], folder: Path) -> Iterator[Executor]:
-    """Who does the tasks. Raises DataError where a Ray cluster can't."""
+    """The config's executor. Raises DataError when the Ray cluster can't be used."""
     if config.executor != "ray":
         yield ProcessExecutor(config.workers or len(os.sched_getaffinity(0)))
         return
@@ -148,7 +148,7 @@ def _executor(config: BuildConfig, sources: list[InputSource], folder: Path) -> 
 
 
 def _runner(executor: Executor, folder: Path, progress: Callable[[str], TaskProgress]) -> RunTasks:
-    """What does a stage's tasks."""
+    """The function that runs a stage's tasks and shows their progress."""
 
     def run(stage: str, tasks: list[BuildTask]) -> list[Any]:
         shown = progress(stage)
@@ -172,7 +172,7 @@ def _finish(
     tokenizer_path: Path,
     folder: Path,
 ) -> None:
-    """Adds to the shards all else that a dataset holds; to several datasets, what makes them a mix."""
+    """Task: adds the other files of a dataset to its shards, and the manifest of a mix to several datasets."""
     output = folder / "output"
     identities = {}
     for source in sources:
@@ -223,7 +223,7 @@ def _finish(
 
 
 def _versions() -> list[str]:
-    """Of what decides how documents are cleaned and encoded."""
+    """Versions of the libraries that decide how documents are cleaned and encoded."""
     names = ("ftfy", "mwparserfromhell", "py3langid", "scikit-learn", "sentencepiece", "tokenizers", "numpy")
     return [*(f"{name} {version(name)}" for name in names), unicodedata.unidata_version]
 
@@ -233,8 +233,7 @@ def _file(path: Path) -> FileRecord:
 
 
 def _report(config: BuildConfig, source: InputSource, groups: list[GroupSummary], folder: Path) -> dict[str, Any]:
-    """What was malformed in a source's files, and what each step saw, kept, dropped and changed of its documents, with
-    a few of each."""
+    """The report of a source: malformed records, and what each step saw, kept, dropped and changed, with samples."""
     bad = MalformedRecords()
     mine = [group for group in groups if group.source == source.name]
     for group in mine:
@@ -245,14 +244,14 @@ def _report(config: BuildConfig, source: InputSource, groups: list[GroupSummary]
         for group in mine:
             if str(index) in group.step_stats:
                 stats.add(StepStats.from_dict(group.step_stats[str(index)]))
-        said = {"warning": warning} if (warning := stats.warning(step.title)) else {}
-        steps.append({"name": step.title, **said, **stats.to_dict(), **step.findings(step_folder(folder, index))})
+        warned = {"warning": warning} if (warning := stats.warning(step.title)) else {}
+        steps.append({"name": step.title, **warned, **stats.to_dict(), **step.findings(step_folder(folder, index))})
     return {"malformed": bad.to_dict(), "steps": steps}
 
 
 def _identity_there(output: Path) -> str | None:
-    """What the dataset or mix in `output` was built from; None when there is nothing. Raises DataError for what is
-    neither."""
+    """The build identity of the dataset or mix in `output`; None when there is nothing. Raises DataError for anything
+    else."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     if (output / MIX_MANIFEST).is_file():
@@ -269,16 +268,16 @@ def _identity_there(output: Path) -> str | None:
 
 
 def _check_built(output: Path, found: str, identity: str) -> None:
-    """Raises DataError when what is there is something else."""
+    """Raises DataError when the existing dataset has another build identity."""
     if identity != found:
         raise DataError(
             f"{output} was built from other input or with other settings, or by a version that reads the input "
-            "otherwise; choose another output."
+            "differently; choose another output."
         )
 
 
 def _publish(made: Path, output: Path) -> None:
-    """Make all of `made` durable, then give it its name."""
+    """Syncs all of `made` to disk, then renames it to `output`."""
     try:
         for path in [*made.rglob("*"), made]:
             fsync(path)

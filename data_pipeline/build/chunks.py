@@ -1,6 +1,6 @@
-"""Input files -> chunks, that one task each works on: small files together, or pieces of large and compressed ones.
+"""Input files -> chunks of one task each: several small files, or a piece of a large or compressed one.
 
-Documents lie in chunks as they lie in the files, so what is decided by their order does not depend on the cut.
+Documents keep the order of the files, so decisions that depend on their order don't depend on the chunks.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from data_pipeline.reading.malformed import MalformedRecords
 from data_pipeline.reading.readers import packed, read_documents
 
 _PIECES, _LEAST_PIECE_BYTES, _MOST_PIECE_BYTES = 64, 2**20, 2**25
-_DOCUMENT_BYTES = 256  # that each counts besides its text, as it does in memory
-_UNPACKED = 4  # bytes that a byte of a packed file is taken for
-_MOST_FILES = 2**14  # of a chunk
+_DOCUMENT_BYTES = 256  # overhead of a document in memory, besides its text
+_UNPACKED = 4  # assumed compression ratio
+_MOST_FILES = 2**14  # per chunk
 RunTasks = Callable[[str, list[BuildTask]], list[Any]]
-"""Does a stage's tasks: (its name, which is that of its folder too; the tasks) -> their results."""
+"""Runs a stage's tasks: (its name, also that of its folder; the tasks) -> their results."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputChunk:
-    """A chunk: documents that one task works on, all of one source and either all held out by their files or none."""
+    """Documents that one task works on, of one source, from validation files only or from none."""
 
     number: int
     source: str
     validation: bool
-    """Whether its files are held out."""
+    """Whether its files are validation files."""
     files: tuple[InputFile, ...]
-    """Those that its documents come from, which follow each other."""
+    """Consecutive files that its documents come from."""
     first_file: int
-    """Number of the first of them among all input files."""
+    """Index of the first of them among all input files."""
     piece: str | None
-    """What the first pass reads: a piece, by its name; None: the files themselves."""
+    """Name of the piece that the first pass reads; None: the files themselves."""
     bytes: int
     bad: dict[str, Any] | None
-    """Of the first piece of its files: what was malformed in all of them, as BadInput.to_dict."""
+    """Malformed records of all its files (MalformedRecords.to_dict), in the first piece of them; else None."""
 
 
 def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: Path, run: RunTasks) -> list[InputChunk]:
-    """The chunks of all sources, in their order: runs of small files, or pieces of large and of compressed ones."""
+    """The chunks of all sources, in order: groups of small files, or pieces of large and compressed ones."""
     limit = chunk_bytes(config, sources)
     runs = list(_runs(sources, limit))
     reading = [number for number, run_ in enumerate(runs) if _is_to_be_cut(run_.files, limit)]
@@ -76,12 +76,12 @@ def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: P
 
 
 def chunk_folder(folder: Path) -> Path:
-    """Where pieces of the input lie."""
+    """The folder of the input's pieces."""
     return folder / "reading"
 
 
 class _Run(NamedTuple):
-    """Files that follow each other, of one source, all held out or none."""
+    """Consecutive files of one source, all validation files or none."""
 
     source: str
     validation: bool
@@ -90,19 +90,18 @@ class _Run(NamedTuple):
 
 
 def _runs(sources: list[InputSource], limit: int) -> Iterator[_Run]:
-    """Files, small ones together until they have the bytes of a chunk."""
+    """Groups of files, small ones together until they have the bytes of a chunk."""
     first = 0
     for source in sources:
         held: list[InputFile] = []
         size = 0
         for file in source.inputs:
-            # What is packed may be this much larger.
-            own = file.state[0] * (_UNPACKED if packed(file.path) else 1)
-            if held and (size + own > limit or held[0].validation != file.validation or len(held) == _MOST_FILES):
+            bytes_ = file.state[0] * (_UNPACKED if packed(file.path) else 1)
+            if held and (size + bytes_ > limit or held[0].validation != file.validation or len(held) == _MOST_FILES):
                 yield _Run(source.name, held[0].validation, first, tuple(held))
                 first, held, size = first + len(held), [], 0
             held.append(file)
-            size += own
+            size += bytes_
         yield _Run(source.name, held[0].validation, first, tuple(held))
         first += len(held)
 
@@ -112,25 +111,26 @@ def _is_to_be_cut(files: Sequence[InputFile], limit: int) -> bool:
 
 
 def chunk_bytes(config: BuildConfig, sources: list[InputSource]) -> int:
-    """Larger files are cut into pieces of this size."""
+    """Bytes per chunk; larger files are split into pieces of this size."""
     if config.piece_bytes is not None:
         return config.piece_bytes
     return default_chunk_bytes(sum(file.state[0] for source in sources for file in source.inputs))
 
 
 def default_chunk_bytes(input_bytes: int) -> int:
-    """Of a chunk, where the config does not say."""
+    """Bytes per chunk, unless the config sets them."""
     return min(max(input_bytes // _PIECES, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
 
 
 def read_input_files(files: Sequence[InputFile], config: BuildConfig, bad: MalformedRecords) -> Iterator[Document]:
-    """The documents of files, one after the other."""
+    """The documents of files, in order."""
     for file in files:
         yield from read_documents(file.path, config, file.name, bad)
 
 
 def _cut(config: BuildConfig, files: Sequence[InputFile], limit: int, prefix: Path) -> dict[str, Any]:
-    """Writes the documents of files as pieces; returns (name, bytes of text) of each, and what was malformed."""
+    """Task: writes the documents of files as pieces; returns (name, bytes of text) of each, and the malformed
+    records."""
     bad = MalformedRecords()
     documents = read_input_files(files, config, bad)
     pieces: list[tuple[str, int]] = []

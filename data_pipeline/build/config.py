@@ -1,4 +1,4 @@
-"""What `pretrain data build` can be told. Frozen once loaded; an unknown key is an error."""
+"""Settings of `pretrain data build`. Frozen once loaded; an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from data_pipeline.steps.registry import make_step
 
 
 class SourceConfig(StrictSettings):
-    """Input that becomes a dataset of its own among others."""
+    """One source of a mix, which becomes a separate dataset."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="of the source, and of its dataset's folder")
-    input: PathText | list[PathText] = Field(description="as BuildConfig.input")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="name of the source and of its dataset's folder"
+    )
+    input: PathText | list[PathText] = Field(description="file, directory, glob, or a list of them: see `input`")
     validation_input: PathText | list[PathText] | None = Field(
-        default=None, description="as BuildConfig.validation_input"
+        default=None, description="files of this source's validation split: see `validation_input`"
     )
     weight: float = Field(
-        default=1.0, gt=0, description="share of a run's samples, and of the tokenizer's training text"
+        default=1.0, gt=0, description="relative share of a run's samples and of the tokenizer's training text"
     )
 
 
@@ -29,50 +31,51 @@ class BuildConfig(ReadingConfig):
 
     input: PathText | list[PathText] | None = Field(
         default=None,
-        description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki), also as .gz .bz2 .zst",
+        description="file, directory, glob, or a list of them: .txt .jsonl .xml (MediaWiki) .parquet .wet; all but "
+        ".parquet also compressed as .gz .bz2 .xz .zst",
     )
     validation_input: PathText | list[PathText] | None = Field(
         default=None,
-        description="files that make the validation split, all of them, as `input` names files; `input` leaves them "
-        "out, and validation_fraction then says nothing",
+        description="files of the validation split, given as for `input`. They are excluded from `input`, and "
+        "validation_fraction is then ignored",
     )
     sources: list[SourceConfig] = Field(
-        default=[], description="instead of input: several, each a dataset in a folder of `output` by its name"
+        default=[], description="several sources instead of `input`; each becomes a dataset in a folder of `output`"
     )
-    output: FilePath = Field(description="directory to create; appears only once it is whole")
+    output: FilePath = Field(description="directory to create; appears only when the build is complete")
     steps: list[SerializeAsAny[Step]] = Field(
         default=[],
-        description="what is done with documents, in this order: names or {name: ..., settings} (docs/data.md)",
+        description="steps that clean the documents, in order: names or {name: ..., settings} (docs/data.md)",
     )
-    tokenizer: TokenizerConfig = Field(default=TokenizerConfig(), description="how text becomes token ids")
+    tokenizer: TokenizerConfig = Field(default=TokenizerConfig(), description="tokenizer to train or to use")
     validation_fraction: float = Field(
         default=0.01,
         gt=0,
         lt=1,
-        description="share of documents, chosen by the hash of their text, held out (at least one is)",
+        description="fraction of documents to hold out, chosen by the hash of their text (at least one document is)",
     )
     executor: Literal["processes", "folder", "ray"] = Field(
         default="processes",
-        description="who does the work: processes of this command; folder: those of many equal commands, as "
-        "`pretrain launch build` starts them; a Ray cluster. The dataset is the same with any",
+        description="where tasks run: processes of this command; folder: processes of several equal commands, as "
+        "started by `pretrain launch build`; ray: a Ray cluster. The dataset does not depend on it",
     )
     ray_address: str | None = Field(
         default=None,
         pattern=r"^(auto|local|[^\s/:]+:\d{1,5}|\[[^\s/\]]+\]:\d{1,5})$",
-        description="of the Ray cluster: HOST:PORT, or auto (the one that this machine is in); absent: RAY_ADDRESS, or "
-        "else a cluster of this machine alone (local) for as long as the build takes",
+        description="address of the Ray cluster: HOST:PORT, or auto (the cluster of this machine). Default: "
+        "RAY_ADDRESS, or else a local cluster on this machine for the duration of the build",
     )
     workers: int | None = Field(
         default=None,
         gt=0,
-        description="processes, or tasks at a time on a Ray cluster; absent: one for each core. The dataset "
-        "is the same with any number",
+        description="number of processes, or of concurrent tasks on a Ray cluster; default: one per core. The dataset "
+        "does not depend on it",
     )
     piece_bytes: int | None = Field(
         default=None,
         gt=0,
-        description="larger and compressed input files are cut into pieces of so many bytes of text, which processes "
-        "share; absent: a 64th of the input, from 1 to 32 MiB. The dataset is the same with any size",
+        description="size in bytes of the pieces that larger and compressed input files are split into for parallel "
+        "work; default: a 64th of the input, between 1 and 32 MiB. The dataset does not depend on it",
     )
     member_tokens: int = Field(
         default=2**20, gt=0, description="tokens after which a tar member ends, at the end of a document"
@@ -91,15 +94,15 @@ class BuildConfig(ReadingConfig):
         if (self.input is None) == (not self.sources):
             raise ValueError("set exactly one of input and sources")
         if self.sources and self.validation_input is not None:
-            raise ValueError("with sources, give validation_input to each source that has some")
+            raise ValueError("with sources, set validation_input in each source that has validation files")
         if self.ray_address is not None and self.executor != "ray":
-            raise ValueError("ray_address is for executor: ray")
+            raise ValueError("ray_address requires executor: ray")
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
-            raise ValueError(f"two sources have one name: {', '.join(names)}")
+            raise ValueError(f"two sources have the same name: {', '.join(names)}")
         for step in self.steps:
             if self.pair_fields and not step.takes_pairs:
-                raise ValueError(f"the step {step.title} is not for pairs: leave it out, or pair_fields")
+                raise ValueError(f"the step {step.title} does not support pairs: remove the step or pair_fields")
             for name in step.sources():
                 if name not in names:
                     raise ValueError(f"the step {step.title} names {name!r}, which is none of the sources {names}")
@@ -107,7 +110,7 @@ class BuildConfig(ReadingConfig):
 
     @property
     def resolved_sources(self) -> list[SourceConfig]:
-        """With `input`, the only one, whose name is empty."""
+        """The sources; with `input`, a single one with an empty name."""
         if self.sources:
             return list(self.sources)
         assert self.input is not None

@@ -1,8 +1,8 @@
-"""What a build of much text will take, by the rates of a build of little that was measured.
+"""Cost of a large build, projected from the measured rates of a small one.
 
-The sample is built, and before that a part of it: so what a stage takes for nothing is told from what grows with the
-bytes of input. Some of it does not: the tokenizer learns from `training_bytes` at most, and what steps prepare is made
-of files of their own, unless these are input, too.
+A sample is built, and before it a part of the sample: the difference separates each stage's fixed cost from the cost
+that grows with the bytes of input. Some cost does not grow: the tokenizer is trained on at most `training_bytes`, and
+steps prepare from files of their own, unless these are input, too.
 """
 
 from __future__ import annotations
@@ -29,54 +29,54 @@ from data_pipeline.errors import DataError
 from data_pipeline.executors.timed import TimedExecutor, TimedStage
 from data_pipeline.reading.malformed import MalformedRecords
 
-_PIECES = 32  # that a sample is cut into, at least: as many as tasks have files to read in a real build, or fewer
+_PIECES = 32  # smallest number of pieces that a sample is split into: at most the files per task in a real build
 _LEAST_PIECE_BYTES = 2**16
-_PART, _FEW_PIECES = 1 / 16, 512  # of the sample's bytes, and a vocabulary that so little text has
-_DIGEST_BYTES = 2**30  # that a task of the first stage reads
+_PART, _SMALL_VOCABULARY = 1 / 16, 512  # share of the sample's bytes, and a vocabulary that so little text supports
+_DIGEST_BYTES = 2**30  # bytes per task of the first stage
 
 
 class StageRate(StrictSettings):
-    """What one stage of the measured build took."""
+    """Measured cost of one stage."""
 
     name: str
     fixed_s: float
-    """Of processors, for however little input."""
+    """Processor seconds that do not depend on the size of the input."""
     growing_s: float
-    """On top of it, for the input that was measured."""
+    """Further processor seconds, for the measured input."""
     grows: Literal["input", "training", "no"]
-    """With what: all input, what the tokenizer learns from, or nothing."""
+    """What `growing_s` is proportional to: the input, the tokenizer's training text, or nothing."""
     serial: bool
-    """Whether it is one task, on one core, however large the input."""
+    """Whether the stage is one task on one core, however large the input."""
 
 
 class BuildRates(StrictSettings):
-    """A measured build."""
+    """Rates of a measured build."""
 
     machine: str
     steps: list[str]
     input_bytes: int
-    """Of files, as they are: compressed ones count by what they have on disk."""
+    """Size of the input files on disk, compressed where they are."""
     text_bytes: int
-    """That were read from them."""
+    """Bytes of text read from them."""
     kept_bytes: int
-    """Of text in the dataset."""
+    """Bytes of text in the dataset."""
     tokens: int
     stages: list[StageRate]
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage of the build that is planned."""
+    """Projected cost of one stage."""
 
     name: str
     core_seconds: float
     seconds: float
-    """By the clock."""
+    """Wall-clock seconds."""
 
 
 @dataclass(frozen=True)
 class BuildCost:
-    """Of a whole build."""
+    """Projected cost of a build."""
 
     stages: list[StageCost]
     input_bytes: int
@@ -85,9 +85,9 @@ class BuildCost:
     shards: int
     members: int
     cells: int
-    """Files that bring chunks together for shards; 0 where each shard's task reads all chunks."""
+    """Intermediate files between chunks and shards (`grid.py`); 0 where each shard's task reads all chunks."""
     tasks: int
-    """Of reading digests, passes over chunks, encoding, cells and shards; without those of deduplication."""
+    """Tasks for digests, passes over chunks, encoding, cells and shards; without those of deduplication."""
 
     @property
     def core_hours(self) -> float:
@@ -99,23 +99,23 @@ class BuildCost:
 
 
 def measure(config: BuildConfig, folder: Path) -> BuildRates:
-    """Builds the config's input in `folder`, in this process, and says what each stage took. Raises DataError."""
+    """Builds the config's input in `folder`, in this process, and returns the cost of each stage. Raises DataError."""
     sources = find_sources(config)
     files = [file for source in sources for file in source.inputs]
     size, read = sum(file.state[0] for file in files), {file.path for file in files}
     pieces = min(chunk_bytes(config, sources), max(_LEAST_PIECE_BYTES, size // _PIECES))
     config = config.model_copy(update={"piece_bytes": pieces})
     part = _part(config, sources, folder)
-    _timed(part, folder / "first")  # imports what the others then have
-    few, every = _timed(part, folder / "part"), _timed(config, folder / "whole")
+    _timed(part, folder / "first")  # warms up: imports modules
+    of_part, of_sample = _timed(part, folder / "part"), _timed(config, folder / "whole")
     manifests = [Dataset(folder / "whole" / source.name).manifest for source in sources]
     splits = [manifest.splits[split] for manifest in manifests for split in SPLITS]
-    text = _text_bytes(every)
-    share = _text_bytes(few) / text
+    text = _text_bytes(of_sample)
+    share = _text_bytes(of_part) / text
     rates = []
-    for name, stage in every.items():
-        few_s = few[name].seconds if name in few else 0.0
-        growing = min(stage.seconds, max(0.0, stage.seconds - few_s) / (1 - share))
+    for name, stage in of_sample.items():
+        part_s = of_part[name].seconds if name in of_part else 0.0
+        growing = min(stage.seconds, max(0.0, stage.seconds - part_s) / (1 - share))
         fixed, grows = stage.seconds - growing, _grows(config, read, name)
         rates.append(
             StageRate(name=name, fixed_s=round(fixed, 5), growing_s=round(growing, 5), grows=grows, serial=stage.serial)
@@ -132,12 +132,12 @@ def measure(config: BuildConfig, folder: Path) -> BuildRates:
 
 
 def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int) -> BuildCost:
-    """The build of `input_bytes` with these settings on so many cores. Raises DataError where the rates are of other
-    steps."""
+    """Projected cost of a build of `input_bytes` with these settings on `cores`. Raises DataError when the rates were
+    measured with other steps."""
     if rates.steps != (titles := [step.title for step in config.steps]):
         raise DataError(
             f"The rates are of the steps {', '.join(rates.steps) or '(none)'}, and the config has "
-            f"{', '.join(titles) or 'none'}: measure with --measure and this config."
+            f"{', '.join(titles) or 'none'}: measure again with --measure and this config."
         )
     times = input_bytes / rates.input_bytes
     tokens = round(rates.tokens * times)
@@ -159,8 +159,8 @@ def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int
 
 
 def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float, chunks: int, cores: int) -> StageCost:
-    """By the clock, a stage takes its share of the cores, and the time of one chunk more: the last task's. A task that
-    is alone takes all of its seconds."""
+    """Projected cost of a stage. In wall-clock time, its work is divided by the cores, plus one chunk for the last task
+    to end; a serial stage takes all of its seconds."""
     if stage.grows == "no":
         times = 1.0
     elif stage.grows == "training":
@@ -190,9 +190,11 @@ def _text_bytes(stages: dict[str, TimedStage]) -> int:
 
 
 def _part(config: BuildConfig, sources: list[InputSource], folder: Path) -> BuildConfig:
-    """The same with the first documents of each source, as .jsonl, and with few pieces where a tokenizer is trained."""
-    few = min(config.tokenizer.vocabulary, _FEW_PIECES) if config.tokenizer.trains else config.tokenizer.vocabulary
-    config = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocabulary": few})})
+    """The config with only the first documents of each source, as .jsonl, and a small vocabulary if one is trained."""
+    vocabulary = (
+        min(config.tokenizer.vocabulary, _SMALL_VOCABULARY) if config.tokenizer.trains else config.tokenizer.vocabulary
+    )
+    config = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"vocabulary": vocabulary})})
     fields = config.pair_fields or (config.text_field,)
     paths = {source.name: folder / f"part-{number}.jsonl" for number, source in enumerate(sources)}
     for source in sources:

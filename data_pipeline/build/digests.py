@@ -1,7 +1,7 @@
-"""sha256 of every file that a build depends on: found in tasks that commands share, and once for a file that stays.
+"""sha256 of every file that a build depends on: computed in tasks that commands share, and cached for unchanged files.
 
-What was found is kept in the user's cache directory, by output, with the size, time of change and inode of each file.
-So a build that is started again when it is done asks for these alone.
+The digests are cached in the user's cache directory, by output, with the size, modification time and inode of each
+file. So restarting a finished build only compares these.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from data_pipeline.dataset.cache import default_folder
 from data_pipeline.errors import DataError
 
 _TASK_BYTES, _TASK_FILES = 2**30, 2**12
-_MOST_KEPT = 64  # outputs
+_MOST_CACHED = 64  # outputs
 _log = logging.getLogger(__name__)
 Digests = dict[Path, str]
 """sha256 by file."""
 
 
 def cached_digests(config: BuildConfig, sources: list[InputSource]) -> Digests | None:
-    """Those kept of an earlier build of this output, if each file is as it was then."""
+    """The cached digests of an earlier build of this output, if no file has changed since; else None."""
     try:
-        kept: dict[str, Any] = json.loads(_kept(config).read_bytes())
+        cached: dict[str, Any] = json.loads(_cache_file(config).read_bytes())
     except (OSError, ValueError):
         return None
-    found = {}
+    digests = {}
     for path, state in _states(config, sources).items():
-        one = kept.get(str(path), {})
-        if one.get("state") != list(state):
+        entry = cached.get(str(path), {})
+        if entry.get("state") != list(state):
             return None
-        found[path] = str(one["sha256"])
-    return found
+        digests[path] = str(entry["sha256"])
+    return digests
 
 
 def compute_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks) -> Digests:
-    """Reads all files, in tasks. Raises DataError for one that changes meanwhile."""
+    """Reads all files, in tasks. Raises DataError for a file that changes while it is read."""
     groups = list(_groups(_states(config, sources)))
     tasks = [
         BuildTask(f"{number:06d}", partial(_digests, group), sum(state[0] for _, state in group))
@@ -56,16 +56,16 @@ def compute_digests(config: BuildConfig, sources: list[InputSource], run: RunTas
 
 
 def cache_digests(config: BuildConfig, sources: list[InputSource], sha256: Digests) -> None:
-    """For `cached_digests`."""
-    states = _states(config, sources)
-    kept = {str(path): {"state": states[path], "sha256": digest} for path, digest in sha256.items()}
+    """Stores the digests for `cached_digests`."""
+    states, file = _states(config, sources), _cache_file(config)
+    entries = {str(path): {"state": states[path], "sha256": digest} for path, digest in sha256.items()}
     try:
-        with atomic_path(_kept(config), durable=False) as path:
-            path.write_text(json.dumps(kept))
-        for old in sorted(_kept(config).parent.glob("*.json"), key=_age)[:-_MOST_KEPT]:
+        with atomic_path(file, durable=False) as path:
+            path.write_text(json.dumps(entries))
+        for old in sorted(file.parent.glob("*.json"), key=_modified)[:-_MOST_CACHED]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("%s can't be written (%s): the next start reads all input again.", _kept(config), error.strerror)
+        _log.warning("%s can't be written (%s): the next start reads all input again.", file, error.strerror)
 
 
 def _groups(files: dict[Path, FileState]) -> Iterator[list[tuple[Path, FileState]]]:
@@ -90,14 +90,14 @@ def _digests(files: list[tuple[Path, FileState]]) -> list[str]:
 
 
 def _states(config: BuildConfig, sources: list[InputSource]) -> dict[Path, FileState]:
-    """Of each file; of input, as it was found."""
-    found = {file.path: file.state for source in sources for file in source.inputs}
-    return found | {path: file_state(path) for step in config.steps for path in step.files() if path not in found}
+    """The state of each file; input files have the state that `find_sources` recorded."""
+    inputs = {file.path: file.state for source in sources for file in source.inputs}
+    return inputs | {path: file_state(path) for step in config.steps for path in step.files() if path not in inputs}
 
 
-def _kept(config: BuildConfig) -> Path:
+def _cache_file(config: BuildConfig) -> Path:
     return default_folder() / "digests" / f"{digest_of(str(config.output.resolve()))[:32]}.json"
 
 
-def _age(path: Path) -> float:
+def _modified(path: Path) -> float:
     return path.stat().st_mtime

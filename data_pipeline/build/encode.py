@@ -1,4 +1,4 @@
-"""Documents -> tokens: each chunk's in the order of their keys, so that a shard can take a range of keys from it."""
+"""Documents -> tokens, sorted by key within each chunk, so that a shard can read a range of keys from it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from data_pipeline.reading.documents import HASH_BITS, batched
 from data_pipeline.tokenizers.base import Tokenizer
 from data_pipeline.tokenizers.load import load_tokenizer
 
-_BATCH_CHARACTERS = 2**22  # text that is in memory at once while encoding
+_BATCH_CHARACTERS = 2**22  # characters of text in memory at once while encoding
 FACTS = ("tokens", "file", "index", "part", "bytes", "words")
-"""Of an encoded document: how many tokens, the number of its input file among all, its place there, its size."""
+"""Facts of an encoded document: its tokens, the index of its input file, its position there, and its size."""
 
 
 class EncodedDocuments(NamedTuple):
-    """Documents as tokens, in the order of their keys: of one chunk, or brought together of many."""
+    """Documents as tokens, sorted by key: of one chunk, or merged from many."""
 
     keys: NDArray[np.uint64]
     """[documents] sorted."""
@@ -40,14 +40,14 @@ class EncodedDocuments(NamedTuple):
 
     @classmethod
     def between(cls, path: Path, least_key: int, end_key: int) -> EncodedDocuments:
-        """Those of a file whose keys lie in the range, in memory."""
+        """The documents of a file with least_key <= key < end_key, in memory."""
         keys, facts, starts, tokens = read_arrays(path)
-        first, last = (_place(keys, key) for key in (least_key, end_key))
+        first, last = (_num_below(keys, key) for key in (least_key, end_key))
         begin, end = starts[first], starts[last]
         return cls(np.array(keys[first:last]), np.array(facts[:, first:last]), np.array(tokens[begin:end]))
 
     def save(self, path: Path) -> None:
-        """For `between`."""
+        """Writes the file that `between` reads."""
         save_arrays(
             path, self.keys, self.facts, np.concatenate([[0], np.cumsum(self.facts[0])]).astype(np.int64), self.tokens
         )
@@ -56,28 +56,28 @@ class EncodedDocuments(NamedTuple):
 def merge_by_key(
     parts: Sequence[EncodedDocuments],
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], Iterator[NDArray[Any]]]:
-    """(keys, facts, tokens of each) of the documents of all parts by key; equal ones in the order of the parts."""
+    """(keys, facts, tokens of each) of all parts' documents, sorted by key; equal keys in the order of the parts."""
     keys, facts = np.concatenate([p.keys for p in parts]), np.concatenate([p.facts for p in parts], axis=1)
     order = np.argsort(keys, kind="stable")
-    owners = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
+    part_of = np.repeat(np.arange(len(parts)), [len(part.keys) for part in parts])
     starts = np.concatenate([np.cumsum(part.facts[0]) - part.facts[0] for part in parts])
 
     def tokens() -> Iterator[NDArray[Any]]:
-        places = (array[order].tolist() for array in (owners, starts, facts[0]))
-        for owner, start, length in zip(*places, strict=True):
-            yield parts[owner].tokens[start : start + length]
+        spans = (array[order].tolist() for array in (part_of, starts, facts[0]))
+        for part, start, length in zip(*spans, strict=True):
+            yield parts[part].tokens[start : start + length]
 
     return keys[order], facts[:, order], tokens()
 
 
 def concatenate(parts: Sequence[EncodedDocuments]) -> EncodedDocuments:
-    """The documents of all parts, likewise."""
+    """The documents of all parts, merged as by `merge_by_key`."""
     keys, facts, tokens = merge_by_key(parts)
     return EncodedDocuments(keys, facts, np.concatenate([parts[0].tokens[:0], *tokens]))
 
 
 def encoded_file(chunk: int, folder: Path) -> Path:
-    """The documents of a chunk, by its number."""
+    """The file of a chunk's encoded documents."""
     return folder / "tokens" / f"{chunk:06d}"
 
 
@@ -90,7 +90,7 @@ def encode(
     run: RunTasks,
     threads: int,
 ) -> list[dict[SplitName, int]]:
-    """{split: tokens} of each chunk."""
+    """Encodes all chunks; returns {split: tokens} of each."""
     tasks = [
         BuildTask(
             f"{survey.chunk.number:06d}",
@@ -114,7 +114,7 @@ def _encode(
     remove_last_input(config, chunk, folder)
     tokenizer = _tokenizer(tokenizer_path)
     dtype = np.dtype(token_dtype(tokenizer.vocabulary_size)).newbyteorder("<")
-    numbers = {file.name: chunk.first_file + place for place, file in enumerate(chunk.files)}
+    numbers = {file.name: chunk.first_file + index for index, file in enumerate(chunk.files)}
     keys: list[int] = []
     facts: list[tuple[int, ...]] = []
     pieces: list[NDArray[Any]] = [np.empty(0, dtype)]
@@ -147,6 +147,6 @@ def _tokenizer(path: Path) -> Tokenizer:
     return load_tokenizer(path)
 
 
-def _place(keys: NDArray[np.uint64], key: int) -> int:
+def _num_below(keys: NDArray[np.uint64], key: int) -> int:
     """How many of the sorted keys are below `key`, which may be 2**64."""
     return len(keys) if key == 2**HASH_BITS else int(np.searchsorted(keys, np.uint64(key)))

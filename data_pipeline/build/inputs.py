@@ -1,4 +1,4 @@
-"""The first stage of a build: which files there are, and what the build is, as digests of them and of its settings."""
+"""The first stage of a build: finds the input files, and computes the build's identity from them and its settings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.readers import find_inputs, reader_versions
 from data_pipeline.tokenizers.load import load_tokenizer
 
-_BUILD_VERSION = 2  # raise it when equal input and settings would give another dataset
-_WORK_VERSION = 3  # raise it when what is kept of a stopped build is kept otherwise
+_BUILD_VERSION = 2  # increase it when the same input and settings give another dataset
+_WORK_VERSION = 3  # increase it when the format of a stopped build's scratch folder changes
 SHARD_SETTINGS = ("member_tokens", "shard_tokens")
-"""Settings that only the last stages go by."""
+"""Settings that only the last stages depend on."""
 FileState = tuple[int, int, int]
 EXECUTION_SETTINGS = ("output", "executor", "ray_address", "workers", "piece_bytes")
-"""Settings that decide how and where a dataset is made, and nothing of what is in it."""
+"""Settings of how and where a dataset is built, which do not change its contents."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class InputFile:
 
     path: Path
     name: str
-    """What the dataset calls it: its path from the folder that the source's files share, wherever that folder lies."""
+    """Its name in the dataset: the path relative to the common folder of the source's files."""
     validation: bool
     """Whether all of its documents are held out."""
     state: FileState
-    """Its size in bytes, time of change in ns, and inode, before anything of it was read."""
+    """Its size in bytes, modification time in ns, and inode, recorded before it was read."""
 
     def check_unchanged(self) -> None:
-        """Raises DataError when it is not the file any more that was found at the start."""
+        """Raises DataError when the file has changed since it was found."""
         if file_state(self.path) != self.state:
             raise DataError(f"{self.path} changed while it was read; start again once nothing writes to it.")
 
@@ -49,13 +49,13 @@ class InputSource:
     """Files that become one dataset."""
 
     name: str
-    """"" when it is the only one."""
+    """Empty for the only source."""
     weight: float
     inputs: tuple[InputFile, ...]
 
     @property
     def has_validation_files(self) -> bool:
-        """Without any, hashes of texts decide on what is held out."""
+        """Whether it has validation files; if not, documents are held out by the hash of their text."""
         return any(file.validation for file in self.inputs)
 
 
@@ -68,26 +68,24 @@ def find_sources(config: BuildConfig) -> list[InputSource]:
 
 
 def file_records(source: InputSource, sha256: dict[Path, str]) -> list[FileRecord]:
-    """A source's files by their content."""
+    """Name, size and digest of a source's files."""
     return [FileRecord(file=f.name, bytes=f.state[0], sha256=sha256[f.path]) for f in source.inputs]
 
 
 def build_identity(config: BuildConfig, sources: list[InputSource], sha256: dict[Path, str]) -> str:
-    """Digest of all that decides what the build makes: settings, files by content, the tokenizer if one is given."""
+    """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
     steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
-    readers = reader_versions(sha256)  # sha256 has each file that is read
-    versions = [
-        found for found in (readers, _step_versions(config)) if found
-    ]  # so that other builds are what they were
+    readers = reader_versions(sha256)  # sha256 has every file that is read
+    versions = [entry for entry in (readers, _step_versions(config)) if entry]  # else the identity stays as it was
     return digest_of([FORMAT, _BUILD_VERSION, _settings(config), contents, held_out, steps, given, *versions])
 
 
 def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
-    """Digest of all that decides what work is the same, but for the sizes of shards and members: it is cheap, as files
-    stand there by size and time of change."""
+    """Digest of everything that results in the scratch folder depend on, except the sizes of shards and members. It is
+    cheap, since files enter by size and modification time."""
     settings = {name: value for name, value in _settings(config).items() if name not in SHARD_SETTINGS}
     files = [[s.name, s.weight, [[f.name, f.validation, *f.state[:2]] for f in s.inputs]] for s in sources]
     given = [[[path.name, *file_state(path)[:2]] for path in step.files()] for step in config.steps]
@@ -97,7 +95,7 @@ def work_identity(config: BuildConfig, sources: list[InputSource]) -> str:
 
 
 def _step_versions(config: BuildConfig) -> list[list[str | int]]:
-    """Of steps that have done otherwise before."""
+    """Name and version of each step whose behaviour has changed since version 1."""
     return [[step.title, step.version] for step in config.steps if step.version > 1]
 
 
@@ -127,18 +125,18 @@ def _inputs(patterns: str | list[str], validation: str | list[str] | None) -> tu
         if not training:
             raise DataError(f"validation_input names all of the input {patterns}; give other files to train on.")
         found = sorted(training | held_out)
-    places = list(_places(found))
-    folder = os.path.commonpath({os.path.dirname(real) for real, _ in places})
-    names = [real[len(folder) :].lstrip("/") for real, _ in places]
+    resolved = list(_resolved(found))
+    folder = os.path.commonpath({os.path.dirname(real) for real, _ in resolved})
+    names = [real[len(folder) :].lstrip("/") for real, _ in resolved]
     return tuple(
         InputFile(path, name, path in held_out, state)
-        for path, name, (_, state) in zip(found, names, places, strict=True)
+        for path, name, (_, state) in zip(found, names, resolved, strict=True)
     )
 
 
-def _places(paths: list[Path]) -> Iterator[tuple[str, FileState]]:
-    """(real path, state) of each. Folders are resolved once: to ask at every file costs as much as to read a small
-    one."""
+def _resolved(paths: list[Path]) -> Iterator[tuple[str, FileState]]:
+    """(real path, state) of each file. Each folder is resolved only once, since resolving a path costs as much as
+    reading a small file."""
     folders: dict[str, str] = {}
     for path in paths:
         status = os.lstat(path)
@@ -152,7 +150,7 @@ def _places(paths: list[Path]) -> Iterator[tuple[str, FileState]]:
 
 
 def file_state(path: Path) -> FileState:
-    """(size in bytes, time of change in ns, inode)"""
+    """(size in bytes, modification time in ns, inode)"""
     return _state(os.stat(path))
 
 

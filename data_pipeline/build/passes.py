@@ -1,4 +1,5 @@
-"""Documents through the steps: each pass takes every chunk as far as the next step that must have seen all of them."""
+"""Runs the steps over all documents: each pass takes every chunk up to the next global step, which must see them
+all."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import GatheredChunk, GlobalStep, LocalStep, Step
 
 KEY_BUCKETS = 2**16
-"""Ranges of keys that the survey counts bytes of."""
+"""Number of ranges of keys whose bytes of text are counted."""
 
 
 _GROUP = 512  # chunks whose counts one task adds up
@@ -33,32 +34,32 @@ _GROUP = 512  # chunks whose counts one task adds up
 
 @dataclass(frozen=True, slots=True)
 class ChunkSummary:
-    """What is known of one chunk's documents when the last step is done with them."""
+    """Counts of one chunk's documents after the last step."""
 
     chunk: InputChunk
     documents: int
     bytes: int
     least_key: int
     most_key: int
-    """Of all keys; 2**64 and -1 where there are no documents."""
+    """Least and greatest key of its documents; 2**64 and -1 without documents."""
 
 
 @dataclass(frozen=True)
 class GroupSummary:
-    """What was counted of chunks that follow each other, of one source, all held out by their files or none."""
+    """Counts of consecutive chunks of one source, of validation files only or of none."""
 
     source: str
     validation: bool
     step_stats: dict[str, dict[str, Any]]
-    """Of each step, by its index among the steps."""
+    """StepStats by the index of the step."""
     bad: dict[str, Any]
-    """What was malformed in their files."""
+    """Malformed records of their files."""
     bytes_by_key: Path
-    """int64 [2, buckets]: those of KEY_BUCKETS (the first bits of a document's key) that have text, its bytes."""
+    """File of int64 [2, buckets]: each of the KEY_BUCKETS (first bits of a key) that has text, and its bytes."""
 
 
 def run_steps(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[ChunkSummary]:
-    """Runs all steps over all chunks; leaves their documents in `cleaned_documents`."""
+    """Runs all steps over all chunks; the resulting documents are in `cleaned_documents`."""
     for index, step in enumerate(config.steps):
         step_folder(folder, index).mkdir(parents=True, exist_ok=True)
         for number, tasks in enumerate(step.prepare(step_folder(folder, index))):
@@ -91,12 +92,12 @@ def run_steps(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: 
 
 
 def cleaned_documents(config: BuildConfig, chunk: InputChunk, folder: Path) -> Path:
-    """A chunk's documents after the last step."""
+    """The file of a chunk's documents after the last step."""
     return _output(chunk, len(_segments(config.steps)) - 1, folder)
 
 
 def summarize_groups(config: BuildConfig, chunks: list[InputChunk], folder: Path, run: RunTasks) -> list[GroupSummary]:
-    """Adds up what the chunks' passes counted."""
+    """Adds up the counts of the chunks' passes."""
     last = len(_segments(config.steps)) - 1
     groups = list(group_chunks(chunks))
     tasks = [
@@ -110,24 +111,24 @@ def summarize_groups(config: BuildConfig, chunks: list[InputChunk], folder: Path
 
 
 def remove_last_input(config: BuildConfig, chunk: InputChunk, folder: Path) -> None:
-    """Removes what the last pass over a chunk read: for who reads what it wrote."""
+    """Removes the input of the last pass over a chunk, once its output is in use."""
     _remove_spent(chunk, len(_segments(config.steps)), folder)
 
 
 def _remove_spent(chunk: InputChunk, number: int, folder: Path) -> None:
-    """What the pass before `number` read."""
+    """Removes the input of the pass before `number`."""
     if number and (read := _input(chunk, number - 1, folder)) is not None:
         read.unlink(missing_ok=True)
 
 
 def group_chunks(chunks: list[InputChunk]) -> Iterator[list[InputChunk]]:
-    """Chunks that follow each other, of one source, all held out by their files or none."""
+    """Groups of consecutive chunks of one source, of validation files only or of none."""
     for _, alike in itertools.groupby(chunks, lambda chunk: (chunk.source, chunk.validation)):
         yield from map(list, batched(list(alike), _GROUP))
 
 
 def _count(chunks: list[int], last: int, number: int, folder: Path) -> dict[str, Any]:
-    """Task: of some chunks, by number."""
+    """Task: adds up the counts of chunks, given by number."""
     bad, step_stats, by_key = MalformedRecords(), dict[str, StepStats](), np.zeros(KEY_BUCKETS, np.int64)
     for chunk in chunks:
         found = json.loads(_tallies(chunk, last, folder).read_bytes())
@@ -146,7 +147,7 @@ class _Segment:
     """Indices of the steps of one pass."""
 
     acting: int | None
-    """A global step that decided after the pass before."""
+    """The global step that decided after the previous pass."""
     local: tuple[int, ...]
     gathering: int | None
 
@@ -164,8 +165,7 @@ def _segments(steps: list[Step]) -> list[_Segment]:
 
 
 def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> dict[str, Any]:
-    """Takes one chunk through one pass; returns what is to be known of it by all. What the pass before read is done
-    with."""
+    """Task: takes one chunk through one pass; returns its counts. Removes the input of the previous pass."""
     segment = _segments(config.steps)[number]
     _remove_spent(chunk, number, folder)
     path = _input(chunk, number, folder)
@@ -196,13 +196,13 @@ def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> 
         assert isinstance(gatherer, GlobalStep)
         facts = _facts(folder, segment.gathering, chunk.number)
         documents = gatherer.gather(documents, facts, step_folder(folder, segment.gathering))
-    found = _Found(keys=segment.gathering is None)
-    save_documents(_output(chunk, number, folder), found.watched(documents))
+    counter = _DocumentCounter(keys=segment.gathering is None)
+    save_documents(_output(chunk, number, folder), counter.counted(documents))
     for file in chunk.files if path is None else ():
         file.check_unchanged()
     if segment.gathering is None:
-        buckets = np.flatnonzero(found.bytes_by_key)
-        save_arrays(bytes_by_key(chunk.number, folder), np.stack([buckets, found.bytes_by_key[buckets]]))
+        buckets = np.flatnonzero(counter.bytes_by_key)
+        save_arrays(bytes_by_key(chunk.number, folder), np.stack([buckets, counter.bytes_by_key[buckets]]))
     counts = {"bad": chunk.bad or bad.to_dict(), "tallies": {}}
     if number:
         counts = json.loads(_tallies(chunk.number, number - 1, folder).read_bytes())
@@ -210,15 +210,15 @@ def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> 
     with atomic_path(_tallies(chunk.number, number, folder)) as scratch:
         scratch.write_text(json.dumps(counts))
     return {
-        "documents": found.documents,
-        "bytes": found.bytes,
-        "least_key": found.least_key,
-        "most_key": found.most_key,
+        "documents": counter.documents,
+        "bytes": counter.bytes,
+        "least_key": counter.least_key,
+        "most_key": counter.most_key,
     }
 
 
-class _Found:
-    """Counts documents that go by, and if asked to, their keys."""
+class _DocumentCounter:
+    """Counts the documents that pass through, and with `keys` their keys."""
 
     def __init__(self, keys: bool) -> None:
         self._keys = keys
@@ -226,7 +226,7 @@ class _Found:
         self.least_key, self.most_key = 2**HASH_BITS, -1
         self.bytes_by_key: NDArray[np.int64] = np.zeros(KEY_BUCKETS, np.int64)
 
-    def watched(self, documents: Iterable[Document]) -> Iterator[Document]:
+    def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
             size = len(document.utf8)
             self.documents += 1
@@ -239,7 +239,7 @@ class _Found:
 
 
 def _decide(stages: Generator[list[BuildTask], list[Any], None], title: str, run: RunTasks) -> None:
-    results: Any = None  # what a generator is sent first
+    results: Any = None  # the first value that a generator accepts
     for number in itertools.count(1):
         try:
             tasks = stages.send(results)
@@ -257,7 +257,7 @@ def _title(index: int, step: Step) -> str:
 
 
 def step_folder(folder: Path, index: int) -> Path:
-    """Where the step at `index` keeps what it made."""
+    """The folder of the step at `index`."""
     return folder / f"step-{index + 1}"
 
 
@@ -266,7 +266,7 @@ def _facts(folder: Path, index: int, chunk: int) -> Path:
 
 
 def _input(chunk: InputChunk, number: int, folder: Path) -> Path | None:
-    """None: the input files."""
+    """The file that pass `number` reads; None: the input files."""
     if number:
         return _output(chunk, number - 1, folder)
     return None if chunk.piece is None else chunk_folder(folder) / chunk.piece
@@ -277,7 +277,7 @@ def _output(chunk: InputChunk, number: int, folder: Path) -> Path:
 
 
 def bytes_by_key(chunk: int, folder: Path) -> Path:
-    """Bytes of a chunk's text by bucket of keys, as GroupSurvey.bytes_by_key."""
+    """File of a chunk's bytes of text by bucket of keys, in the format of GroupSummary.bytes_by_key."""
     return folder / "bytes-by-key" / f"{chunk:06d}"
 
 
@@ -286,5 +286,5 @@ def _sum_by_key(number: int, folder: Path) -> Path:
 
 
 def _tallies(chunk: int, number: int, folder: Path) -> Path:
-    """Of passes up to `number`."""
+    """File of a chunk's counts in the passes up to `number`."""
     return folder / f"tallies-{number + 1}" / f"{chunk:06d}.json"

@@ -1,7 +1,7 @@
-"""Encoded chunks -> shards. The documents of a split are sorted by key, which shuffles them over the whole input.
+"""Encoded chunks -> shards. Sorting the documents of a split by key shuffles them over the entire input.
 
-A shard is a range of keys, so it takes a range of every chunk, and each shard is written on its own. Where there are
-many chunks, their ranges are merged first (`grid.py`).
+A shard is a range of keys. It reads that range from every chunk, so each shard is written independently. With many
+chunks, ranges are merged first (`grid.py`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from data_pipeline.dataset.shard_writer import ShardWriter
 from data_pipeline.reading.documents import HASH_BITS
 
 Tokens = list[dict[SplitName, int]]
-"""Of each chunk, by split."""
+"""Number of tokens of each chunk, by split."""
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """The shards of one split of a source. What grows with the chunks is in files."""
+    """The shards of one split of a source. Data that grows with the chunks is in files."""
 
     source: str
     split: SplitName
@@ -43,13 +43,13 @@ class SplitPlan:
     end_key: int
     tokens: int
     grid: Grid
-    """Chunks to shards."""
+    """Grid of chunks (rows) and shards (columns)."""
     folder: Path
-    """The build's."""
+    """The build's scratch folder."""
 
     @property
     def shards(self) -> int:
-        """How many ranges of keys there are."""
+        """Number of shards, each a range of keys."""
         return self.grid.columns
 
     def first_key(self, shard: int) -> int:
@@ -57,24 +57,24 @@ class SplitPlan:
         return self.least_key + (self.end_key - self.least_key) * shard // self.shards
 
     def chunks(self, rows: range) -> list[Path]:
-        """The files of some of its chunks."""
+        """The encoded files of its chunks in `rows`."""
         (numbers,) = read_arrays(self._file("chunks"))
         return [encoded_file(number, self.folder) for number in numbers[rows.start : rows.stop].tolist()]
 
     def save_chunks(self, numbers: list[int]) -> None:
-        """For `chunks`."""
+        """Stores the chunks' numbers for `chunks`."""
         save_arrays(self._file("chunks"), np.array(numbers, np.int64))
 
     def cell(self, rows: int, columns: int) -> Path:
-        """What a group of chunks holds for a group of shards."""
+        """The file of a group of chunks' documents for a group of shards."""
         return self._file(f"{rows:05d}-{columns:05d}")
 
     def path(self, shard: int) -> Path:
-        """Of the shard itself."""
+        """The file of a shard."""
         return self.folder / "output" / self.source / f"{self.split}-{shard:05d}.tar"
 
     def record(self, shard: int) -> Path:
-        """Of what is known of it."""
+        """The file of a shard's token counts and its row of the shard table."""
         return self._file(f"shard-{shard:05d}")
 
     def _file(self, name: str) -> Path:
@@ -89,24 +89,24 @@ def plan_splits(
     cutoff: dict[str, int],
     folder: Path,
 ) -> list[SplitPlan]:
-    """Those of every source, by source and split."""
-    found = []
+    """Plans of all splits, by source, then by split."""
+    plans = []
     for source in sources:
         for split in SPLITS:
-            chunks, whole, by_files = [], 0, source.has_validation_files
+            chunks, total, by_files = [], 0, source.has_validation_files
             for survey, counts in zip(surveys, tokens, strict=True):
                 held_out = survey.chunk.validation
                 if survey.chunk.source == source.name and not (by_files and held_out != (split == "validation")):
                     chunks.append(survey.chunk.number)
-                    whole += counts[split]
+                    total += counts[split]
             least, end = (0, cutoff[source.name]) if split == "validation" else (cutoff[source.name], 2**HASH_BITS)
             if by_files:
                 least, end = 0, 2**HASH_BITS
-            grid = Grid(len(chunks), -(-whole // config.shard_tokens))
-            plan = SplitPlan(source.name, split, least, end, whole, grid, folder)
+            grid = Grid(len(chunks), -(-total // config.shard_tokens))
+            plan = SplitPlan(source.name, split, least, end, total, grid, folder)
             plan.save_chunks(chunks)
-            found.append(plan)
-    return found
+            plans.append(plan)
+    return plans
 
 
 def write_shards(
@@ -117,7 +117,7 @@ def write_shards(
     folder: Path,
     run: RunTasks,
 ) -> list[list[dict[str, Any]]]:
-    """Writes the shards of every plan, in `folder / "output" / its source`; returns what `_shard` does, of each."""
+    """Writes the shards of every plan to `folder / "output" / source`; returns the counts of each (see `_shard`)."""
     names = folder / "assembling" / "names-of-files"
     StringTable.write(names, [file.name for source in sources for file in source.inputs])
     cells = [
@@ -145,7 +145,7 @@ def write_shards(
 
 
 def split_record(plan: SplitPlan, results: list[dict[str, Any]]) -> Split:
-    """What a manifest says of the shards that were written."""
+    """The manifest's record of a split that was written."""
     tables = [ShardTable.from_arrays(list(read_array_copies(plan.record(shard)))[1:]) for shard in range(plan.shards)]
     table = ShardTable.joined(tables)
     _, documents, tokens = table.sizes.sum(axis=1).tolist()
@@ -167,7 +167,7 @@ def unigram_counts(plan: SplitPlan, vocabulary: int) -> NDArray[np.int64]:
 
 
 def _cell(plan: SplitPlan, rows: int, columns: int) -> None:
-    """Task: brings together what a group of chunks holds for a group of shards."""
+    """Task: merges a group of chunks' documents for a group of shards."""
     shards = plan.grid.columns_of(columns)
     span = plan.first_key(shards.start), plan.first_key(shards.stop)
     chunks = plan.chunks(plan.grid.rows_of(rows))
@@ -186,8 +186,8 @@ def _parts(plan: SplitPlan, shard: int) -> Iterator[EncodedDocuments]:
 
 
 def _shard(plan: SplitPlan, shard: int, vocabulary: int, member_tokens: int, names: Path) -> dict[str, Any]:
-    """Task: writes one shard, and how often each token is in it. Holds its tokens and what is known
-    of its documents in memory."""
+    """Task: writes one shard and the counts of its tokens. Holds its tokens and the facts of its documents in
+    memory."""
     _, facts, tokens = merge_by_key(list(_parts(plan, shard)))
     path, files = plan.path(shard), StringTable(names)
     with atomic_path(path) as scratch:

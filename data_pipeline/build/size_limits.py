@@ -1,4 +1,4 @@
-"""What a build will come to, as soon as that can be told: a limit that it would pass at its end is named before."""
+"""Limits of a build's size, checked as early as they are known rather than at its end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from data_pipeline.dataset.records import LIMIT_BYTES
 from data_pipeline.dataset.shard_writer import token_dtype
 from data_pipeline.errors import DataError
 
-MOST_SHARDS, MOST_MEMBERS = 2**20, 2**27  # of a dataset: its table is then of 11 GB
+MOST_SHARDS, MOST_MEMBERS = 2**20, 2**27  # per dataset, whose shard table then has 11 GB
 _RECORD_BYTES = 140  # of an input file in a manifest, besides its name
-_KEPT = "what is done is kept, and only shards are written anew"
+_KEPT = "what is done is kept, and only shards are written again"
 
 
 def check_inputs(sources: list[InputSource]) -> None:
-    """Raises DataError for more files than a manifest can name."""
+    """Raises DataError for more input files than a manifest can list."""
     for source in sources:
         size = sum(len(file.name) + _RECORD_BYTES for file in source.inputs)
         if size > LIMIT_BYTES:
@@ -31,8 +31,8 @@ def check_inputs(sources: list[InputSource]) -> None:
 
 
 def check_output(config: BuildConfig, plans: list[SplitPlan], vocabulary: int, folder: Path) -> None:
-    """Raises DataError for more shards or members than a dataset can have, and for shards that the disk has no room
-    for."""
+    """Raises DataError for more shards or members than a dataset can have, and when the shards don't fit on the
+    disk."""
     needed = 0
     for name in dict.fromkeys(plan.source for plan in plans):
         mine = [plan for plan in plans if plan.source == name]
@@ -53,8 +53,8 @@ def check_output(config: BuildConfig, plans: list[SplitPlan], vocabulary: int, f
     free = shutil.disk_usage(folder).free
     if needed - written > free:
         raise DataError(
-            f"The shards will take {needed:,} bytes, and the disk of {config.output} has {free:,} left; make room "
-            "there and start again: what is done is kept."
+            f"The shards will take {needed:,} bytes, and the disk of {config.output} has {free:,} left; free "
+            "space there and start again: what is done is kept."
         )
 
 

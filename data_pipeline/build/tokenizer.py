@@ -1,7 +1,7 @@
-"""The tokenizer of a build: a given one, or one trained on a sample of the training text.
+"""The tokenizer of a build: an existing one, or one trained on a sample of the training text.
 
-The sample takes documents in the order of their keys until it has the bytes that are wanted, from each source by its
-weight: an even choice over all of the input, the same one however the input is cut into files and chunks.
+The sample takes documents in the order of their keys until it has enough bytes from each source, in proportion to its
+weight: a uniform sample of the input, the same however the input is split into files and chunks.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from data_pipeline.errors import DataError
 from data_pipeline.reading.documents import HASH_BITS, Document
 from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 
-_NAMED = 3  # files, at most, of a source without text
+_NAMED = 3  # files that an error about a source without text names
 
 
 def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[ChunkSummary]) -> dict[str, int]:
-    """Of each source: a document is held out when its key is below, or when its file is. At least one document is.
+    """The key of each source below which its documents are held out (0 if it has validation files), such that at least
+    one is.
 
-    Raises DataError for a source without text, or with none left to train on.
+    Raises DataError for a source without text, or without text left to train on.
     """
-    found = {}
+    cutoffs = {}
     for source in sources:
         mine = [survey for survey in surveys if survey.chunk.source == source.name]
         training = [survey for survey in mine if not survey.chunk.validation]
@@ -54,8 +55,8 @@ def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys:
                 f"All of the {whose}'s {documents} documents fall into the validation split, none is left to train on; "
                 "give more text, a smaller validation_fraction, or smaller documents (txt_documents=paragraph)."
             )
-        found[source.name] = cutoff
-    return found
+        cutoffs[source.name] = cutoff
+    return cutoffs
 
 
 def make_tokenizer(
@@ -67,16 +68,16 @@ def make_tokenizer(
     folder: Path,
     run: RunTasks,
 ) -> Path:
-    """Its file, in `folder`."""
+    """Makes the tokenizer; returns its file in `folder`."""
     settings = config.tokenizer
-    samples: dict[str, tuple[int, list[Path]]] = {}  # of each source: bytes that are wanted, and files of documents
+    samples: dict[str, tuple[int, list[Path]]] = {}  # by source: bytes to sample, and files of sampled documents
     if settings.trains:
-        whole = sum(source.weight for source in sources)
+        total_weight = sum(source.weight for source in sources)
         tasks = []
         for source in sources:
             mine = [s for s in surveys if s.chunk.source == source.name and not s.chunk.validation]
             sums = [group.bytes_by_key for group in groups if group.source == source.name and not group.validation]
-            wanted = max(1, int(settings.training_bytes * source.weight / whole))
+            wanted = max(1, int(settings.training_bytes * source.weight / total_weight))
             limit = _limit(sums, cutoff[source.name], wanted)
             samples[source.name] = wanted, []
             for survey in mine:
@@ -90,7 +91,7 @@ def make_tokenizer(
 
 
 def _limit(sums: list[Path], cutoff: int, wanted_bytes: int) -> int:
-    """A key below which lie at least the wanted bytes of training text, as far as there are any, and little more."""
+    """The smallest bucket's end below which there are `wanted_bytes` of training text, or all of it."""
     by_key = np.zeros(KEY_BUCKETS, np.int64)
     for path in sums:
         buckets, sizes = next(read_arrays(path))
@@ -104,7 +105,7 @@ def _limit(sums: list[Path], cutoff: int, wanted_bytes: int) -> int:
 
 
 def _sample(config: BuildConfig, chunk: InputChunk, folder: Path, least_key: int, limit: int, path: Path) -> None:
-    """Reads the chunk only where it may hold a document of the sample, as few chunks of a crawl do."""
+    """Task: samples a chunk. Reads it only if it may hold a sampled document, as few chunks of a crawl do."""
     buckets, _ = next(read_arrays(bytes_by_key(chunk.number, folder)))
     first, end = (np.searchsorted(buckets, key * KEY_BUCKETS >> HASH_BITS) for key in (least_key, limit))
     documents = load_documents(cleaned_documents(config, chunk, folder)) if first < end else ()
@@ -124,7 +125,7 @@ def _make(config: BuildConfig, samples: dict[str, tuple[int, list[Path]]], folde
 
 
 def _chosen(paths: list[Path], wanted_bytes: int) -> Iterator[str]:
-    """Texts of the documents of smallest key, up to `wanted_bytes` of them."""
+    """Texts of the documents with the smallest keys, up to `wanted_bytes` together."""
     documents = [document for path in paths for document in load_documents(path)]
     held_bytes = 0
     for document in sorted(documents, key=_by_key):

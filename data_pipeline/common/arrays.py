@@ -1,7 +1,7 @@
-"""Arrays in a file, one after the other, read through a memory map: what large facts about documents are kept in.
+"""Arrays in a file, one after the other, read through a memory map: the format of large facts about documents.
 
-Before each stand 32 bytes: its type as numpy writes it, how many axes it has (one or two), and their lengths. numpy's
-own header says as much, in a text that takes a hundred times as long to read, and files of a few records are many here.
+A header of 32 bytes precedes each: its dtype as numpy writes it, its number of axes (one or two), and their lengths.
+numpy's own header holds the same, as text that takes a hundred times as long to read, and there are many small files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from data_pipeline.common.atomic import atomic_path
 
 Positions = NDArray[np.int64]
-"""Numbers of documents (or of other items) among all of them, from 0."""
+"""Indices of documents (or of other items) among all of them, from 0."""
 Item = TypeVar("Item")
 _HEADER = struct.Struct("<8sqqq")
 
@@ -30,59 +30,60 @@ def append_array(file: IO[bytes], array: NDArray[Any]) -> None:
     first, second = (*array.shape, 1)[:2]
     file.write(_HEADER.pack(array.dtype.str.encode(), array.ndim, first, second))
     file.write(array.data)
-    file.write(bytes(-array.nbytes % 8))  # so that what follows is aligned
+    file.write(bytes(-array.nbytes % 8))  # aligns what follows
 
 
 def read_arrays(path: Path) -> Iterator[NDArray[Any]]:
-    """Yields the arrays of a file that `append_array` wrote, read-only. Each has a memory map of its own, so that
-    dropping it frees its pages."""
+    """Yields the arrays of a file that `append_array` wrote, read-only. Each has its own memory map, so that dropping
+    it frees its pages."""
     file = os.open(path, os.O_RDONLY)
     try:
-        size, place = os.fstat(file).st_size, 0
-        while place < size:
-            name, axes, first, second = _HEADER.unpack(os.pread(file, _HEADER.size, place))
+        size, offset = os.fstat(file).st_size, 0
+        while offset < size:
+            name, axes, first, second = _HEADER.unpack(os.pread(file, _HEADER.size, offset))
             if first < 0 or second < 0:
                 raise ValueError(f"{path} holds no arrays")
             dtype = np.dtype(name.rstrip(b"\0").decode())
             shape, count = ((first,), first) if axes == 1 else ((first, second), first * second)
-            place += _HEADER.size
+            offset += _HEADER.size
             if count:
-                before = place % mmap.ALLOCATIONGRANULARITY
+                before = offset % mmap.ALLOCATIONGRANULARITY
                 mapped = mmap.mmap(
-                    file, before + count * dtype.itemsize, offset=place - before, access=mmap.ACCESS_READ
+                    file, before + count * dtype.itemsize, offset=offset - before, access=mmap.ACCESS_READ
                 )
                 yield np.frombuffer(mapped, dtype, count, before).reshape(shape)
                 del mapped
-            else:  # which can't be mapped
+            else:  # an empty array can't be mapped
                 yield np.zeros(shape, dtype)
-            place += count * dtype.itemsize
-            place += -place % 8
+            offset += count * dtype.itemsize
+            offset += -offset % 8
     finally:
         os.close(file)
 
 
 def read_array_copies(path: Path) -> Iterator[NDArray[Any]]:
-    """Likewise, in memory: what is mapped keeps a file open, and who holds arrays of many files can't have that."""
+    """The arrays of a file as copies in memory, for callers that hold arrays of many files: a map keeps its file
+    open."""
     return (array.copy() for array in read_arrays(path))
 
 
 def save_arrays(path: Path, *arrays: NDArray[Any]) -> None:
-    """A file of these arrays, which appears once it is whole."""
+    """Writes a file of these arrays, which appears only when complete."""
     with atomic_path(path) as scratch, scratch.open("wb") as file:
         for array in arrays:
             append_array(file, array)
 
 
 class StringTable:
-    """Texts in a file, each read by its number alone: names of files, say."""
+    """Strings in a file, such as file names, with random access by index."""
 
     def __init__(self, path: Path) -> None:
-        """Of what `write` wrote."""
+        """Opens a file that `write` wrote."""
         self._borders, self._bytes = read_arrays(path)
 
     @staticmethod
     def write(path: Path, texts: Sequence[str]) -> None:
-        """The file appears once it is whole."""
+        """Writes the file, which appears only when complete."""
         encoded = [os.fsencode(text) for text in texts]
         borders = np.concatenate([[0], np.cumsum([len(text) for text in encoded], dtype=np.int64)])
         save_arrays(path, borders.astype(np.int64), np.frombuffer(b"".join(encoded), np.uint8))
@@ -93,7 +94,7 @@ class StringTable:
 
 
 def unique_pairs(first: Positions, second: Positions) -> NDArray[np.int64]:
-    """[2, pairs] the pairs without repeats, sorted by the second of each, then the first."""
+    """[2, pairs] the pairs without duplicates, sorted by the second of each, then by the first."""
     order = np.lexsort((first, second))
     pairs = np.stack([first[order], second[order]])
     new = np.ones(len(order), bool)
@@ -108,6 +109,6 @@ def slices(array: NDArray[Any], size: int) -> Iterator[NDArray[Any]]:
 
 
 def batched(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    """Runs of at most `size`: itertools.batched, which Python has from 3.12 on."""
+    """Slices of at most `size` items: itertools.batched, which Python has from 3.12 on."""
     for begin in range(0, len(items), size):
         yield items[begin : begin + size]

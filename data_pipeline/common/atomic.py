@@ -1,4 +1,4 @@
-"""Files that a crash leaves whole or untouched: written beside their name, had on the disk, and then renamed."""
+"""Files that a crash leaves complete or untouched: written under a temporary name, synced to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pathlib import Path
 
 @contextmanager
 def atomic_path(path: Path, scratch: Path | None = None, durable: bool = True) -> Iterator[Path]:
-    """A name to write to, that becomes `path` at the end, whole and on the disk, or vanishes on an error. Makes the
-    folder.
+    """A temporary name to write to, which is renamed to `path` at the end, or removed on an error. Makes the folder.
 
-    Without `scratch` the name is one that no other writer has, so several may write the same file. With it, on the same
-    file system, whoever is killed leaves no more than that one name, which the next writer takes over: for files of one
-    writer at a time. `durable=False` leaves out the disk: a power cut may then leave a file of that name without its
-    bytes, which is for readers who check them.
+    Without `scratch` the temporary name is unique, so several writers may write the same file. With `scratch`, which
+    must be on the same file system, a killed writer leaves only that name behind, and the next writer reuses it: for
+    files of one writer at a time. `durable=False` skips the fsync: a power cut may then leave a file without its
+    contents, so readers must check them.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = scratch or path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
@@ -31,13 +30,13 @@ def atomic_path(path: Path, scratch: Path | None = None, durable: bool = True) -
 
 
 def atomic_write(path: Path, content: bytes) -> None:
-    """Replaces `path` by `content`, all or nothing; for a file of one writer. Raises OSError."""
+    """Replaces the contents of `path`, all or nothing; for a file of one writer. Raises OSError."""
     with atomic_path(path, path.with_name(f"{path.name}.tmp")) as scratch:
         scratch.write_bytes(content)
 
 
 def fsync(path: Path) -> None:
-    """Has the disk hold what was written to a file, or to a directory's list of names."""
+    """Syncs a file, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

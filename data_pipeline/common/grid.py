@@ -1,14 +1,14 @@
-"""Rows of sorted records -> columns: which tasks bring together what lies in many files, in a bounded number of opens.
+"""Rows of sorted records -> columns: the tasks that merge many files with a bounded number of opens.
 
 A row is a file of records that are sorted by a key (the tokens of a chunk, the keys of its documents); a column is a
-range of keys that one task wants of all rows (a shard, a range of deduplication). With few rows each column's task
-looks into each row. With many that would be rows x columns files to open. Then rows are taken in groups, and columns
-too: one task for each pair of groups writes what those rows hold for those columns into one file, a *cell*, sorted
-again; and a column's task looks into the cells of its group of columns.
+range of keys that one task needs from all rows (a shard, a range of deduplication). With few rows, each column's task
+reads every row. With many, that would open rows x columns files. Then rows and columns are grouped: one task for each
+pair of groups writes what those rows hold for those columns into one file, a *cell*, sorted again; and a column's task
+reads the cells of its group of columns.
 
-With the square root of `rows` as the number of groups of rows, and as many groups of columns as keep the records of a
-cell to those of a column or so, a row and a column's task open about 2 * columns / sqrt(rows) files for each row: 4 at
-1,000 chunks with 63 shards, 40 at 100,000 with 6,250, 150 at 1.56 million with 93,000, where rows x columns are 1.5e11.
+The number of groups of rows is the square root of `rows`, and groups of columns are such that a cell holds about as
+many records as a column. Then all tasks together open about 2 * columns / sqrt(rows) files for each row: 4 at 1,000
+chunks with 63 shards, 40 at 100,000 with 6,250, 150 at 1.56 million with 93,000, where rows x columns are 1.5e11.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class Grid:
 
     @property
     def direct(self) -> bool:
-        """Whether a column's task looks into the rows themselves: there are no cells."""
+        """Whether a column's task reads the rows themselves, without cells."""
         return self.rows <= _FEW_ROWS or self.columns <= 1
 
     @property
     def row_groups(self) -> int:
-        """How many groups of rows there are."""
+        """Number of groups of rows."""
         return math.isqrt(max(0, self.rows - 1)) + 1
 
     @property
     def column_groups(self) -> int:
-        """How many groups of columns there are."""
+        """Number of groups of columns."""
         return max(1, -(-self.columns // self.row_groups))
 
     def rows_of(self, group: int) -> range:
-        """Rows of a group, one after the other."""
+        """The rows of a group."""
         return range(*_share(self.rows, group, self.row_groups))
 
     def columns_of(self, group: int) -> range:
-        """Columns of a group, one after the other."""
+        """The columns of a group."""
         return range(*_share(self.columns, group, self.column_groups))
 
     def group_of(self, column: int) -> int:
@@ -55,7 +55,7 @@ class Grid:
         return next(group for group in range(self.column_groups) if column in self.columns_of(group))
 
     def cells(self) -> Iterator[tuple[int, int]]:
-        """(group of rows, group of columns) of each cell; none where rows are looked into."""
+        """(group of rows, group of columns) of each cell; none if `direct`."""
         if not self.direct:
             for rows in range(self.row_groups):
                 for columns in range(self.column_groups):

@@ -1,4 +1,4 @@
-"""Hashes that are the same in every process, on every machine."""
+"""Hashes that are the same in every process and on every machine."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def mix64(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def digest_of(values: Any) -> str:
-    """sha256 over plain values, whatever the order of their keys."""
+    """sha256 of plain values, independent of the order of their keys."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
     """sha256 of a file's bytes."""
-    digest = hashlib.sha256()  # not file_digest: it clears a quarter of a megabyte for each file, however small
+    digest = hashlib.sha256()  # not file_digest, which clears a quarter of a megabyte for each file, however small
     with path.open("rb", buffering=0) as file:
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)

@@ -1,7 +1,7 @@
-"""A line that rewrites itself on a terminal, below lines that stay; a log gets the lines that stay alone.
+"""A line that rewrites itself on a terminal, below permanent lines; a log gets only the permanent lines.
 
-tqdm and rich do the terminal as well, but neither's bar is readable in a log file: tqdm's is one long line of carriage
-returns, and rich's appears at the end.
+tqdm and rich do the same on a terminal, but neither's bar is readable in a log file: tqdm's is one long line of
+carriage returns, and rich's appears only at the end.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class LiveLine:
-    """For any thread."""
+    """The line and its stream. Safe to share between threads."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.is_live = stream.isatty()
-        """Whether lines can be rewritten."""
+        """Whether lines can be rewritten: the stream is a terminal."""
         self.has_colour = self.is_live and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        """Whether what is shown may have styles (https://no-color.org)."""
+        """Whether output may be coloured (https://no-color.org)."""
         self._line = ""
         self._drawn_s = -INTERVAL_S
         self._lock = threading.Lock()
 
     def show(self, line: str, now: bool = False) -> None:
-        """The live line is this from now on; drawn at most every INTERVAL_S, unless `now`. Nothing in a log."""
+        """Sets the live line; drawn at most every INTERVAL_S, unless `now`. Not written to a log."""
         with self._lock:
             self._line = line
             if now or time.monotonic() - self._drawn_s >= INTERVAL_S:
                 self._draw()
 
     def say(self, text: str) -> None:
-        """A line of its own that stays, above the live one."""
+        """Writes a permanent line above the live one."""
         with self._lock:
             self._write(f"\r{text}\x1b[K\n" if self.is_live else f"{text}\n")
             self._draw()
 
     def clear(self) -> None:
-        """Makes room for a line that someone else is about to write."""
+        """Erases the live line, so that other code can write a line."""
         with self._lock:
             if self.is_live:
                 self._write("\r\x1b[K")
@@ -60,13 +60,14 @@ class LiveLine:
 
     def _draw(self) -> None:
         if self.is_live and self._line:
-            # A line longer than the terminal would wrap, and a carriage return goes back one row only.
-            room = shutil.get_terminal_size().columns - 1
+            # A line longer than the terminal would wrap, and a carriage return returns to the start of its last row
+            # only.
+            width = shutil.get_terminal_size().columns - 1
             plain = _STYLE.sub("", self._line)
-            self._write(f"\r{self._line if len(plain) <= room else plain[:room]}\x1b[K")
+            self._write(f"\r{self._line if len(plain) <= width else plain[:width]}\x1b[K")
             self._drawn_s = time.monotonic()
 
     def _write(self, text: str) -> None:
-        with suppress(OSError):  # a full disk, or nobody who reads: no reason to end what is being logged
+        with suppress(OSError):  # a full disk or a closed pipe is no reason to end the work
             self._stream.write(text)
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""How many files a process may have open: a mapped one counts, and systems allow 1,024 unless asked."""
+"""The limit on open files of a process. Mapped files count, and the default is often 1,024."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import resource
 
 
 def raise_open_file_limit() -> None:
-    """Asks for as many as the system lets a process have; its children have as many."""
+    """Raises the limit to the system's maximum; child processes inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def open_file_limit() -> int:
-    """How many this process may have open now."""
+    """The current limit of this process."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -24,8 +24,8 @@ Part = TypeVar("Part")
 class Registry(Mapping[str, Part]):
     """Parts of one kind by name: the built-in ones, then those of installed packages, each imported at its first use.
 
-    A built-in name is looked up without reading what is installed. Raises DataError where a package takes a name that
-    is taken, cannot be imported, or declares something that is no `base` (an instance or a subclass of it).
+    Looking up a built-in name does not read installed packages. Raises DataError when a package declares a name that is
+    taken, cannot be imported, or declares something that is neither an instance nor a subclass of `base`.
     """
 
     def __init__(self, group: str, built_in: Mapping[str, Part], base: type = object) -> None:
@@ -33,14 +33,14 @@ class Registry(Mapping[str, Part]):
 
     @property
     def plugins(self) -> Mapping[str, EntryPoint]:
-        """Entry points of other packages, by name. None is imported."""
-        found = _declared(self.group)
-        for name in found.keys() & self.built_in.keys():
+        """Entry points of other packages by name, not imported."""
+        entries = _declared(self.group)
+        for name in entries.keys() & self.built_in.keys():
             raise DataError(
-                f"The package {_package(found[name])} declares {name!r} in {self.group}, which is the name of a "
+                f"The package {_package(entries[name])} declares {name!r} in {self.group}, which is the name of a "
                 "built-in part: rename or uninstall it."
             )
-        return found
+        return entries
 
     def __getitem__(self, name: str) -> Part:
         if name in self.built_in:
@@ -48,7 +48,7 @@ class Registry(Mapping[str, Part]):
         return cast(Part, _load(self.plugins[name], self._base))
 
     def require(self, name: str) -> Part:
-        """The part of that name. Raises DataError where there is none."""
+        """The part of that name. Raises DataError when there is none."""
         if name not in self:
             raise DataError(f"No installed package declares {name!r} in {self.group}: install the one that does.")
         return self[name]
@@ -67,15 +67,15 @@ class Registry(Mapping[str, Part]):
 @cache
 def _declared(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group, sorted by name."""
-    found: dict[str, EntryPoint] = {}
-    for one in sorted(entry_points(group=group), key=lambda one: (one.name, _package(one))):
-        other = found.setdefault(one.name, one)
-        if other.value != one.value:
+    by_name: dict[str, EntryPoint] = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, _package(entry))):
+        first = by_name.setdefault(entry.name, entry)
+        if first.value != entry.value:
             raise DataError(
-                f"The packages {_package(other)} and {_package(one)} both declare {one.name!r} in {group}: uninstall "
-                "one of them."
+                f"The packages {_package(first)} and {_package(entry)} both declare {entry.name!r} in {group}: "
+                "uninstall one of them."
             )
-    return found
+    return by_name
 
 
 @cache

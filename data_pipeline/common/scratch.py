@@ -1,6 +1,6 @@
-"""The folder that a build works in, beside its output: kept while the build is stopped, shared by equal commands.
+"""The scratch folder of a build, beside its output: kept when the build is stopped, shared by equal commands.
 
-Every command at work holds a shared lock on it; it is emptied or removed only by one that is alone.
+Every running command holds a shared lock on it; only a command that holds it alone empties or removes it.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from data_pipeline.common.locks import FileLock, try_lock
 from data_pipeline.errors import DataError
 
 _LOCK, _IDENTITY = "lock", "identity"
-_HALF_EMPTIED = "half emptied"  # no ending
+_HALF_EMPTIED = "half emptied"  # not a valid ending
 _TRIES, _WAIT_S = 50, 0.1
 
 
 def scratch_folder(output: Path) -> Path:
-    """Where the build of `output` works."""
+    """The folder that the build of `output` works in."""
     return output.parent / f".{output.name}.building"
 
 
 @contextmanager
 def open_scratch(output: Path, identity: str, ending: str = "", of_ending: Sequence[str] = ()) -> Iterator[Path]:
-    """The folder with what earlier or other commands of the same `identity` have done; what others left is removed.
-    Where theirs was the same but for the `ending`, that is only what is called as `of_ending` says.
+    """The scratch folder, with the results of earlier or parallel commands of the same `identity`; results of any other
+    identity are removed. If only the `ending` differs, only the entries named in `of_ending` are removed.
 
-    Raises DataError when a command of another identity or ending is at work in it.
+    Raises DataError when a command of another identity or ending is running in it.
     """
     folder = scratch_folder(output)
     for _ in range(_TRIES):
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder, shared=True) as lock:
             if lock is not None:
-                found, whole = _identity(folder), f"{identity}\n{ending}"
-                mine = found == whole
-                if not mine and lock.try_exclusive():  # where that fails, the shared lock is lost: once more
+                found, expected = _identity(folder), f"{identity}\n{ending}"
+                mine = found == expected
+                if not mine and lock.try_exclusive():  # on failure the shared lock is lost: try again
                     same = found is not None and found.startswith(f"{identity}\n")
                     if same:
                         (folder / _IDENTITY).write_text(f"{identity}\n{_HALF_EMPTIED}")
                     _empty(folder, of_ending if same else None)
-                    (folder / _IDENTITY).write_text(whole)
+                    (folder / _IDENTITY).write_text(expected)
                     lock.make_shared()
                     mine = True
                 if mine:
@@ -51,13 +51,13 @@ def open_scratch(output: Path, identity: str, ending: str = "", of_ending: Seque
                     return
         time.sleep(_WAIT_S)
     raise DataError(
-        f"Another build is writing {output}, of other input or with other settings; wait for it, or choose another "
+        f"Another build is writing {output}, from other input or with other settings; wait for it, or choose another "
         "output."
     )
 
 
 def remove_scratch(output: Path) -> None:
-    """Removes the folder, unless a command is at work in it: then the last one does."""
+    """Removes the folder, unless another command is running in it: then the last one removes it."""
     folder = scratch_folder(output)
     if folder.is_dir():
         with _locked(folder, shared=False) as lock:
@@ -68,7 +68,7 @@ def remove_scratch(output: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path, shared: bool) -> Iterator[FileLock | None]:
-    """The lock of a folder that still is there; None when someone else's hinders it."""
+    """The lock of a folder that still exists; None when another process holds it."""
     try:
         lock = try_lock(folder / _LOCK, shared)
     except FileNotFoundError:
@@ -88,9 +88,9 @@ def _identity(folder: Path) -> str | None:
 
 
 def _empty(folder: Path, names: Sequence[str] | None = None) -> None:
-    """Removes all but the lock, or what has one of the `names`."""
+    """Removes everything but the lock, or only the entries called `names`."""
     if names is None:
-        (folder / _IDENTITY).unlink(missing_ok=True)  # first: what is half emptied is nobody's
+        (folder / _IDENTITY).unlink(missing_ok=True)  # first: a half-emptied folder belongs to no build
     for path in list(folder.iterdir()):
         if path.name == _LOCK or (names is not None and path.name not in names):
             continue

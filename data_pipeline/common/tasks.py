@@ -1,16 +1,16 @@
-"""Work that is cut into tasks: done by an executor, for one command or for many, and never done again.
+"""Work split into tasks: run by an executor, by one command or by many in parallel, and never repeated.
 
-A task's result is a file that appears once the task is done, so a killed command goes on where it stopped. The same
-command started several times, on as many machines as see the folder (a job array), shares the tasks: each is claimed by
-a lock that its worker's end releases. Two workers on one task, where locks don't reach, waste time and make no other
-file, as a task writes equal files under names of its own and renames them.
+A task's result is a file that appears when the task is done, so a killed command resumes where it stopped. The same
+command started several times, on any machines that share the folder (a job array), shares the tasks: each task is
+claimed by a lock that is released when its worker ends. Where locks don't work, two workers on one task waste time but
+do no harm, since each writes the same files under unique temporary names and renames them.
 
-Who does tasks is an `Executor` (`data_pipeline/executors`). What it starts twice, after it lost a worker, is the same
-work once more.
+An `Executor` (`data_pipeline/executors`) runs tasks. If it loses a worker and starts a task again, the result is the
+same.
 
-Each command takes tasks in an order of its own, drawn by chance, so that commands seldom meet at one. What is done is
-learned from the folder's listing, now and then; the results of a stage of many tasks are read once, by the command that
-puts them into one file for all.
+Each command takes tasks in a random order, so that commands seldom claim the same one. Which tasks are done is read
+from the folder's listing now and then. The results of a stage of many tasks are read once, by the command that puts
+them into one file for all.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ from data_pipeline.common.locks import lock, try_lock
 
 _RESULT, _CLAIM, _ALL = ".done.json", ".claim", "all-results.json"
 _POLL_S, _LONGEST_POLL_S = 0.25, 8.0
-_LISTING_SHARE = 0.05  # of the time, at most, that listing takes
-_SMALL = 2**22  # work that is done sooner than it is handed over
-_FEW = 64  # results that every command may as well read for itself
+_LISTING_SHARE = 0.05  # largest share of the time that listing may take
+_SMALL = 2**22  # total size of tasks that run faster here than by an executor
+_FEW = 64  # number of results that every command reads for itself
 
 
 @dataclass(frozen=True)
 class BuildTask:
-    """One piece of work. `run` is picklable, returns plain values, and gives equal files and values each time."""
+    """One unit of work. `run` is picklable, returns plain values, and gives the same files and values each time."""
 
     key: str
-    """Names it among the tasks of its folder."""
+    """Unique name among the tasks of its folder."""
     run: Callable[[], Any]
     size: int = 0
-    """Bytes that it reads, or whatever the stage counts in: for the progress shown. 0: not known."""
+    """Bytes that it reads, or the stage's own unit, for the progress display. 0: unknown."""
     serial: bool = False
-    """Whether it is one task however large the input, so that more machines make it no quicker."""
+    """Whether it is one task however large the input, so that more machines don't make it faster."""
 
 
 class Executor(Protocol):
-    """Who does tasks, for a whole build."""
+    """Runs the tasks of a build."""
 
     def cores_per_task(self, tasks: int) -> int:
-        """How many cores each of so many tasks may keep at work, at least 1."""
+        """How many cores each task may use when a stage has this many tasks; at least 1."""
 
     @property
     def max_pending(self) -> int:
-        """How many tasks to hand over before one of them has ended. May change."""
+        """How many tasks may be submitted before one of them has ended. May change."""
 
     def accepts(self, tasks: Sequence[BuildTask]) -> bool:
-        """Whether these of a stage are worth handing over; else they are done in this process."""
+        """Whether these tasks of a stage are worth submitting; otherwise they run in this process."""
 
     def pool(self, tasks: int) -> concurrent.futures.Executor:
-        """Where to submit the tasks of a stage, of which there are so many. What is submitted is picklable. A future
-        raises what its task raised, or DataError where the task could not be done."""
+        """The pool for a stage of this many tasks. Submitted work is picklable. A future raises what its task raised,
+        or DataError when the task could not be run."""
 
 
 def is_small(tasks: Sequence[BuildTask]) -> bool:
-    """Whether they are done sooner here than by others."""
+    """Whether these tasks run faster in this process than by an executor."""
     return all(task.size for task in tasks) and sum(task.size for task in tasks) < _SMALL
 
 
@@ -77,17 +77,17 @@ def run_tasks(
     tasks: Sequence[BuildTask],
     folder: Path,
     executor: Executor,
-    done: Callable[[BuildTask, bool], None] = lambda task, new: None,
+    on_done: Callable[[BuildTask, bool], None] = lambda task, new: None,
 ) -> list[Any]:
-    """The results of `tasks`, in order, by `executor`; `done` is told of each as it ends, and whether it was done just
-    now or by an earlier start.
+    """Runs `tasks` by `executor` and returns their results in order. `on_done` is called with each finished task, and
+    whether it ran just now (True) or in an earlier command (False).
 
-    Those with a result in `folder` are not run again. Raises what a task raised, once the others under way have ended.
+    Tasks with a result in `folder` are not run again. Raises what a task raised, after all running tasks have ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (known := _all_results(folder, tasks)) is not None:
         for task in tasks:
-            done(task, False)
+            on_done(task, False)
         return known
     mine: dict[str, Any] = {}  # results of this command
     left = list(tasks)
@@ -98,7 +98,7 @@ def run_tasks(
             began = time.monotonic()
             listed = _listed(folder)
             for task in [task for task in left if task.key in listed]:
-                done(task, not first)
+                on_done(task, not first)
             left = [task for task in left if task.key not in listed]
             if not left:
                 break
@@ -106,7 +106,7 @@ def run_tasks(
             look_s = max(1.0, (time.monotonic() - began) / _LISTING_SHARE)
             for task, value in stage.results(left, time.monotonic() + look_s):
                 mine[task.key] = value
-                done(task, True)
+                on_done(task, True)
             left = [task for task in left if task.key not in mine]
             if left and len(mine) == before and not stage.busy:
                 time.sleep(pause_s * random.uniform(0.5, 1))  # other commands have claimed what is left
@@ -115,7 +115,7 @@ def run_tasks(
 
 
 class _Stage:
-    """Does tasks here or, where there is more to do, by the executor, with one pool until the stage is over."""
+    """Runs tasks in this process or, if the executor accepts them, in one pool for the whole stage."""
 
     def __init__(self, folder: Path, executor: Executor) -> None:
         self._folder, self._executor = folder, executor
@@ -131,12 +131,12 @@ class _Stage:
 
     @property
     def busy(self) -> bool:
-        """Whether tasks are under way that have given no result yet."""
+        """Whether submitted tasks are still running."""
         return bool(self._waiting)
 
     def results(self, tasks: Sequence[BuildTask], end: float) -> Iterator[tuple[BuildTask, Any]]:
-        """Results as they come, until the time `end`. Tasks that other commands have claimed are left out; others may
-        still be under way at the end, and give their results at the next call."""
+        """Results as they arrive, until the time `end`. Tasks that other commands have claimed are skipped; tasks that
+        are still running at the end yield their results at the next call."""
         if self._pool is None and not self._executor.accepts(tasks):
             for task in tasks:
                 if (result := _run(self._folder, task)) is not None:
@@ -146,11 +146,11 @@ class _Stage:
             return
         if self._pool is None:
             self._pool = self._executor.pool(len(tasks))
-        max_pending, under_way = self._executor.max_pending, {task.key for task in self._waiting.values()}
-        line = deque(task for task in tasks if task.key not in under_way)
-        while line or self._waiting:
-            while line and len(self._waiting) < max_pending:
-                task = line.popleft()
+        max_pending, submitted = self._executor.max_pending, {task.key for task in self._waiting.values()}
+        queue = deque(task for task in tasks if task.key not in submitted)
+        while queue or self._waiting:
+            while queue and len(self._waiting) < max_pending:
+                task = queue.popleft()
                 self._waiting[self._pool.submit(_run, self._folder, task)] = task
             ended = wait(self._waiting, max(0.0, end - time.monotonic()), FIRST_COMPLETED).done
             for future in ended:
@@ -162,7 +162,7 @@ class _Stage:
 
 
 def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
-    """Does the task unless it is done; None when someone else is at it."""
+    """Runs the task unless it is done; None when another process has claimed it."""
     path = folder / f"{task.key}{_CLAIM}"
     claim = try_lock(path)
     if claim is None:
@@ -172,8 +172,8 @@ def _run(folder: Path, task: BuildTask) -> tuple[Any] | None:
             value = task.run()
             with atomic_path(folder / f"{task.key}{_RESULT}") as scratch:
                 scratch.write_text(json.dumps(value))
-            result = (json.loads(json.dumps(value)),)  # what another start would read
-        path.unlink(missing_ok=True)  # whoever claims it anew finds the result
+            result = (json.loads(json.dumps(value)),)  # what another command would read
+        path.unlink(missing_ok=True)  # whoever claims it again finds the result
         return result
 
 
@@ -191,7 +191,7 @@ def _result(folder: Path, task: BuildTask) -> tuple[Any] | None:
 
 
 def _collected(folder: Path, tasks: Sequence[BuildTask], mine: dict[str, Any]) -> list[Any]:
-    """The results of tasks that are all done; of many, by one command for all."""
+    """The results of tasks that are all done. If there are many, one command collects them into one file for all."""
     if len(tasks) <= _FEW:
         return [mine[task.key] if task.key in mine else _known(folder, task) for task in tasks]
     with lock(folder / f"{_ALL}{_CLAIM}"):
@@ -211,9 +211,9 @@ def _known(folder: Path, task: BuildTask) -> Any:
 
 def _all_results(folder: Path, tasks: Sequence[BuildTask]) -> list[Any] | None:
     try:
-        kept = json.loads((folder / _ALL).read_bytes())
+        stored = json.loads((folder / _ALL).read_bytes())
     except FileNotFoundError:
         return None
-    assert kept["tasks"] == len(tasks), folder  # of the same build
-    results: list[Any] = kept["results"]
+    assert stored["tasks"] == len(tasks), folder  # of the same build
+    results: list[Any] = stored["results"]
     return results

@@ -94,7 +94,9 @@ def test_what_steps_prepare_grows_only_with_input_that_it_is_made_of(tmp_path: P
 
 
 def test_rates_of_other_steps_are_refused(config: BuildConfig) -> None:
-    with pytest.raises(DataError, match="of the steps repair, and the config has repair, dedup_exact: measure with"):
+    with pytest.raises(
+        DataError, match="of the steps repair, and the config has repair, dedup_exact: measure again with"
+    ):
         project(config, rates(steps=["repair"]), 10**9, 50)
 
 

@@ -89,7 +89,7 @@ def test_bytes_are_loaded_whatever_the_file_is_called(tmp_path: Path) -> None:
 def test_a_vocabulary_of_bytes_is_refused() -> None:
     assert TokenizerConfig(type="bytes").type == "bytes"
     assert TokenizerConfig(**TokenizerConfig(type="bytes").model_dump()).type == "bytes"
-    with pytest.raises(ValueError, match="vocabulary=300 says nothing of bytes"):
+    with pytest.raises(ValueError, match="vocabulary=300 does not apply to bytes"):
         TokenizerConfig(type="bytes", vocabulary=300)
     with pytest.raises(ValueError, match="specials"):
         TokenizerConfig(type="bytes", specials="t5")
