@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.shard import Member
+from data_pipeline.dataset.shard import TAR_BLOCK_BYTES, Member
 from data_pipeline.dataset.shard_writer import npy_vector
 from data_pipeline.errors import DataError
-
-_BLOCK_BYTES = 512
 
 
 def read_starts(head: bytes, member: Member, shard: str) -> NDArray[np.int64]:
@@ -60,12 +58,12 @@ def _files(head: bytes, shard: str) -> tuple[bytes, bytes]:
 def _walk(head: bytes) -> Iterator[tuple[str, bytes]]:
     offset = 0
     while True:
-        entry = tarfile.TarInfo.frombuf(head[offset : offset + _BLOCK_BYTES], "utf-8", "surrogateescape")
-        begin = offset + _BLOCK_BYTES
+        entry = tarfile.TarInfo.frombuf(head[offset : offset + TAR_BLOCK_BYTES], "utf-8", "surrogateescape")
+        begin = offset + TAR_BLOCK_BYTES
         if not entry.isreg() or not 0 <= entry.size <= len(head) - begin:
             raise ValueError("an entry is no file or ends beyond its place")
         yield entry.name, head[begin : begin + entry.size]
-        offset = begin - (-entry.size // _BLOCK_BYTES) * _BLOCK_BYTES
+        offset = begin - (-entry.size // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
 
 
 def _damaged(shard: str, what: str) -> DataError:

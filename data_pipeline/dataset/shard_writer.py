@@ -16,16 +16,14 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from data_pipeline.dataset.shard import Member, Shard
-
-_TAR_BLOCK_BYTES = 512
+from data_pipeline.dataset.shard import TAR_BLOCK_BYTES, Member, Shard
 
 
 class ShardWriter:
     """Documents' tokens -> one shard. Equal documents give equal bytes."""
 
     def __init__(self, path: Path, name: str, vocabulary: int, member_tokens: int) -> None:
-        """Writes to `path` what is to be called `name`; members end at a document's end after `member_tokens`."""
+        """Writes the shard called `name` to `path`; a member ends with the document that reaches `member_tokens`."""
         # Imported here, since it imports torch where there is one: seconds.
         from webdataset import TarWriter
 
@@ -79,7 +77,7 @@ class ShardWriter:
                 "tokens.npy": data,  # last by name, and so the last in the file
             }
         )
-        padded_bytes = -(-len(data) // _TAR_BLOCK_BYTES) * _TAR_BLOCK_BYTES
+        padded_bytes = -(-len(data) // TAR_BLOCK_BYTES) * TAR_BLOCK_BYTES
         offset = self._tar.tarstream.offset - padded_bytes + len(data) - tokens.nbytes
         self._members.append(
             Member(offset=offset, tokens=len(tokens), sha256=hashlib.sha256(tokens.tobytes()).hexdigest())
@@ -88,7 +86,7 @@ class ShardWriter:
         self._pieces, self._records, self._starts = [], [], [0]
 
     def _with_heads(self, shard: Shard) -> Shard:
-        """With the digests of what lies between the tokens, which only the written tar tells."""
+        """The shard with the digests of the bytes between the tokens, read back from the tar."""
         members = []
         with self._file.path.open("rb") as file:
             for number, member in enumerate(shard.members):
@@ -109,7 +107,7 @@ class _HashedFile:
         self._failed = False
 
     def write(self, data: bytes) -> int:
-        if self._failed:  # a tar that is given up writes its buffer once more, and would only fail again
+        if self._failed:  # closing a failed tar flushes its buffer, which would fail again
             return len(data)
         self._sha256.update(data)
         self._bytes += len(data)

@@ -1,4 +1,4 @@
-"""Masked tokens to be found again: BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019).
+"""Masked language modeling: BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019).
 
 With `next_sentence` a sample is [CLS] A [SEP] B [SEP], where B follows A in its document or comes from another one.
 With `sentence_order` B follows A or comes before it (ALBERT: Lan et al. 2019, arXiv 1909.11942). With neither it is
@@ -8,8 +8,8 @@ tokens are masked in each epoch.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -18,40 +18,38 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, Samples, check_dataset, generator, one_span_per_sample, too_short_error
-from data_pipeline.recipes.masking import Masking
-from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.recipes.masking import Masking, MaskingObjective, MaskingRecipe
 from data_pipeline.recipes.segments import Segments, SwappedSegments
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
+from data_pipeline.tokenizers.specials import Vocabulary
 
 
-class Masked(Objective):
+class Masked(MaskingObjective):
     """Masked tokens (BERT, RoBERTa, ALBERT)."""
 
-    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
-
     name: Literal["masked"] = "masked"
-    noise_density: NoiseDensity = 0.15
-    whole_words: bool = Field(default=False, description="choose words to mask, not tokens")
+    whole_words: bool = Field(default=False, description="mask whole words instead of single tokens")
     ngrams: int = Field(
         default=1,
         ge=1,
-        description="most words that are masked together (with whole_words): n of them with a probability as 1 / n "
-        "(ALBERT: 3)",
+        description="largest number of consecutive words to mask together (with whole_words): n words have a "
+        "probability proportional to 1 / n (ALBERT: 3)",
     )
     next_sentence: bool = Field(
         default=False,
-        description="make each sample of two segments of one document or, half the time, of two, and ask",
+        description="predict whether the second of two segments follows the first in its document, as it does half "
+        "the time, or comes from another document (BERT)",
     )
     sentence_order: bool = Field(
         default=False,
-        description="make each sample of two segments that follow one another or, half the time, are swapped, and ask",
+        description="predict whether two consecutive segments are in order, as they are half the time, or swapped "
+        "(ALBERT)",
     )
     short_fraction: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="part of the samples cut to a random length (with next_sentence or sentence_order)",
+        description="fraction of the samples to cut to a random length (with next_sentence or sentence_order)",
     )
 
     @model_validator(mode="after")
@@ -66,14 +64,14 @@ class Masked(Objective):
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
         if self.next_sentence and self.sentence_order:
-            raise ValueError("objective.next_sentence and objective.sentence_order ask about the same: set one")
+            raise ValueError("objective.next_sentence and objective.sentence_order exclude each other: set only one")
         if self.ngrams > 1 and not self.whole_words:
-            raise ValueError(f"objective.ngrams={self.ngrams} is of words: set objective.whole_words=true")
+            raise ValueError(f"objective.ngrams={self.ngrams} counts words: set objective.whole_words=true")
         return self
 
     @property
     def has_segments(self) -> bool:
-        """About the second of two segments."""
+        """Whether samples have two segments, about the second of which the model predicts something."""
         return self.next_sentence or self.sentence_order
 
     @property
@@ -86,11 +84,6 @@ class Masked(Objective):
         """See `Objective`."""
         return frozenset({"segments", "next_sentence"} if self.has_segments else ())
 
-    @property
-    def needs(self) -> SpecialTokenNeeds:
-        """See `Objective`."""
-        return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
-
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: [CLS] text [SEP], or [CLS] A [SEP] B [SEP]."""
         return self._enough(sequence_length - (3 if self.has_segments else 2), sequence_length)
@@ -100,35 +93,15 @@ class Masked(Objective):
     ) -> MaskedRecipe:
         """See `Objective`."""
         known = Vocabulary.of(tokenizer, self.needs)
-        return MaskedRecipe(self, sequence_length, self.text_tokens(sequence_length, decoder_only), known)
+        return MaskedRecipe(self, sequence_length, known, self.text_tokens(sequence_length, decoder_only))
 
 
 @dataclass(frozen=True)
-class MaskedRecipe:
+class MaskedRecipe(MaskingRecipe):
     """Rows of `sequence_length` with `text_tokens` of text."""
 
     objective: Masked
-    sequence_length: int
     text_tokens: int
-    known: Vocabulary
-
-    @property
-    def target_length(self) -> int:
-        """Each position has a label; those of chosen tokens count."""
-        return self.sequence_length
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids in all."""
-        return self.known.specials.vocabulary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The objective and the ids."""
-        return {
-            "objective": self.objective.settings(),
-            "specials": asdict(self.known.specials),
-        }
 
     @property
     def masking(self) -> Masking:

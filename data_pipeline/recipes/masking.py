@@ -1,17 +1,56 @@
-"""Which tokens of a row are masked, and what is put in their place (Devlin et al. 2019, section 3.1)."""
+"""Masking of tokens (Devlin et al. 2019, section 3.1), and what objectives and recipes with masked tokens share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_pipeline.batch import Rows
 from data_pipeline.recipes.base import Ids, pad_rows
-from data_pipeline.tokenizers.specials import Vocabulary
+from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
 
-_MASKED, _REPLACED = 0.8, 0.1  # of the chosen tokens; the others stay as they are
+_MASKED, _REPLACED = 0.8, 0.1  # fractions of the chosen tokens; the rest stay unchanged
+
+
+class MaskingObjective(Objective):
+    """An objective whose encoder predicts masked tokens of its input."""
+
+    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
+
+    noise_density: NoiseDensity = 0.15
+
+    @property
+    def needs(self) -> SpecialTokenNeeds:
+        """See `Objective`."""
+        return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
+
+
+@dataclass(frozen=True)
+class MaskingRecipe:
+    """Base of recipes whose rows have masked tokens."""
+
+    objective: MaskingObjective
+    sequence_length: int
+    known: Vocabulary
+
+    @property
+    def target_length(self) -> int:
+        """The sequence length: each position has a label; those of chosen tokens count."""
+        return self.sequence_length
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids, appended special tokens included."""
+        return self.known.specials.vocabulary
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The objective and the special ids."""
+        return {"objective": self.objective.settings(), "specials": asdict(self.known.specials)}
 
 
 @dataclass(frozen=True)
@@ -29,7 +68,7 @@ class Masking:
         specials = self.known.specials
         chosen = self._chosen(labels, random)
         draw = random.random(len(chosen))
-        # As `random.choice` of them draws, at a sixth of its price.
+        # Draws the same as `random.choice`, at a sixth of its cost.
         other = self.known.ordinary[random.integers(0, len(self.known.ordinary), len(chosen))]
         replaced = np.where(draw < _MASKED + _REPLACED, other, labels[chosen])
         tokens, counted = labels.copy(), np.zeros(len(labels), np.float32)

@@ -1,13 +1,13 @@
-"""Masked tokens of a text and its translation, side by side (Lample, Conneau 2019, arXiv 1901.07291, section 3.3): what
-is masked in one can be found in the other.
+"""Translation language modeling: masked tokens of a text and its translation, side by side, so that one helps to
+predict the other (Lample, Conneau 2019, arXiv 1901.07291, section 3.3).
 
-A sample is [CLS] source [SEP] [CLS] target [SEP]. Positions begin anew with the target, and each token has a language.
+A sample is [CLS] source [SEP] [CLS] target [SEP]. Positions restart at the target, and each token has a language.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,20 @@ from data_pipeline.batch import Rows
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.dataset.manifest import SplitName
 from data_pipeline.recipes.base import Ids, check_dataset, generator, pad_rows
-from data_pipeline.recipes.masking import Masking
-from data_pipeline.recipes.objective import ModelShape, NoiseDensity, Objective
+from data_pipeline.recipes.masking import Masking, MaskingObjective, MaskingRecipe
 from data_pipeline.recipes.pairs import PairSamples
 from data_pipeline.tokenizers.base import Tokenizer
-from data_pipeline.tokenizers.specials import SpecialTokenNeeds, Vocabulary
+from data_pipeline.tokenizers.specials import Vocabulary
 
 _SPECIALS = 4  # in a row
 
 
-class Translation(Objective):
+class Translation(MaskingObjective):
     """Masked tokens of pairs of texts (XLM)."""
 
-    suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder"})
-
     name: Literal["tlm"] = "tlm"
-    noise_density: NoiseDensity = 0.15
-    source_language: int = Field(default=0, ge=0, description="number of the sources' language, among model.segments")
-    target_language: int = Field(default=1, ge=0, description="likewise, of the targets")
+    source_language: int = Field(default=0, ge=0, description="segment of the sources' language, in model.segments")
+    target_language: int = Field(default=1, ge=0, description="segment of the targets' language, in model.segments")
 
     @property
     def columns(self) -> frozenset[str]:
@@ -45,11 +41,6 @@ class Translation(Objective):
     def num_segments(self) -> int:
         """See `Objective`."""
         return max(self.source_language, self.target_language) + 1
-
-    @property
-    def needs(self) -> SpecialTokenNeeds:
-        """See `Objective`."""
-        return SpecialTokenNeeds(roles=("pad", "cls", "sep", "mask"))
 
     def text_tokens(self, sequence_length: int, decoder_only: bool = False) -> int:
         """See `Objective`: of both texts."""
@@ -64,27 +55,10 @@ class Translation(Objective):
 
 
 @dataclass(frozen=True)
-class TranslationRecipe:
-    """A pair that doesn't fit its row is left out."""
+class TranslationRecipe(MaskingRecipe):
+    """Pairs as samples. A pair that doesn't fit its row is skipped."""
 
     objective: Translation
-    sequence_length: int
-    known: Vocabulary
-
-    @property
-    def target_length(self) -> int:
-        """Each position has a label; those of chosen tokens count."""
-        return self.sequence_length
-
-    @property
-    def vocabulary(self) -> int:
-        """Ids in all."""
-        return self.known.specials.vocabulary
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The objective and the ids."""
-        return {"objective": self.objective.settings(), "specials": asdict(self.known.specials)}
 
     def samples(self, dataset: Dataset, split: SplitName) -> TranslationSamples:
         """Raises DataError when no pair fits, or the dataset is not one of pairs."""
@@ -93,19 +67,19 @@ class TranslationRecipe:
 
 
 class TranslationSamples(PairSamples):
-    """Those that fit one row together."""
+    """The pairs of a split of which both texts fit one row."""
 
     def __init__(self, recipe: TranslationRecipe, dataset: Dataset, split: SplitName) -> None:
         """Raises DataError when none fits, or all are empty."""
         self._recipe, length = recipe, recipe.sequence_length
-        room = f"{length} positions with two [CLS] and two [SEP]"
+        available = f"{length} positions with two [CLS] and two [SEP]"
 
         def fits(sizes: Ids) -> NDArray[np.bool_]:
             tokens: Ids = sizes.sum(axis=1) - 2  # without ends of text
-            found: NDArray[np.bool_] = (tokens > 0) & (tokens + _SPECIALS <= length)
-            return found
+            fitting: NDArray[np.bool_] = (tokens > 0) & (tokens + _SPECIALS <= length)
+            return fitting
 
-        super().__init__(recipe.known, dataset, split, fits, room)
+        super().__init__(recipe.known, dataset, split, fits, available)
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Both texts of each pair, without their ends."""
@@ -128,5 +102,5 @@ class TranslationSamples(PairSamples):
             positions.append(np.concatenate([np.arange(size) for size in sizes]))
         masking = Masking(recipe.known, objective.noise_density, whole_words=False)
         randoms = [generator(seed, sample) for sample in ids]
-        found = masking.padded(rows, randoms, recipe.sequence_length, segments)
-        return replace(found, positions=pad_rows(positions, recipe.sequence_length, 0)[0])
+        masked = masking.padded(rows, randoms, recipe.sequence_length, segments)
+        return replace(masked, positions=pad_rows(positions, recipe.sequence_length, 0)[0])

@@ -63,8 +63,8 @@ def _load(family: str, *overrides: str) -> RunConfig:
         ("bert", "objective={name: tlm}", None),
         ("bert", "objective={name: tlm, target_language: 2}", "set model.segments=3, or more"),
         ("bert", ["objective={name: tlm}", "model.positions=relative"], "uses distances in the row"),
-        ("albert", "objective.next_sentence=true", "ask about the same: set one"),
-        ("albert", "objective.whole_words=false", "objective.ngrams=3 is of words: set objective.whole_words=true"),
+        ("albert", "objective.next_sentence=true", "exclude each other: set only one"),
+        ("albert", "objective.whole_words=false", "objective.ngrams=3 counts words: set objective.whole_words=true"),
         ("albert", "model.binary_head=false", "objective.sentence_order makes samples of two segments"),
     ],
 )
