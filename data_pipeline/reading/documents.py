@@ -1,4 +1,4 @@
-"""What goes through a build."""
+"""Documents, which go through a build, and batches of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Document:
 
     texts: tuple[str, ...]
     file: str
-    """The input file, as the dataset calls it."""
+    """Name of the input file in the dataset."""
     index: int
     """Position in the file, from 0: the line of a .jsonl file, the passage of a .txt file, the article of a dump."""
     part: int = 0
@@ -24,19 +24,19 @@ class Document:
 
     @property
     def text(self) -> str:
-        """Of a document that is no pair."""
+        """The text of a document that is not a pair."""
         (text,) = self.texts
         return text
 
     @property
     def utf8(self) -> bytes:
-        """The bytes of its text; those of a pair's two texts with a zero between them."""
+        """Its text in UTF-8; a pair's two texts are joined by a zero byte."""
         return b"\0".join(text.encode() for text in self.texts)
 
     @property
     def key(self) -> int:
-        """64 bits of the sha256 of its text: decides what is chance about a document (its split, its position in the
-        stream), so that it depends neither on where the text lies nor on who works on it."""
+        """64 bits of the sha256 of its text. All random choices about a document (its split, its position in the
+        stream) follow from it, so they depend neither on the file nor on the worker."""
         return int.from_bytes(hashlib.sha256(self.utf8).digest()[: HASH_BITS // 8], "big")
 
 

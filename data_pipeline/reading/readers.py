@@ -1,9 +1,8 @@
-"""Files -> documents: which format reads a file, and what reads a file that is compressed.
+"""Files -> documents: the reader of each format, compressed or not.
 
-A new format is one file in `formats/` and one row here, or a function of another package (`pretrain.formats`). Whatever
-can't be read as it should be is an error that names the file and where in it, unless `max_bad_fraction` lets a few
-malformed records be left out; only a wiki dump may end early. Nothing is ever extracted to disk, so names inside a file
-lead nowhere.
+A new format is one file in `formats/` and one row here, or a function of another package (`pretrain.formats`). Anything
+unreadable is an error that names the file and the position, unless `max_bad_fraction` allows skipping a few malformed
+records; only a wiki dump may end early. Nothing is extracted to disk, so names inside archives have no effect.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ FORMATS: Registry[_Read] = Registry(
         ".parquet": parquet.read,
         ".wet": warc.read,
     },
-    Callable,  # type: ignore[arg-type]  # which isinstance knows
+    Callable,  # type: ignore[arg-type]  # isinstance accepts it
 )
-"""What reads a file, by its suffix: (position, texts) of each document in order."""
+"""Reader of a file by its suffix: yields (position, texts) of each document in order."""
 _VERSIONS = {".xml": mediawiki.VERSION}
-"""Of those whose equal files have given other documents before."""
+"""Versions of readers that give other documents than their first version did."""
 _log = logging.getLogger(__name__)
 _COMPRESSES_ITSELF = (".parquet",)
 _HAS_FIELDS = (".jsonl", ".parquet")
 
 
 def find_inputs(patterns: str | list[str]) -> list[Path]:
-    """Files that `patterns` name, sorted and without repeats; a directory stands for the readable files below it.
+    """The files that match `patterns`, sorted, without duplicates; a directory matches all readable files below it.
 
-    Raises DataError when one names nothing, or a file of an unknown kind.
+    Raises DataError when a pattern matches nothing, or names a file of an unknown kind.
     """
     found: dict[Path, str] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -54,12 +53,10 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
             there = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
             files = [(name, _kind(name)) for name in there if os.path.isfile(name)]
             matches = {Path(name): kind for name, kind in files if kind}
-            if others := sorted(name for name, kind in files if not kind):
-                _log.warning(
-                    "%d files in %s are of no known kind and left out, such as %s.", len(others), path, others[0]
-                )
+            if unknown := sorted(name for name, kind in files if not kind):
+                _log.warning("Skipping %d files of unknown kinds in %s, such as %s.", len(unknown), path, unknown[0])
         else:
-            # A file whose name holds [ or * is itself before it is a pattern.
+            # An existing file whose name contains [ or * is not a pattern.
             names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)
             matches = {Path(name): _kind(name) or "" for name in names if os.path.isfile(name)}
         if not matches:
@@ -70,16 +67,16 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
             raise DataError(
                 f"{path} is of no known kind; input is {_kinds()}, all but .parquet also as {', '.join(DECOMPRESSORS)}."
             )
-    return sorted(found, key=_parts)
+    return sorted(found, key=_path_parts)
 
 
 def read_documents(
     path: Path, config: ReadingConfig, name: str | None = None, bad: MalformedRecords | None = None
 ) -> Iterator[Document]:
-    """The documents of one file, in order, which say that they come from `name` (by itself the path).
+    """The documents of one file, in order; `name` is the file's name in them (default: the path).
 
-    `bad` takes in what was malformed and left out. Raises DataError, naming the file and the line, record, row or byte,
-    for what can't be read and for the malformed beyond `config.max_bad_fraction`.
+    `bad` counts malformed records, which are skipped. Raises DataError naming the file and the line, record, row or
+    byte that can't be read, and when more than `config.max_bad_fraction` are malformed.
     """
     kind = _kind(path)
     assert kind, path
@@ -94,29 +91,29 @@ def read_documents(
 
 
 def reader_versions(paths: Iterable[Path]) -> dict[str, int]:
-    """Of the formats of these files that are read otherwise than at first, by kind: part of what a build's text depends
-    on."""
+    """Versions of the readers of these files, by kind, except those still at their first: part of a build's
+    identity."""
     return {kind: _VERSIONS[kind] for kind in sorted({_kind(path) or "" for path in paths}) if kind in _VERSIONS}
 
 
 def packed(path: Path) -> bool:
-    """Whether a file's size does not tell how much is in it."""
+    """Whether a file is compressed, so that its size does not tell how much text it holds."""
     return path.suffix.lower() in (*DECOMPRESSORS, *_COMPRESSES_ITSELF)
 
 
-def _parts(path: Path) -> tuple[str, ...]:
-    """What paths are sorted by; told once for each, and not at each comparison."""
+def _path_parts(path: Path) -> tuple[str, ...]:
+    """Sort key of paths: computed once for each, instead of at each comparison."""
     return path.parts
 
 
 def _kinds() -> str:
-    """The suffixes of all formats, for a sentence."""
+    """The suffixes of all formats, for messages."""
     *suffixes, last = FORMATS
     return f"{', '.join(suffixes)} or {last}"
 
 
 def _kind(path: Path | str) -> str | None:
-    """The suffix that says what is in a file, whatever compresses it; None when it is something else."""
+    """The suffix of a file's format, without that of its compression; None for an unknown format."""
     stem, kind = os.path.splitext(str(path).lower())
     packed = kind in DECOMPRESSORS
     if packed:

@@ -1,4 +1,4 @@
-"""What a step of a build did, as counts and a few samples: the same ones however the work was shared."""
+"""Statistics of a build step: counts and a few samples, the same however the work was shared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from data_pipeline.reading.documents import Document
 
-_DROPPED, _PASSED = 5, 3  # samples of each reason; of documents that stay as they are, and of those changed
+_DROPPED, _PASSED = 5, 3  # samples of each reason; of unchanged documents, and of changed ones
 _SAMPLE_CHARACTERS = 500
 _BEFORE_CHANGE = 100  # characters that a sample shows before the first that changed
 _STRIDE = 2**12
@@ -18,57 +18,57 @@ _MUCH = 0.5
 
 
 class _Passing(NamedTuple):
-    """A document of the input in a step."""
+    """An input document that a step is working on."""
 
     characters: int
-    """Of all its pieces."""
+    """Characters of all its pieces."""
     kept: bool
     texts: tuple[str, ...] | None
-    """None: told already, or of several pieces."""
+    """None: already sampled, or several pieces."""
 
 
 @dataclass
 class StepStats:
-    """What a step saw, kept, changed and dropped by reason.
+    """What a step saw, kept, changed, and dropped by reason.
 
-    Documents have to leave a step in the order in which they came, and those that don't leave have to be told to
-    `drop`. In memory are the documents that are in the step.
+    A step must yield documents in the order of its input, and report those that it does not yield to `drop`. Only the
+    documents that the step is working on are in memory.
     """
 
     seen: int = 0
     kept: int = 0
-    """Pieces count each."""
+    """Documents kept; each piece of a split document counts."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Documents, by reason."""
     changed: Counter[str] = field(default_factory=Counter)
-    """Things done to documents that stay (lines removed, addresses masked), by kind."""
+    """Changes to kept documents (lines removed, addresses masked), by kind."""
     characters: Counter[str] = field(default_factory=Counter)
-    """`seen`, `kept`, and `of_kept`: seen of the documents that were kept (all pieces of one count together)."""
+    """Characters `seen`, `kept`, and `of_kept`: the input characters of kept documents, all pieces together."""
     dropped_characters: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Characters of dropped documents, by reason."""
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """By reason, the dropped documents of smallest key."""
+    """Dropped documents with the smallest keys, by reason."""
     samples_kept: list[dict[str, Any]] = field(default_factory=list)
-    """Of the documents that left as they came, those whose place in the input has the smallest hash."""
+    """Unchanged documents, those whose position in the input has the smallest hash."""
     samples_changed: list[dict[str, Any]] = field(default_factory=list)
-    """Likewise of those that were changed: `before` and `text`, from character `at` on."""
+    """Changed documents, chosen the same way: `before` and `text`, from character `at` on."""
     _inside: dict[tuple[str, int], _Passing] = field(default_factory=dict)
-    """By place in the input, in the order in which they came."""
+    """Documents that the step is working on, by position in the input, in order."""
 
     def count_input(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Watches what goes into the step."""
+        """Counts the step's input as it passes through."""
         for document in documents:
             place, characters = (document.file, document.index), _characters(document)
             self.seen += 1
             self.characters["seen"] += characters
             if (before := self._inside.get(place)) is None:
                 self._inside[place] = _Passing(characters, False, document.texts)
-            else:  # a step may number pieces anew: which one leaves is not known
+            else:  # a step may renumber pieces, so it is unknown which of them leaves it
                 self._inside[place] = _Passing(before.characters + characters, before.kept, None)
             yield document
 
     def count_output(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Watches what comes out of it."""
+        """Counts the step's output as it passes through."""
         for document in documents:
             place = document.file, document.index
             self.kept += 1
@@ -82,7 +82,7 @@ class StepStats:
         self._past(None)
 
     def drop(self, document: Document, reason: str) -> None:
-        """Counts a document, or a piece of one, that goes no further."""
+        """Counts a document, or a piece of one, that the step drops."""
         self.dropped[reason] += 1
         self.dropped_characters[reason] += _characters(document)
         text = _shown(document.texts)[:_SAMPLE_CHARACTERS]
@@ -91,7 +91,7 @@ class StepStats:
         self._past((document.file, document.index))
 
     def add(self, other: StepStats) -> None:
-        """Takes in what the same step counted elsewhere."""
+        """Adds the statistics of the same step on other documents."""
         self.seen += other.seen
         self.kept += other.kept
         self.dropped += other.dropped
@@ -104,18 +104,18 @@ class StepStats:
         self.samples_changed = _smallest([*self.samples_changed, *other.samples_changed], _PASSED)
 
     def warning(self, step: str) -> str | None:
-        """Of a step that took more than half of the text of the documents which it kept; None of others."""
+        """A warning if the step removed more than half of the text of the documents that it kept; else None."""
         before, after = self.characters["of_kept"], self.characters["kept"]
         if before - after <= _MUCH * before:
             return None
         return (
-            f"{step} took {(before - after) / before:.0%} of the text of the documents that it kept: see by the "
-            "samples whether it is to do that. Steps that judge lines take most of text that was wrapped at a width, "
-            "unless repair undoes that before them (unwrap: true)."
+            f"{step} took {(before - after) / before:.0%} of the text of the documents that it kept: check the samples "
+            "for whether that is intended. Steps that filter lines remove most of hard-wrapped text, unless repair "
+            "unwraps it first (unwrap: true)."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """Plain values, for JSON."""
         return {
             "seen": self.seen,
             "kept": self.kept,
@@ -135,7 +135,7 @@ class StepStats:
         return cls(**(values | {name: Counter(values[name]) for name in counters}))
 
     def _past(self, place: tuple[str, int] | None) -> None:
-        """The step is done with what came before `place`."""
+        """Called when the step is done with all documents before `place`."""
         while self._inside and (first := next(iter(self._inside))) != place:
             passed = self._inside.pop(first)
             if passed.kept:
@@ -168,7 +168,7 @@ def _shown(texts: tuple[str, ...]) -> str:
 
 
 def _first_difference(one: str, other: str) -> int:
-    """Index of the first character that is not the same in both."""
+    """Index of the first character in which the two differ."""
     begin = 0
     while begin < len(one) and one[begin : begin + _STRIDE] == other[begin : begin + _STRIDE]:
         begin += _STRIDE
@@ -177,5 +177,5 @@ def _first_difference(one: str, other: str) -> int:
 
 
 def _smallest(samples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """Those of smallest key."""
+    """The `count` samples with the smallest keys."""
     return sorted(samples, key=lambda sample: (sample["key"], sample["file"], sample["index"]))[:count]

@@ -104,7 +104,7 @@ class PackedRows:
         return np.stack([row, begin, length.astype(np.int64) + 1], axis=1)
 
     def _pieces(self, seed: int, ids: Ids) -> tuple[Ids, Ids, Ids]:
-        """Of each piece, row after row: (its row, its length, where it begins in the stream)."""
+        """(its row, its length, its start in the stream) of each piece, row by row."""
         # Bins of a kind lie together, long documents first: shuffled, so that any part of the rows is like the whole.
         bins = permute(ids[:, 2], self.count, round_keys(_ROWS_SEED, 0, 0))
         row, length, number = self._bins.pieces(bins)

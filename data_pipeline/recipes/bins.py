@@ -78,7 +78,7 @@ class NumberedBins:
     """Bins one by one: which pieces are in bin 0, 1, ...; a few numbers for each kind of bin in memory."""
 
     def __init__(self, bins: Sequence[Bins], size: int) -> None:
-        """Of what `best_fit_decreasing` returns. Pieces of a length are numbered in the order of the bins."""
+        """Numbers the bins that `best_fit_decreasing` returns, and the pieces of each length in the order of bins."""
         numbers = np.array([kind.number for kind in bins], np.int64)
         self._ends = np.cumsum(numbers)
         self._begins = self._ends - numbers
@@ -94,8 +94,8 @@ class NumberedBins:
         self._length, self._pieces, self._first_piece = np.array(items, np.int64).reshape(-1, 3).T
 
     def pieces(self, bins: Ints) -> tuple[Ints, Ints, Ints]:
-        """Of each piece in `bins` [n], bin after bin: (its bin's index in 0..n-1, its length, its number among all
-        pieces of that length)."""
+        """(index of its bin in 0..n-1, its length, its number among all pieces of that length) of each piece in `bins`
+        [n], bin by bin."""
         kind = np.searchsorted(self._ends, bins, side="right")
         row, turn = _runs(self._num_items[kind])
         item = self._first_item[kind][row] + turn

@@ -33,7 +33,7 @@ class Control(Objective):
 
     name: Literal["control"] = "control"
     codes: dict[str, str] = Field(
-        min_length=1, description="of each source by its name, the text that every window of it begins with"
+        min_length=1, description="control code of each source, by its name: the text that begins each of its windows"
     )
 
     @property
@@ -58,7 +58,7 @@ class Control(Objective):
 
 @dataclass(frozen=True)
 class ControlRecipe:
-    """See `base.Recipe`."""
+    """Windows of `sequence_length`, each behind the code of its source."""
 
     sequence_length: int
     vocabulary: int
@@ -113,5 +113,5 @@ class WindowsAfterCode:
         return Rows(whole[:, :-1], whole[:, 1:], mask)
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
-        """Of the stream: the code is no part of it."""
+        """The window's tokens of the stream, without the code."""
         return one_span_per_sample(ids[:, 2] * self.predicted, self.predicted)

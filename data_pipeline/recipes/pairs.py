@@ -38,7 +38,7 @@ class Pairs(TargetObjective):
 
 @dataclass(frozen=True)
 class PairsRecipe(TargetRecipe):
-    """A pair that doesn't fit its row, with an end after each text, is left out."""
+    """Pairs as samples. A pair that doesn't fit its row, with an end after each text, is skipped."""
 
     def samples(self, dataset: Dataset, split: SplitName) -> FittingPairs:
         """Raises DataError when no pair fits, or the dataset is not one of pairs."""
@@ -50,10 +50,15 @@ class PairSamples:
     """One split's pairs that fit. 24 bytes a pair in memory."""
 
     def __init__(
-        self, known: Vocabulary, dataset: Dataset, split: SplitName, fits: Callable[[Ids], NDArray[np.bool_]], room: str
+        self,
+        known: Vocabulary,
+        dataset: Dataset,
+        split: SplitName,
+        fits: Callable[[Ids], NDArray[np.bool_]],
+        available: str,
     ) -> None:
-        """`fits`: of [pairs, 2] tokens of source and target, each with its end. Raises DataError when none of them
-        does, `room` being what they would have to fit."""
+        """`fits` maps [pairs, 2] tokens of source and target, each with its end, to whether the pair fits. Raises
+        DataError when none does; `available` describes in the message what they have to fit into."""
         self._dataset, self._split = dataset, split
         ends = _positions(dataset, split, known.end_of_text)
         total = dataset.manifest.splits[split].documents
@@ -67,7 +72,7 @@ class PairSamples:
         self.num_skipped = total - self.count
         if self.count == 0:
             raise DataError(
-                f"No pair of the {split} split of {dataset.address} fits {room}; make the sequences longer."
+                f"No pair of the {split} split of {dataset.address} fits {available}; make the sequences longer."
             )
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
@@ -82,7 +87,7 @@ class PairSamples:
 
 
 class FittingPairs(PairSamples):
-    """Those whose source and target fit their rows."""
+    """The pairs of a split whose source and target fit their rows."""
 
     def __init__(self, recipe: PairsRecipe, dataset: Dataset, split: SplitName) -> None:
         """Raises DataError when none fits."""
@@ -91,16 +96,16 @@ class FittingPairs(PairSamples):
 
         def fits(sizes: Ids) -> NDArray[np.bool_]:
             if shape.decoder_only:
-                together: NDArray[np.bool_] = sizes.sum(axis=1) <= shape.sequence_length
-                return together
+                joined: NDArray[np.bool_] = sizes.sum(axis=1) <= shape.sequence_length
+                return joined
             both: NDArray[np.bool_] = (sizes[:, 0] <= shape.sequence_length) & (sizes[:, 1] <= shape.target_length)
             return both
 
-        room = f"{shape.sequence_length} source and {shape.target_length} target positions"
-        super().__init__(recipe.known, dataset, split, fits, room)
+        available = f"{shape.sequence_length} source and {shape.target_length} target positions"
+        super().__init__(recipe.known, dataset, split, fits, available)
 
     def rows(self, seed: int, ids: Ids) -> Rows:
-        """The pairs as they are: nothing about them is drawn."""
+        """The pairs, without anything random."""
         pairs = [self._pair(number) for number in ids[:, 2].tolist()]
         for texts in pairs:
             for text in texts:

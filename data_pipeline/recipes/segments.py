@@ -109,7 +109,7 @@ class Segments:
 
 
 class SwappedSegments(Segments):
-    """Likewise, but that the two are swapped half the time, and none comes from elsewhere."""
+    """A split's pieces of one document as two segments each, swapped half the time (ALBERT)."""
 
     fewest_documents = 1
 

@@ -19,17 +19,17 @@ from data_pipeline.tokenizers.specials import SpecialTokenNeeds
 
 
 class SpanCorruption(CorruptionObjective):
-    """Spans of random lengths, alternating with kept text that comes first: a sentinel stands for each in the input,
-    and comes before it in the target (T5's `random_spans_noise_mask`)."""
+    """Spans of random lengths, alternating with kept text, which comes first. In the input a sentinel replaces each
+    span; in the target it precedes the span (T5's `random_spans_noise_mask`)."""
 
     name: Literal["span_corruption"] = "span_corruption"
     noise_density: NoiseDensity = 0.15
     mean_span: float = Field(default=3.0, ge=1, description="mean tokens of a corrupted span")
-    sentinels: int = Field(default=100, gt=0, description="ids that stand for a span each")
+    sentinels: int = Field(default=100, gt=0, description="number of sentinel ids, one per span")
     sentinel_ids: Literal["appended", "last"] = Field(
         default="appended",
-        description="appended: after the vocabulary, unless the tokenizer has some; last: its own last ids, which text "
-        "may have, too (ByT5)",
+        description="appended: ids after the vocabulary, unless the tokenizer has sentinels; last: the tokenizer's "
+        "last ids, which may also occur in text (ByT5)",
     )
 
     @property

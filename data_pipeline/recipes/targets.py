@@ -1,5 +1,5 @@
-"""Samples that are an input and a target: what objectives and recipes of such have in common, and how they become rows
-of an encoder and a decoder, or of a decoder alone."""
+"""Samples of an input and a target: the common part of their objectives and recipes, and their rows for an
+encoder-decoder or for a decoder alone."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from data_pipeline.tokenizers.specials import Vocabulary
 
 
 class TargetObjective(Objective):
-    """An objective whose target an encoder-decoder writes, or a decoder that has read the input before it."""
+    """An objective whose target an encoder-decoder predicts, or a decoder after it has read the input."""
 
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """How inputs and targets become rows: of an encoder and a decoder, or of a decoder alone.
+    """How inputs and targets become rows of an encoder-decoder, or of a decoder alone.
 
-    Alone, it reads input and target as one sequence, and sees all of the input from each of its positions (T5's prefix
-    LM, Raffel et al. 2020, section 3.2); both must fit into `sequence_length`, which is then that of the labels too.
+    A decoder alone reads input and target as one sequence, and attends to the entire input from each of its positions
+    (T5's prefix LM, Raffel et al. 2020, section 3.2); both must fit into `sequence_length`, the length of the labels
+    too.
     """
 
     sequence_length: int
@@ -51,8 +52,8 @@ class RowShape:
         )
 
     def _as_one(self, samples: Sequence[Sample]) -> Rows:
-        whole = [np.concatenate([inputs, [self.start], target]) for inputs, target in samples]
-        ids, _ = pad_rows(whole, self.sequence_length + 1, self.pad)
+        joined = [np.concatenate([inputs, [self.start], target]) for inputs, target in samples]
+        ids, _ = pad_rows(joined, self.sequence_length + 1, self.pad)
         first = np.array([len(inputs) for inputs, _ in samples], np.int64)[:, None]
         last = first + np.array([len(target) for _, target in samples], np.int64)[:, None]
         position = np.arange(self.sequence_length)
@@ -62,7 +63,7 @@ class RowShape:
 
 @dataclass(frozen=True)
 class TargetRecipe:
-    """What recipes have in common whose samples are inputs and targets."""
+    """Base of recipes whose samples are inputs and targets."""
 
     objective: Objective
     shape: RowShape
@@ -70,17 +71,17 @@ class TargetRecipe:
 
     @property
     def sequence_length(self) -> int:
-        """Of the input, or with `decoder_only` of input and target together."""
+        """Length of the input, or with `decoder_only` of input and target together."""
         return self.shape.sequence_length
 
     @property
     def target_length(self) -> int:
-        """Of the labels."""
+        """Length of the labels."""
         return self.shape.target_length
 
     @property
     def vocabulary(self) -> int:
-        """Ids in all."""
+        """Number of ids, appended special tokens included."""
         return self.known.specials.vocabulary
 
     @property

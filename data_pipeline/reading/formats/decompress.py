@@ -1,6 +1,6 @@
 """A file's bytes, decompressed piece by piece: no file, however small, fills the memory.
 
-A decompressor is asked for at most a block at a time, or given so little that what it makes of it is bounded (zstd).
+A decompressor returns at most one block per call, or is given so little input that its output is bounded (zstd).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Zstd:
 
 
 class _Bounded:
-    """A decompressor of the standard library that is told how much it may give at once (bz2, xz)."""
+    """A decompressor of the standard library with a limit on its output per call (bz2, xz)."""
 
     def __init__(self, new: Callable[[], Any]) -> None:
         self._stream = new()

@@ -14,7 +14,7 @@ from data_pipeline.reading.malformed import MalformedRecords, RecordCounter
 
 
 class BadText(Exception):
-    """A field that holds no text: `reason`, `advice`."""
+    """Raised for a field without text, with the `reason` and the `advice` for the user."""
 
     def __init__(self, reason: str, advice: str) -> None:
         super().__init__(reason)
@@ -22,7 +22,7 @@ class BadText(Exception):
 
 
 def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(line from 0, texts under `text_field` or `pair_fields`). Malformed lines are told to `records` and left out.
+    """(line from 0, texts under `text_field` or `pair_fields`). Malformed lines are reported to `records` and skipped.
 
     Raises DataError for a file that can't be read.
     """

@@ -23,8 +23,9 @@ _METADATA_BYTES = 2**26  # most that a name, or the list of row groups, may take
 def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(row from 0, texts of the columns `text_field` or `pair_fields`), a few rows in memory at a time.
 
-    A row without text, of bytes that are not UTF-8, or too long is told to `records` and left out. Raises DataError for
-    a file that is damaged or has no such columns of strings, and for row groups whose values are too long on average.
+    A row without text, with bytes that are not UTF-8, or too long is reported to `records` and skipped. Raises
+    DataError for a file that is damaged or has no such string columns, and for row groups whose values are too long on
+    average.
     """
     fields = config.pair_fields or (config.text_field,)
     row = 0

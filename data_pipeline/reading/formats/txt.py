@@ -30,11 +30,11 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
 
 
 def read_lines(path: Path, limit: int, records: RecordCounter) -> Iterator[tuple[int, str]]:
-    """(number from 0, line with its end as it is); malformed ones are told to `records` and left out.
+    """(number from 0, line with its original end); malformed lines are reported to `records` and skipped.
 
     A line is malformed when it is not UTF-8, or longer than `limit` bytes. A byte order mark at the start is dropped.
-    Of hundreds of thousands of empty lines in a row most are counted and not given. Raises DataError for a file that
-    can't be read.
+    Most of hundreds of thousands of consecutive empty lines are counted but not yielded. Raises DataError for a file
+    that can't be read.
     """
     for index, offset, line in _raw_lines(read_blocks(path), limit):
         records.seen = index + 1
@@ -55,7 +55,7 @@ def read_lines(path: Path, limit: int, records: RecordCounter) -> Iterator[tuple
 def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, bytes | None]]:
     """(number, byte offset, line with its end) for each line; None, as soon as that is known, for one of more bytes
     than `limit`. Pieces of nothing but line ends are skipped: a megabyte of gzip may hold a thousand of them."""
-    number, offset, size, parts, told = 0, 0, 0, [b""], False  # of the line that is being read
+    number, offset, size, parts, reported = 0, 0, 0, [b""], False  # of the line that is being read
     for piece in pieces:
         if not size and len(piece) >= _SKIPPED_BYTES and piece.count(b"\n") == len(piece):
             number, offset = number + len(piece), offset + len(piece)
@@ -65,17 +65,17 @@ def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, 
             size += len(part) + 1
             if size <= limit:
                 yield number, offset, b"".join([*parts, part, b"\n"])
-            elif not told:
+            elif not reported:
                 yield number, offset, None
-            number, offset, size, parts, told = number + 1, offset + size, 0, [], False
+            number, offset, size, parts, reported = number + 1, offset + size, 0, [], False
         parts.append(last)
         size += len(last)
         if size > limit:
             parts = []
-            if not told:
+            if not reported:
                 yield number, offset, None
-            told = True
-    if size and not told:
+            reported = True
+    if size and not reported:
         yield number, offset, b"".join(parts)
 
 
@@ -84,7 +84,7 @@ def _runs(
 ) -> Iterator[tuple[int, str]]:
     """(number, paragraph) for runs of lines that blank ones end, or all lines as they are (`whole`).
 
-    One of more bytes than `limit` is told to `records` and left out.
+    One of more than `limit` bytes is reported to `records` and skipped.
     """
     held = io.StringIO(newline="")  # not a list: a file of nothing but line ends would be eight times as large in it
     index, size, blank = 0, 0, False

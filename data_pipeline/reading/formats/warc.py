@@ -20,16 +20,16 @@ _LENGTH_DIGITS = 18
 
 
 class _Damage(Exception):
-    """What breaks the sequence of records."""
+    """Raised for damage that breaks the sequence of records."""
 
 
 def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[tuple[int, tuple[str, ...]]]:
     """(record from 0, text) of each `conversion` record (ISO 28500).
 
-    A text that is not UTF-8 or too long is told to `records` and left out. Where no record begins as it should, the
-    rest is lost: DataError.
+    A text that is not UTF-8 or too long is reported to `records` and skipped. Raises DataError where a record does not
+    begin as it should, since the rest of the file is lost.
     """
-    stream = _Stream(read_blocks(path))
+    stream = _BlockReader(read_blocks(path))
     limit, index = config.max_document_bytes, 0
     while stream.more():
         where = f"record {index} (byte {stream.position})"
@@ -58,7 +58,7 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
         records.empty()
 
 
-def _header(stream: _Stream) -> dict[str, str]:
+def _header(stream: _BlockReader) -> dict[str, str]:
     """The named fields of a record, their names in lower case."""
     lines = stream.until(b"\r\n\r\n", _HEADER_BYTES).decode("utf-8", "replace").split("\r\n")
     if not lines[0].startswith("WARC/"):
@@ -74,8 +74,8 @@ def _length(fields: dict[str, str]) -> int:
     return int(digits)
 
 
-class _Stream:
-    """Bytes that come in blocks, taken in other portions."""
+class _BlockReader:
+    """Reads bytes that arrive in blocks, in portions of any size."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
