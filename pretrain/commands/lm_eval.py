@@ -11,9 +11,9 @@ def main(argv: list[str]) -> int:
     if under_launcher():
         raise ConfigError(
             "lm-eval's command would run, print and write on every rank: leave the launcher out, or call "
-            "lm_eval.simple_evaluate with pretrain.lm_eval_model imported"
+            "lm_eval.simple_evaluate with pretrain.evaluate.lm_eval_model imported"
         )
-    from pretrain.lm_eval_model import run_command
+    from pretrain.evaluate.lm_eval_model import run_command
 
     run_command(argv)
     return 0

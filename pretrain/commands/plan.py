@@ -196,7 +196,7 @@ def _calibrate(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, argv: list[str]) -> int:
-    """Starts itself as local ranks, which measure the machine."""
+    """Measures this machine: starts local ranks of the same command, which run the measurements."""
     from pretrain.commands.local_ranks import start_ranks, under_launcher
     from pretrain.errors import ConfigError
 
@@ -212,11 +212,11 @@ def _measure(options: argparse.Namespace, argv: list[str]) -> int:
     from pretrain.config.health import Health
     from pretrain.config.load import dump
     from pretrain.engine import rendezvous
-    from pretrain.measure import measured
     from pretrain.plan.measured import described
+    from pretrain.preflight.step_timing import measure_machine
 
     store, rank, world = rendezvous.rendezvous(Health(), {})
-    machine = measured(store, rank, world, options.threads)
+    machine = measure_machine(store, rank, world, options.threads)
     if machine is None:
         return 0
     _written(out, "--out", lambda path: path.write_text(dump(described(machine))))

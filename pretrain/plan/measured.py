@@ -1,4 +1,4 @@
-"""Description of a machine without a data sheet, from what `pretrain/measure.py` measured on it."""
+"""Description of a machine without a data sheet, from what `pretrain/preflight/step_timing.py` measured on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -101,7 +101,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
     from lm_eval.api.registry import get_model
     from lm_eval.tasks import TaskManager
 
-    import pretrain.lm_eval_model  # noqa: F401  (its name in the registry)
+    import pretrain.evaluate.lm_eval_model  # noqa: F401  (its name in the registry)
     from pretrain.evaluate.run import evaluate
     from pretrain.evaluate.settings import Settings
 

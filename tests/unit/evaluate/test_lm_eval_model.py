@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from lm_eval.api.registry import get_model
 
-from pretrain import lm_eval_model
 from pretrain.__main__ import main
 from pretrain.errors import ConfigError
+from pretrain.evaluate import lm_eval_model
 
 
 def test_the_registry_has_ours_by_name() -> None:

@@ -10,12 +10,12 @@ from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
-from pretrain.measure import configs
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import Constants, constants, constants_on
 from pretrain.plan.estimate.seconds import step_seconds
 from pretrain.plan.measured import AtOnce, Machine, described
+from pretrain.preflight.step_timing import configs
 from tests.helpers.small_configs import config
 
 # What a machine that is not there does: no constant is where the fit starts.

@@ -12,19 +12,19 @@ from tests.helpers.ranks import run_ranks
 FEW = ((1, 16, 2, 16, 1, 1, 64), (1, 64, 2, 64, 2, 2, 64))
 
 
-def _measured(folder: Path) -> Machine | None:
+def _measure(folder: Path) -> Machine | None:
     import torch.distributed as dist
 
-    from pretrain import measure
+    from pretrain.preflight import step_timing
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.destroy_process_group()  # it makes groups of its own
-    measure._SHAPES, measure._LONG_ENOUGH_S = FEW, 0.0
-    return measure.measured(dist.FileStore(str(folder / "store"), world), rank, world, threads=1)
+    dist.destroy_process_group()  # calibration makes its own
+    step_timing._SHAPES, step_timing._MIN_TIMED_S = FEW, 0.0
+    return step_timing.measure_machine(dist.FileStore(str(folder / "store"), world), rank, world, threads=1)
 
 
 def test_ranks_are_timed_alone_and_at_once(tmp_path: Path) -> None:
-    machine, other = run_ranks(2, _measured, tmp_path)
+    machine, other = run_ranks(2, _measure, tmp_path)
     assert other is None
     assert sorted(machine.at_once) == [1, 2]
     for one in machine.at_once.values():
@@ -42,16 +42,16 @@ def test_ranks_are_timed_alone_and_at_once(tmp_path: Path) -> None:
 def _slowest() -> Machine | None:
     import torch.distributed as dist
 
-    from pretrain import measure
+    from pretrain.preflight import step_timing
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.distributed_c10d._get_default_store()
-    measure._alone = lambda cpu, cores: dict.fromkeys(
+    step_timing._constants = lambda cpu, cores: dict.fromkeys(
         ("name", "cores", "memory_bytes", "memory_bytes_per_s", "fp32_flops", "bf16_flops", "rank_bytes"), 1
     )
-    measure._seconds = lambda store, rank, ranks, asked: iter([1.0 + rank, 2.0 - rank])
-    measure._exchanged = lambda store, rank, ranks, cpu: (0.0, 0.0)
-    return measure.measured(store, rank, world, threads=1)
+    step_timing._step_seconds = lambda store, rank, ranks, step_configs: iter([1.0 + rank, 2.0 - rank])
+    step_timing._communication = lambda store, rank, ranks, cpu: (0.0, 0.0)
+    return step_timing.measure_machine(store, rank, world, threads=1)
 
 
 def test_a_step_takes_as_long_as_on_the_slowest_rank() -> None:
@@ -62,6 +62,6 @@ def test_a_step_takes_as_long_as_on_the_slowest_rank() -> None:
 
 @pytest.mark.parametrize(("world", "numbers"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4]), (6, [1, 2, 4, 6])])
 def test_numbers_of_ranks_that_are_tried(world: int, numbers: list[int]) -> None:
-    from pretrain.measure import _numbers
+    from pretrain.preflight.step_timing import _rank_counts
 
-    assert _numbers(world) == numbers
+    assert _rank_counts(world) == numbers

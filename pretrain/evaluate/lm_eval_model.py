@@ -1,6 +1,6 @@
 """Our models in lm-eval's registry, under the name `pretrain`.
 
-    import pretrain.lm_eval_model
+    import pretrain.evaluate.lm_eval_model
     lm_eval.simple_evaluate(model="pretrain", model_args="checkpoint=runs/book", tasks=["lambada_openai"])
 
 lm-eval looks for no plugins, so the name is there once this module is imported. `pretrain lm-eval` is lm-eval's own
