@@ -76,7 +76,7 @@ def build_identity(config: BuildConfig, sources: list[InputSource], sha256: dict
     """Digest of everything that the built dataset depends on: settings, contents of files, an existing tokenizer."""
     held_out = [[file.validation for file in source.inputs] for source in sources]
     contents = [[source.name, source.weight, [[f.name, sha256[f.path]] for f in source.inputs]] for source in sources]
-    steps = [step.model_dump(mode="json", exclude=set(step.state()) | step.paths) for step in config.steps]
+    steps = [step.model_dump(mode="json", exclude=set(step.execution_settings()) | step.paths) for step in config.steps]
     given = [[[path.name, sha256[path]] for path in step.files()] for step in config.steps]
     readers = reader_versions(sha256)  # sha256 has every file that is read
     versions = [entry for entry in (readers, _step_versions(config)) if entry]  # else the identity stays as it was

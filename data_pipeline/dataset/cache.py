@@ -1,8 +1,8 @@
-"""A folder of pieces of remote datasets, bounded in bytes, shared by all processes of a machine and kept between runs.
+"""The cache of remote datasets: a folder of pieces, limited in bytes, shared by all processes of a machine and all
+runs.
 
-A piece is named by the sha256 of its bytes, so it can be neither stale nor mistaken for another, and datasets that
-share members share them here. It appears whole, by a rename. One that goes while it is in use stays readable to whoever
-has it mapped, as POSIX keeps a file until its last user is done.
+A piece is named by the sha256 of its bytes, so it is never stale, and datasets that share members share their pieces.
+It appears complete, by a rename. A piece that is removed while it is mapped stays readable, as POSIX guarantees.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from data_pipeline.common.locks import lock
 from data_pipeline.errors import DataError
 
 DEFAULT_BYTES = 64 * 2**30
-_KEPT_FRACTION = 0.9  # of the bound, after pieces had to go: the next ones then come without a look at every file
+_KEPT_FRACTION = 0.9  # of the limit, after an eviction, so that not every new piece causes another
 _TOTAL, _INCOMING = "total", "incoming"
 
 
@@ -29,20 +29,20 @@ class Cache:
     """Pieces by digest. Safe to share between threads, and the folder between processes."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = DEFAULT_BYTES) -> None:
-        """`folder` is made when it is first needed; without one, the user's cache directory has it.
+        """`folder` is created when first needed; the default is in the user's cache directory.
 
-        `limit_bytes` bounds the pieces. The small files of `folder_of` are not counted.
+        `limit_bytes` limits the pieces; the small files of `folder_of` are not counted.
         """
         self.folder = (folder or default_folder()).absolute()
         self.limit_bytes = limit_bytes
         self._checked: set[str] = set()
-        self._told = False
+        self._warned = False
 
     def expect(self, needed_bytes: int) -> None:
-        """Says, once, that pieces of so many bytes, which are needed together, don't fit."""
-        if needed_bytes > self.limit_bytes and not self._told:
-            self._told = True
-            if os.environ.get("LOCAL_RANK", "0") == "0":  # the others of a machine would only say the same
+        """Warns, once, that a batch needs more bytes than the cache holds."""
+        if needed_bytes > self.limit_bytes and not self._warned:
+            self._warned = True
+            if os.environ.get("LOCAL_RANK", "0") == "0":  # one warning per machine
                 print(
                     f"warning: one batch needs {needed_bytes:,} bytes of the dataset, and data.cache_bytes keeps "
                     f"{self.limit_bytes:,}: most will be fetched again and again.",
@@ -50,8 +50,8 @@ class Cache:
                 )
 
     def find(self, sha256: str, size_bytes: int) -> mmap.mmap | None:
-        """The piece, mapped; None when it isn't there, or not whole. Its bytes are checked once per process: a crash of
-        the machine may have left a file whose bytes never reached the disk. Raises DataError as `get` does."""
+        """The piece, mapped; None when it is missing or incomplete. Its bytes are checked once per process, since a
+        crash of the machine may leave a file whose bytes never reached the disk. Raises DataError as `get` does."""
         path = self._path(sha256)
         try:
             with path.open("rb") as file:
@@ -77,7 +77,7 @@ class Cache:
         try:
             if (found := self.find(sha256, size_bytes)) is not None:
                 return found
-            # Those that wait here for another process's piece, or for one that shares its first digits, find it after.
+            # A process that has waited here for another to fetch the piece finds it now.
             with lock(self._made(self.folder / "fetching") / sha256[:2]):
                 if (found := self.find(sha256, size_bytes)) is not None:
                     return found
@@ -90,7 +90,7 @@ class Cache:
             raise self._unusable(error) from error
 
     def folder_of(self, sha256: str, files: dict[str, Callable[[], bytes]]) -> Path:
-        """A folder for files that belong together and stay: `files` says what makes those that are not there yet."""
+        """A permanent folder of small files; `files` maps names to functions that fetch missing ones."""
         folder = self.folder / "datasets" / sha256
         try:
             with lock(self._made(self.folder / "fetching") / sha256[:2]):
@@ -113,7 +113,7 @@ class Cache:
                 total = self._make_room(self.limit_bytes)
             if total + len(data) > self.limit_bytes:
                 total = self._make_room(min(int(self.limit_bytes * _KEPT_FRACTION), self.limit_bytes - len(data)))
-            # Counted before it is there: a crash in between leaves a total that is too large, which does no harm.
+            # Counted before it is written: a crash in between leaves too large a total, which is harmless.
             os.ftruncate(held.descriptor, 0)
             os.pwrite(held.descriptor, str(total + len(data)).encode(), 0)
             # Whoever holds the lock is the only writer, and `find` checks the bytes.
@@ -122,7 +122,7 @@ class Cache:
                 _use(incoming)
 
     def _make_room(self, kept_bytes: int) -> int:
-        """Removes the pieces that were not used for longest until the rest have at most `kept_bytes`; their bytes."""
+        """Removes the least recently used pieces until the rest have at most `kept_bytes`; returns their bytes."""
         found = []
         for path in self.folder.glob("pieces/*/*"):
             status = path.stat()
@@ -156,12 +156,12 @@ class Cache:
 
 
 def default_folder() -> Path:
-    """Where the user's programs keep what they can fetch again, as the XDG base directory specification has it."""
+    """The default cache folder, according to the XDG base directory specification."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "pretrain"
 
 
 def _use(path: Path) -> None:
-    """Marks when it was last used, by the time of change: access times are off on many machines."""
+    """Records a use of the file in its modification time, since access times are often disabled."""
     now = time.time_ns()
     os.utime(path, ns=(now, now))

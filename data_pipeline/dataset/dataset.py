@@ -39,10 +39,10 @@ from data_pipeline.tokenizers.load import load_tokenizer
 
 @dataclass(frozen=True)
 class DocumentSpan:
-    """A document, and the part of the stream that it fills."""
+    """A document and its span of the stream."""
 
     record: dict[str, Any]
-    """What was recorded of it: source (its file), index, part, bytes, words."""
+    """Its record: source (its file), index, part, bytes, words."""
     start: int
     """Its first token in the split's stream."""
     tokens: int
@@ -56,18 +56,18 @@ class Dataset:
     """
 
     def __init__(self, address: Path | str, cache: Cache | None = None, name: str | None = None) -> None:
-        """`address` is a directory or what fsspec reads, such as s3://bucket/dataset or https://host/dataset; `cache`
-        keeps what is fetched of the latter (default: one in the user's cache directory). `called`: what a run calls it
-        (default: as its folder).
+        """`address` is a directory or an address that fsspec reads, such as s3://bucket/dataset or https://host/dataset;
+        `cache` keeps fetched pieces (default: a cache in the user's cache directory). `name` is the dataset's name in a
+        run (default: that of its folder).
 
-        Checks that every file of a directory is there at its full size (`verify` reads them); what is fetched is
-        verified as it comes. Raises DataError naming a file.
+        Checks that every file of a directory exists with its full size (`verify` reads them); fetched pieces are
+        verified on arrival. Raises DataError naming a file.
         """
         self.address = str(address)
         self.name = name or Path(self.address).name
         path = local_path(address)
         self.remote = path is None
-        """Whether its shards lie elsewhere."""
+        """Whether its shards are remote."""
         if path is None:
             self._storage = Storage(self.address)
             cache = cache or Cache()
@@ -87,7 +87,7 @@ class Dataset:
 
     @property
     def identity(self) -> str:
-        """Digest of tokenizer and tokens."""
+        """Digest of the tokenizer and the tokens."""
         return self.manifest.identity
 
     def num_tokens(self, split: SplitName) -> int:
@@ -217,7 +217,7 @@ class Dataset:
                     stream.check_vocabulary(number)
 
     def _members(self, split: SplitName) -> Iterator[tuple[Shard, Member, bytes, NDArray[np.int64]]]:
-        """(its shard, itself, what lies before its tokens, where its documents begin) of each member."""
+        """(shard, member, the member's head, starts of its documents) of each member."""
         for n, shard in enumerate(self.manifest.splits[split].shards):
             documents = 0
             heads = self._streams[split].heads(n, range(len(shard.members)))
@@ -239,7 +239,7 @@ class Dataset:
         return records
 
     def _where(self, shard: Shard) -> str:
-        """What errors call it."""
+        """The shard's path or address, for errors."""
         return self._storage.name(shard.file) if self.remote else str(self.directory / shard.file)
 
     def _all_shards(self) -> list[Shard]:
@@ -252,7 +252,7 @@ def _checked_shards(directory: Path, tables: Sequence[ShardTable]) -> dict[str, 
         with os.scandir(directory) as entries:
             files = {entry.name: entry.stat() for entry in entries if entry.is_file() and not entry.is_symlink()}
     except OSError as error:
-        raise DataError(f"{directory} can't be read ({error.strerror}); mend its permissions.") from error
+        raise DataError(f"{directory} can't be read ({error.strerror}); fix its permissions.") from error
     for table in tables:
         for name, size in zip(table.names, table.bytes.tolist(), strict=True):
             if name not in files or files[name].st_size != size:
@@ -268,7 +268,7 @@ def _check_file(path: Path, expected_bytes: int | None = None) -> None:
             raise DataError(f"{path} is missing; put it back, or build the dataset again elsewhere.")
         size, inside = path.stat().st_size, path.resolve().parent == path.parent.resolve()
     except OSError as error:
-        raise DataError(f"{path} can't be read ({error.strerror}); mend its permissions.") from error
+        raise DataError(f"{path} can't be read ({error.strerror}); fix its permissions.") from error
     if not inside:
         raise DataError(f"{path} is a link out of the dataset's directory; put the file there, or link all of it.")
     if expected_bytes is not None and size != expected_bytes:

@@ -1,7 +1,7 @@
-"""manifest.json: what a dataset directory holds, where each span of tokens lies, and digests that prove it.
+"""manifest.json: the contents of a dataset directory, the position of each span of tokens, and their digests.
 
-Of few members of shards (`LISTED_MEMBERS`) it lists each: format 1. Of more they are in `SHARDS`, as columns: format 2,
-which has no limit worth the name and opens in a second at 100,000 shards.
+In format 1 it lists each member of the shards, up to `LISTED_MEMBERS`. In format 2 a separate file, `SHARDS`, holds
+them as columns: it has no practical limit and opens in a second at 100,000 shards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MANIFEST, SHARDS = "manifest.json", "shards.table"
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 LISTED_MEMBERS = 2**15
-"""Members of shards that a manifest lists itself. Of more, it is of format 2: they are in a file beside it."""
+"""Largest number of members of shards in a manifest of format 1."""
 
 
 class Split(StrictRecord):
@@ -49,19 +49,23 @@ class Split(StrictRecord):
         _, documents, tokens = ShardTable.of(self.shards).sizes.sum(axis=1).tolist()
         for name, found in (("documents", documents), ("tokens", tokens)):
             if getattr(self, name) != found:
-                raise ValueError(f"it has another number of {name} than its shards together")
+                raise ValueError(f"it has another number of {name} than the sum of its shards")
         return self
 
 
 class TokenizerRecord(StrictRecord):
-    """The tokenizer file and what follows from it."""
+    """The tokenizer's file and properties."""
 
     file: Name
     sha256: Sha256
     identity: str = Field(description="digest of all that token ids depend on")
-    library: str = Field(default="sentencepiece", description="what encoded: sentencepiece, tokenizers or bytes")
-    # Older manifests name the version after the only library that there was.
-    version: str = Field(validation_alias=AliasChoices("version", "sentencepiece"), description="of the library")
+    library: str = Field(
+        default="sentencepiece", description="library that encoded: sentencepiece, tokenizers or bytes"
+    )
+    # Older manifests name the version after the only library of then.
+    version: str = Field(
+        validation_alias=AliasChoices("version", "sentencepiece"), description="version of the library"
+    )
     vocabulary: int = Field(gt=0, le=2**32)
     end_of_text: int = Field(ge=0)
 
@@ -75,7 +79,7 @@ class FileRecord(StrictRecord):
 
 
 class BuildRecord(StrictRecord):
-    """What the dataset was built from. `identity` digests all that decides its content."""
+    """What the dataset was built from. `identity` is the digest of everything that its content depends on."""
 
     identity: str
     config: dict[str, Any]
@@ -86,7 +90,7 @@ class BuildRecord(StrictRecord):
 
 
 class DatasetManifest(StrictRecord):
-    """Everything about a dataset but its tokens."""
+    """Everything about a dataset except its tokens."""
 
     format: Literal[1, 2] = FORMAT
     identity: str = Field(description="digest of tokenizer and tokens: equal exactly when the streams are equal")
@@ -112,7 +116,7 @@ class DatasetManifest(StrictRecord):
         return np.dtype(self.dtype).itemsize
 
     def listed_apart(self, directory: Path) -> DatasetManifest:
-        """It, of format 2 if it has many shards: they are then in a file of `directory`, which this writes."""
+        """A copy in format 1, or in format 2 if it has many members; then this writes `SHARDS` in `directory`."""
         tables = [ShardTable.of(self.splits[name].shards) for name in SPLITS]
         if sum(len(table.offsets) for table in tables) <= LISTED_MEMBERS:
             listed = {name: self.splits[name].model_copy(update={"shards": tuple(self.splits[name].shards)})
@@ -175,7 +179,7 @@ def stream_identity(tokenizer: str, dtype: str, splits: dict[SplitName, Split]) 
 
 
 def _complete(values: dict[str, Any], path: str, fetched: Callable[[FileRecord], Path]) -> None:
-    """Puts the shards of a manifest of format 2 into its `values`. Raises DataError when they are not what it says."""
+    """Adds the shards of a manifest of format 2 to its `values`. Raises DataError when their file does not match."""
     if values.get("format") != 2:
         return
     splits = values.get("splits")

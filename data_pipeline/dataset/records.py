@@ -1,4 +1,4 @@
-"""What a dataset's JSON files have in common: strict, sealed by a checksum, bounded, and not trusted when read."""
+"""The JSON files of a dataset: validated strictly, protected by a checksum, and limited in size."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from data_pipeline.errors import DataError
 FORMAT: Literal[1] = 1
 _CHECKSUM = "checksum"
 LIMIT_BYTES = 2**28
-"""Of a manifest, which lists the members of shards itself only where they are few; what it has most of is input files,
-of 100 bytes or so each."""
+"""Largest manifest. Most of a large one lists input files, of about 100 bytes each, since many members of shards are in
+a file of their own."""
 
 _NAME_ONE = "name a directory that `pretrain data build` wrote, or build it again."
 
 
 def plain_name(name: str) -> str:
-    """It, if it can be that of a file in the dataset's own directory. Raises ValueError."""
+    """Returns the name if it can be a file in the dataset's own directory. Raises ValueError otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}", name):
         raise ValueError("the name of a file in the dataset's directory has to be letters, digits and ._- only")
     return name
 
 
 Name = Annotated[str, AfterValidator(plain_name)]
-"""Of a file in the dataset's own directory."""
+"""Name of a file in the dataset's own directory."""
 
 
 class StrictRecord(BaseModel):
-    """What a dataset's files say of themselves."""
+    """Base of all records in a dataset's JSON files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,7 +44,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 def save_record(values: dict[str, Any], path: Path) -> None:
-    """Write a record's values and their checksum, the same bytes for the same content."""
+    """Writes a record's values and their checksum; the same content gives the same bytes."""
     values = json.loads(json.dumps(values))  # as they will be read
     values[_CHECKSUM] = digest_of(values)
     content = json.dumps(values, indent=1, sort_keys=True) + "\n"
@@ -54,10 +54,10 @@ def save_record(values: dict[str, Any], path: Path) -> None:
 
 
 def record_bytes(path: Path) -> bytes:
-    """The file of a record. Raises DataError when it is missing, or larger than any."""
+    """The contents of a record's file. Raises DataError when it is missing or too large."""
     try:
         if path.exists() and not path.is_file():  # a pipe would keep us waiting
-            raise DataError(f"{path} is no file; {_NAME_ONE}")
+            raise DataError(f"{path} is not a file; {_NAME_ONE}")
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > LIMIT_BYTES:
@@ -80,13 +80,13 @@ def parse_record(
     formats: tuple[int, ...] = (FORMAT,),
     complete: Callable[[dict[str, Any]], None] = lambda values: None,
 ) -> tuple[Record, bool]:
-    """(the record, whether its checksum is right). `complete` adds to its values what is kept elsewhere. Raises
-    DataError for what is none, of these formats."""
+    """(the record, whether its checksum is right). `complete` adds values that are stored elsewhere. Raises DataError
+    when `content` is not a record of these formats."""
     if len(content) > LIMIT_BYTES:
         raise _too_large(path)
     try:
         values = json.loads(content)
-        # Of all the rest; older manifests have none.
+        # The checksum covers all other values; older manifests have none.
         checksum = values.pop(_CHECKSUM, None) if isinstance(values, dict) else None
         actual = digest_of(values)
     except (ValueError, RecursionError) as error:

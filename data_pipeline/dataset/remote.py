@@ -23,15 +23,15 @@ from data_pipeline.dataset.storage import Storage
 from data_pipeline.dataset.token_stream import TokenStream, not_of_vocabulary
 from data_pipeline.errors import DataError
 
-_THREADS = 8  # that fetch at once, for each split of each process
-_SMALL_FILE_BYTES = 2**30  # a tokenizer or the counts of its tokens: more is a mistake
+_THREADS = 8  # fetching threads of each split, in each process
+_SMALL_FILE_BYTES = 2**30  # limit for a tokenizer or token counts
 
 
 def fetch_directory(storage: Storage, cache: Cache) -> tuple[DatasetManifest, Path]:
     """The manifest, and a local folder that holds it, the tokenizer and the counts of tokens.
 
-    The manifest is fetched each time, so that a dataset that was built anew is seen to be another one; the rest once.
-    Raises DataError when one can't be had or is not what the manifest says.
+    The manifest is fetched each time, so that a rebuilt dataset is recognized as another one; the other files once.
+    Raises DataError when a file can't be fetched or does not match the manifest.
     """
     content = storage.read_all(MANIFEST, LIMIT_BYTES)
 
@@ -50,7 +50,7 @@ def fetch_directory(storage: Storage, cache: Cache) -> tuple[DatasetManifest, Pa
         table = ShardTable.of(split.shards)
         if len(table.digests) < len(table.offsets):
             raise DataError(
-                f"{storage.name(MANIFEST)} has no checksums of members, as it was written before they were; copy the "
+                f"{storage.name(MANIFEST)} has no checksums of members, since an older version wrote it; copy the "
                 "dataset to a local directory, or build it again and upload it."
             )
 
@@ -65,7 +65,7 @@ def fetch_directory(storage: Storage, cache: Cache) -> tuple[DatasetManifest, Pa
 
 
 class RemoteTokens(TokenStream):
-    """Of shards elsewhere: the members that a batch needs are fetched side by side, through the cache."""
+    """Tokens of remote shards: the members that a batch needs are fetched in parallel, through the cache."""
 
     def __init__(self, manifest: DatasetManifest, split: Split, storage: Storage, cache: Cache) -> None:
         super().__init__(manifest, split)
@@ -75,7 +75,7 @@ class RemoteTokens(TokenStream):
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """Each member is looked up once, whatever the rows that want some of it."""
+        """See `TokenStream`. Each member is looked up once, however many rows need it."""
         self._check_bounds(starts, length)
         out = np.empty((len(starts), length), np.int64)
         wanted: dict[int, list[tuple[int, int, int, int]]] = {}  # member -> (row, column, token, tokens) to copy
@@ -104,7 +104,7 @@ class RemoteTokens(TokenStream):
         return out
 
     def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
-        """Through the cache, as the tokens; those of a shard side by side."""
+        """See `TokenStream`. Heads are fetched in parallel, through the cache."""
         record = self._split.shards[shard]
 
         def head(number: int) -> bytes:
@@ -131,7 +131,7 @@ class RemoteTokens(TokenStream):
         return shard, shard.members[self._number[member]]
 
     def _piece(self, shard: Shard, begin: int, size: int, sha256: str | None, tokens: bool) -> bytes | memoryview:
-        assert sha256 is not None  # fetch_directory has seen to it
+        assert sha256 is not None  # fetch_directory checks it
 
         def fetch() -> bytes:
             data = self._storage.read(shard.file, begin, size)
@@ -147,6 +147,5 @@ class RemoteTokens(TokenStream):
 
 def _other_bytes(what: str) -> DataError:
     return DataError(
-        f"{what} aren't what the manifest was written with (another checksum): the file was damaged or replaced; "
-        "upload the dataset again."
+        f"{what} don't match the manifest's checksum: the file was damaged or replaced; upload the dataset again."
     )

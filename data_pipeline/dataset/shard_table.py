@@ -147,7 +147,7 @@ class ShardTable(Sequence[Shard]):
         if shards and not (sizes.min() >= 0 and sizes.max() <= min(MOST_BYTES, MOST_TOKENS)):
             raise ValueError("a shard of it has an impossible size")
         if shards and (np.add.reduceat(tokens, firsts[:-1]) != sizes[2]).any():
-            raise ValueError("a shard of it has another number of tokens than its members together")
+            raise ValueError("a shard of it has another number of tokens than the sum of its members")
         return table
 
     def misplaced(self, itemsize: int) -> str | None:

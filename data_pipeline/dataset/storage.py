@@ -1,7 +1,7 @@
-"""Where the bytes of a dataset come from when it does not lie on this machine: any address that fsspec can read.
+"""Remote storage of datasets: any address that fsspec can read.
 
-An error that may pass (a time-out, a broken connection, an overloaded server) is tried again a few times; one that
-will not (no such file, no permission) is told at once. Waits double and have no random part.
+Transient errors (a time-out, a broken connection, an overloaded server) are retried a few times; permanent ones (no
+such file, no permission) are raised at once. Waits double and have no random part.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from data_pipeline.errors import DataError
 Result = TypeVar("Result")
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 _NOT_READ = ("ftp", "sftp", "ssh", "smb", "git", "github", "gist", "jupyter", "dbfs")
-"""kinds that fsspec knows, and that end in errors of their own"""
-_PASSING_STATUS = (408, 429)  # and all from 500 on
+"""Protocols that fsspec knows but that can't read byte ranges."""
+_TRANSIENT_STATUS = (408, 429)  # and all from 500 on
 _BEYOND_END = 416
-_PASSING_ERRNO = (errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH)
-# By name, since the packages that raise them are there only for those who need them: aiohttp's and botocore's.
-_PASSING_NAMES = {"ClientConnectionError", "ClientPayloadError", "HTTPClientError", "ResponseParserError"}
-_CONNECT_S, _SILENCE_S = 30, 60  # after which a server that says nothing is given up
+_TRANSIENT_ERRNO = (errno.EAGAIN, errno.EBUSY, errno.EIO, errno.ETIMEDOUT, errno.ENETUNREACH, errno.EHOSTUNREACH)
+# By name, since aiohttp and botocore, which raise them, are optional.
+_TRANSIENT_NAMES = {"ClientConnectionError", "ClientPayloadError", "HTTPClientError", "ResponseParserError"}
+_CONNECT_S, _SILENCE_S = 30, 60  # timeouts for connecting, and between bytes
 _STREAM_BYTES = 2**23
 
 
@@ -44,11 +44,11 @@ class Retries:
 
 
 class ShortRead(Exception):
-    """Fewer bytes came than were asked for, and the server saw nothing wrong with that."""
+    """Raised when the server returns fewer bytes than requested, without an error."""
 
 
 def local_path(address: str | Path) -> Path | None:
-    """The path that an address means; None when it lies elsewhere."""
+    """The local path of an address; None for a remote one."""
     if isinstance(address, Path) or "://" not in address:
         return Path(address)
     return Path(address.removeprefix("file://")) if address.startswith("file://") else None
@@ -58,7 +58,7 @@ class Storage:
     """The files under one address such as s3://bucket/dataset. Safe to share between threads."""
 
     def __init__(self, address: str, retries: Retries | None = None) -> None:
-        """Raises DataError for a kind of address that nothing here reads, saying what to install."""
+        """Raises DataError for an address that can't be read, with what to install."""
         # Imported here: local datasets do without it.
         from fsspec.core import url_to_fs
 
@@ -99,19 +99,19 @@ class Storage:
         return f"{self.address}/{file}"
 
     def size(self, file: str) -> int | None:
-        """Bytes of a file; None where the server does not say. Raises DataError."""
+        """Bytes of a file; None when the server does not report it. Raises DataError."""
 
-        def ask() -> int | None:
+        def request() -> int | None:
             self._files.invalidate_cache()
-            found: int | None = self._files.info(self._path(file))["size"]
-            return found
+            size: int | None = self._files.info(self._path(file))["size"]
+            return size
 
-        return self._tried(ask, file)
+        return self._with_retries(request, file)
 
     def read(self, file: str, offset: int, count: int) -> bytes:
-        """`count` bytes from `offset` on. Raises DataError, also when the file ends before."""
+        """`count` bytes from `offset` on. Raises DataError, also when the file is shorter."""
 
-        def ask() -> bytes:
+        def request() -> bytes:
             data: bytes = self._files.cat_file(self._path(file), start=offset, end=offset + count)
             if len(data) < count:
                 raise ShortRead(f"{len(data):,} bytes came")
@@ -119,28 +119,28 @@ class Storage:
 
         if not count:
             return b""
-        data = self._tried(ask, file, f"bytes {offset:,} to {offset + count:,} of ")
+        data = self._with_retries(request, file, f"bytes {offset:,} to {offset + count:,} of ")
         if len(data) > count:
             raise DataError(
-                f"The server of {self.name(file)} sends whole files where a part is asked for; use one that knows byte "
-                "ranges, or copy the dataset to a local directory."
+                f"The server of {self.name(file)} ignores byte ranges and sends entire files; use one that supports "
+                "them, or copy the dataset to a local directory."
             )
         return data
 
     def read_all(self, file: str, limit_bytes: int) -> bytes:
-        """A small file. Raises DataError when it has more than `limit_bytes`."""
+        """The contents of a small file. Raises DataError when it has more than `limit_bytes`."""
         size = self.size(file)
         if size is not None and size > limit_bytes:
             raise DataError(
                 f"{self.name(file)} has {size:,} bytes, more than the {limit_bytes:,} that are read; check the address."
             )
 
-        def ask() -> bytes:
-            # One more than allowed, in case that the server kept the size to itself.
+        def request() -> bytes:
+            # One more than allowed, in case the server did not report the size.
             data: bytes = self._files.cat_file(self._path(file), start=0, end=limit_bytes + 1)
             return data
 
-        data = self._tried(ask, file)
+        data = self._with_retries(request, file)
         if len(data) > limit_bytes:
             raise DataError(
                 f"{self.name(file)} has more than the {limit_bytes:,} bytes that are read; check the address."
@@ -148,7 +148,7 @@ class Storage:
         return data
 
     def sha256(self, file: str, expected_bytes: int) -> str:
-        """Of a whole file, read in parts. Raises DataError when it is of another size."""
+        """Digest of a file, read in blocks. Raises DataError when it has another size."""
         self.check_size(file, expected_bytes)
         digest = hashlib.sha256()
         for offset in range(0, expected_bytes, _STREAM_BYTES):
@@ -156,7 +156,7 @@ class Storage:
         return digest.hexdigest()
 
     def check_size(self, file: str, expected_bytes: int) -> None:
-        """Raises DataError when the file is of another size, as far as the server tells."""
+        """Raises DataError when the server reports another size."""
         size = self.size(file)
         if size is not None and size != expected_bytes:
             raise DataError(
@@ -167,13 +167,13 @@ class Storage:
     def _path(self, file: str) -> str:
         return f"{self._root.rstrip('/')}/{file}"
 
-    def _tried(self, ask: Callable[[], Result], file: str, part: str = "") -> Result:
+    def _with_retries(self, request: Callable[[], Result], file: str, part: str = "") -> Result:
         failures = 0
         while True:
             try:
-                return ask()
+                return request()
             except FileNotFoundError as error:
-                if getattr(error.__cause__, "status", 404) == 404 and not may_pass(error):
+                if getattr(error.__cause__, "status", 404) == 404 and not is_transient(error):
                     raise DataError(f"{self.name(file)} is missing; check the address.") from error
                 problem: Exception = error
             except Exception as error:  # each kind of storage has its own
@@ -181,29 +181,29 @@ class Storage:
             failures += 1
             if isinstance(problem, ShortRead) or getattr(problem, "status", None) == _BEYOND_END:
                 raise DataError(
-                    f"{self.name(file)} ends before the {part.removesuffix(' of ')} that were asked for: it was cut or "
+                    f"{self.name(file)} ends before the requested {part.removesuffix(' of ')}: it was truncated or "
                     "replaced; upload the dataset again."
                 ) from problem
-            if not may_pass(problem) or failures == self._retries.attempts:
+            if not is_transient(problem) or failures == self._retries.attempts:
                 times = "once" if failures == 1 else f"{failures} times"
-                said = problem.__cause__ if isinstance(problem, FileNotFoundError) else problem
+                cause = problem.__cause__ if isinstance(problem, FileNotFoundError) else problem
                 raise DataError(
-                    f"{part}{self.name(file)} can't be read ({type(said).__name__}: {said}; tried {times}); check the "
-                    "address, your permissions and the connection."
+                    f"{part}{self.name(file)} can't be read ({type(cause).__name__}: {cause}; tried {times}); check "
+                    "the address, your permissions and the connection."
                 ) from problem
             time.sleep(self._retries.wait_s(failures))
 
 
-def may_pass(error: BaseException) -> bool:
-    """Whether the same request could do better in a moment."""
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed if it is retried."""
     for name in ("status", "code"):  # aiohttp's, gcsfs's
         status = getattr(error, name, None)
         if isinstance(status, int | str) and str(status).isdigit():
-            return int(status) in _PASSING_STATUS or int(status) >= 500
-    if isinstance(error, FileNotFoundError):  # fsspec says so over HTTP whatever went wrong
-        return error.__cause__ is not None and may_pass(error.__cause__)
+            return int(status) in _TRANSIENT_STATUS or int(status) >= 500
+    if isinstance(error, FileNotFoundError):  # over HTTP, fsspec raises it for any error
+        return error.__cause__ is not None and is_transient(error.__cause__)
     if isinstance(error, TimeoutError | ConnectionError):
         return True
-    if isinstance(error, OSError) and error.errno in _PASSING_ERRNO:
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
         return True
-    return any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__)
+    return any(kind.__name__ in _TRANSIENT_NAMES for kind in type(error).__mro__)

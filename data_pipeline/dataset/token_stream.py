@@ -1,6 +1,6 @@
-"""One split's members as one array of tokens that isn't in memory: what is common, and the one of local shards.
+"""The token stream of a split: an array of tokens that isn't in memory. The base class, and the stream of local shards.
 
-`remote.py` has the one of shards that lie elsewhere.
+`remote.py` has the stream of remote shards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 1.0
 
 
 class TokenStream(ABC):
-    """Where each token of a split lies. Safe to share between threads."""
+    """Random access to the tokens of a split. Safe to share between threads."""
 
     def __init__(self, manifest: DatasetManifest, split: Split) -> None:
         self._split, self._itemsize = split, manifest.itemsize
@@ -41,17 +41,17 @@ class TokenStream(ABC):
 
     @abstractmethod
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """[rows, length] tokens from `starts` [rows] on. Raises ValueError beyond the end, DataError naming a shard
-        that isn't what it was."""
+        """[rows, length] tokens from `starts` [rows] on. Raises ValueError beyond the end, and DataError naming a shard
+        that has changed."""
 
     @abstractmethod
     def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
-        """What lies in the shard before the tokens of each of `members`: see `member_headers.py`.
+        """The bytes of the shard before the tokens of each of `members`: see `member_headers.py`.
 
         Raises DataError as `read` does."""
 
     def _check_bounds(self, starts: NDArray[np.int64], length: int) -> None:
-        """Raises ValueError unless all of it is there."""
+        """Raises ValueError for tokens outside the stream."""
         if starts.size and (starts.min() < 0 or starts.max() + length > self._split.tokens):
             raise ValueError(
                 f"tokens {starts.min()}..{starts.max() + length} lie outside the stream of {self._split.tokens}."
@@ -59,19 +59,19 @@ class TokenStream(ABC):
 
 
 class LocalTokens(TokenStream):
-    """Of a directory on this machine: shards are mapped when they are first read, and a window is one copy. A quarter
-    of the files that a process may have open are the most that stay so.
+    """Tokens of shards in a local directory. Shards are mapped when they are first read, and a window is one copy. At
+    most a quarter of the process's limit on open files stay mapped.
 
-    A mapped file that gets shorter ends the process without a word (SIGBUS), and one that is written over gives other
-    tokens. So the size of a shard is asked for before each read, and every second whether its name still leads to the
-    same file, with the same time of change. What remains is a change between a look and the copy after it, and on a
-    network file system what its attribute cache hides for some seconds.
+    A mapped file that shrinks kills the process (SIGBUS), and one that is overwritten yields wrong tokens. So a shard's
+    size is checked before each read, and every second whether its path still leads to the same file with the same
+    modification time. A change between the check and the read goes unnoticed, as does one that a network file system's
+    attribute cache hides for some seconds.
     """
 
     def __init__(
         self, manifest: DatasetManifest, split: Split, directory: Path, states: Mapping[str, os.stat_result]
     ) -> None:
-        """`states` are those of the shards, by name, when the dataset was opened."""
+        """`states` are the shards' states by name when the dataset was opened."""
         super().__init__(manifest, split)
         self._shift = self._table.offsets // self._itemsize - self._begins
         """[members] position in its shard, in tokens, minus position in the stream."""
@@ -80,12 +80,12 @@ class LocalTokens(TokenStream):
         self._states = np.array([_state(states[name]) for name in self._names], np.int64).reshape(-1, 4)
         self._open: list[_OpenShard | None] = [None] * len(self._names)
         self._opened: deque[int] = deque()
-        """Numbers of shards that are open, the one first that was opened first."""
+        """Numbers of the open shards, in the order in which they were opened."""
         self._most = open_file_limit() // 4
         self._lock = threading.Lock()
 
     def read(self, starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-        """One gather and one cast where most windows are of one shard; row by row where they are of many."""
+        """See `TokenStream`. One gather and one cast if most windows are in one shard; otherwise row by row."""
         if not starts.size or not length:
             self._check_bounds(starts, length)
             return np.empty((len(starts), length), np.int64)
@@ -109,7 +109,7 @@ class LocalTokens(TokenStream):
         return out
 
     def check_vocabulary(self, number: int) -> None:
-        """Raises DataError when a token of a shard is none of the vocabulary. Reads all of them."""
+        """Raises DataError when a token of a shard is outside the vocabulary. Reads all tokens."""
         tokens, members = self._shard(number).tokens, range(*self._table.firsts[number : number + 2].tolist())
         for member in members:
             first = int(self._table.offsets[member]) // self._itemsize
@@ -117,7 +117,7 @@ class LocalTokens(TokenStream):
                 raise not_of_vocabulary(self._path(number), self._vocabulary)
 
     def heads(self, shard: int, members: Sequence[int]) -> Iterator[bytes]:
-        """Read from the file."""
+        """See `TokenStream`. Reads the file."""
         self._shard(shard)
         record = self._split.shards[shard]
         try:
@@ -134,7 +134,7 @@ class LocalTokens(TokenStream):
         opened = self._shard(shard)
         windows = opened.windows
         if windows is None or windows.shape[1] != length:
-            # Every window of the shard, as a view. sliding_window_view makes the same, in the time that ten rows take.
+            # A view of every window of the shard. sliding_window_view does the same, but takes as long as ten rows.
             windows = opened.windows = np.ndarray(
                 (len(opened.tokens) - length + 1, length), self._dtype, opened.tokens, 0, (self._itemsize,) * 2
             )
@@ -152,8 +152,7 @@ class LocalTokens(TokenStream):
         return np.concatenate(pieces)
 
     def _shard(self, number: int) -> _OpenShard:
-        """The shard, opened unless it is. Raises DataError unless it is the file that was there when the dataset was
-        opened."""
+        """The shard, opened if necessary. Raises DataError when its file has changed since the dataset was opened."""
         shard = self._open[number] or self._opened_now(number)
         same, now = shard.file.size() == self._sizes[number], time.monotonic()
         if same and now >= shard.next_look:
@@ -167,7 +166,7 @@ class LocalTokens(TokenStream):
         return shard
 
     def _opened_now(self, number: int) -> _OpenShard:
-        """Opens it, and lets go of the one that was opened first where too many are. (Who reads it still holds it.)"""
+        """Opens the shard, and closes the one opened first if too many are open (its current readers still hold it)."""
         path, size = self._path(number), self._sizes[number]
         try:
             with open(path, "rb") as file:
@@ -191,8 +190,7 @@ class LocalTokens(TokenStream):
 
     def _changed(self, number: int) -> DataError:
         return DataError(
-            f"{self._path(number)} was changed, replaced or removed while it was in use; put it back as it was "
-            "and start again."
+            f"{self._path(number)} was changed, replaced or removed while it was in use; restore it and start again."
         )
 
     def _path(self, number: int) -> str:
@@ -205,13 +203,13 @@ class _OpenShard:
     tokens: NDArray[Any]
     """All of the file's bytes, as tokens."""
     windows: NDArray[Any] | None = None
-    """[windows, length] all of them, as a view, of the length that was last asked for."""
+    """[windows, length] a view of all windows, of the length read last."""
     next_look: float = 0.0
-    """When to ask again whether the name still leads to it."""
+    """Time of the next check that the path still leads to this file."""
 
 
 def not_of_vocabulary(shard: str, vocabulary: int) -> DataError:
-    """The error of a shard whose tokens the tokenizer does not know: a model would read beyond its embeddings."""
+    """The error for a shard with tokens outside the vocabulary, which would index beyond a model's embeddings."""
     return DataError(f"{shard} has tokens beyond the {vocabulary:,} of its tokenizer; build the dataset again.")
 
 

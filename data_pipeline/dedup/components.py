@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from data_pipeline.common.arrays import Positions, slices, unique_pairs
 
 Edges = Callable[[int], Iterable[NDArray[np.int64]]]
-"""Of a block, by its number: those that end there, [2, some] at a time."""
+"""Function from a block's number to the edges that end in it, [2, edges] at a time."""
 
 
 def connected_components(nodes: int, edges: Edges, labels: Path, block: int = 2**22) -> None:
@@ -41,7 +41,7 @@ def connected_components(nodes: int, edges: Edges, labels: Path, block: int = 2*
         for start in reversed(range(0, nodes, block)):
             _open(labels, nodes)[start : start + block] = _hang(start, min(block, nodes - start), left)
     for start in range(0, nodes, block):
-        name = _open(labels, nodes)  # anew for each block, so that pages of others needn't stay in memory
+        name = _open(labels, nodes)  # opened again for each block, so that pages of others needn't stay in memory
         names = np.array(name[start : start + block])
         below = np.flatnonzero(names < start)
         names[below] = name[names[below]]
@@ -49,7 +49,7 @@ def connected_components(nodes: int, edges: Edges, labels: Path, block: int = 2*
 
 
 class _Edges:
-    """Those given, and those left behind: one file for each block that they end in."""
+    """The given edges and those added later, which are in one file for each block that they end in."""
 
     def __init__(self, given: Edges, folder: Path, block: int) -> None:
         self.given, self.folder, self.block = given, folder, block
@@ -69,7 +69,7 @@ class _Edges:
             yield low, high
 
     def add(self, low: Positions, high: Positions) -> None:
-        """Leaves edges behind."""
+        """Adds edges that end in lower blocks."""
         pairs = unique_pairs(low, high)
         blocks = pairs[1] // self.block
         borders = np.flatnonzero(np.diff(blocks, prepend=-1, append=-1))

@@ -1,8 +1,8 @@
-"""Which items of all chunks are equal or alike: links between them, found in tasks of bounded memory.
+"""Links between equal or similar items of all chunks, found in tasks with bounded memory.
 
-Of items that are alike the one with the lowest position stays. A task takes the keys of all chunks within a
-range, an equal part of all keys as these are hashes, and links each item to the first with the same key: as many links
-as items, and the same components as if all had been linked with all.
+Of similar items, the one with the lowest position is kept. A task takes the keys of all chunks within a range, an equal
+share of all keys since these are hashes, and links each item to the first with the same key: that makes as many links
+as items, and the same components as linking all with all.
 
 If keys only make candidates, two items are linked when their sketches are alike enough. Items with equal sketches are
 linked, one of each kind is compared with the first of its bucket and with the one before it, in an order that depends
@@ -51,7 +51,7 @@ class _Items:
 
 def link(folder: Path, number: int) -> int:
     """Task: writes links [2, links] (position of the lower, of the higher item; sorted by the latter) and marks [2,
-    marks] (code, position; sorted by position) of range `number` to `links_file`; returns how many links."""
+    marks] (code, position; sorted by position) of range `number` to `pairs_file`; returns how many links."""
     plan = load_plan(folder)
     items = _Items(folder, plan, number)
     new = changes(items.groups, *items.keys)

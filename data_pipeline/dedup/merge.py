@@ -1,6 +1,6 @@
-"""What many files say, brought together in tasks of bounded memory and a bounded number of opens (`grid.py`).
+"""Merging of many files, in tasks with bounded memory and a bounded number of opens (`grid.py`).
 
-Keys lie in chunks and are wanted by range; links and marks lie in ranges and are wanted by block of items.
+Keys are stored by chunk and read by range of keys; links and marks are stored by range and read by block of items.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _keys_in_chunks(
 def keys_of_range(
     folder: Path, plan: DedupPlan, parts: ChunkTable, number: int
 ) -> Iterator[tuple[NDArray[Any], Positions]]:
-    """As `_keys_in_chunks`, of all parts and one range."""
+    """The keys and positions of one range in all chunks: see `_keys_in_chunks`."""
     if plan.keys.direct:
         yield from _keys_in_chunks(plan, parts, range(plan.parts), number, number + 1)
         return
@@ -118,7 +118,7 @@ def pairs_of_block(folder: Path, plan: DedupPlan, kind: str, number: int) -> Ite
 def _pairs_in_row(
     folder: Path, plan: DedupPlan, kind: str, row: int, begin: int, end: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Those of one range, or of one group of chunks, which has links alone."""
+    """The pairs of one row: of a range of keys, or of a group of chunks, which has links only."""
     if row >= plan.ranges:
         if kind == "links":
             yield from _within(read_arrays(_chunk_links(folder, row - plan.ranges)), begin, end)
@@ -134,7 +134,7 @@ def _within(arrays: Iterable[NDArray[np.int64]], begin: int, end: int) -> Iterat
 
 
 def pairs_file(folder: Path, kind: str, number: int) -> Path:
-    """Where the pairs of a `kind` are that were found in a range: [2, pairs], sorted by the second, a position."""
+    """The file of the pairs of a `kind` in a range: [2, pairs], sorted by the second, a position."""
     return folder / f"{kind}-{number:05}"
 
 
@@ -148,7 +148,7 @@ def _key_cell(folder: Path, rows: int, columns: int) -> Path:
 
 
 def sketches_file(folder: Path, group: int) -> Path:
-    """The sketches of a group of parts, as they follow each other."""
+    """The file of the sketches of a group of chunks, in order of position."""
     return folder / f"sketches-{group:05}"
 
 

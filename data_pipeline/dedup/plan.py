@@ -1,4 +1,4 @@
-"""What the tasks of a deduplication know of it: a few numbers, and the chunks that are compared, as arrays.
+"""The plan of a deduplication, which its tasks read: a few numbers, and the chunks to compare, as arrays.
 
 All items have a position: chunks of held-out documents come first, then those of preferred sources, then the others in
 order. A task reads of the chunks' arrays what it looks at, so its cost does not grow with the number of chunks.
@@ -20,46 +20,46 @@ _PLAN, _PARTS, _FACTS = "plan.json", "parts", "facts-of-parts"
 
 
 class RemovalRule(BaseModel):
-    """Items of one kind go if they are alike to one of another: a kind is a source, held out or not."""
+    """Items of one kind are removed if they are similar to one of another; a kind is (source, whether held out)."""
 
     model_config = ConfigDict(frozen=True)
     kind: tuple[int, bool]
     near: tuple[int, bool]
     code: int
-    """Names it in marks."""
+    """The rule's code in marks."""
 
 
 class DedupPlan(BaseModel):
-    """What all tasks need to know, but for the parts (`ChunkTable`)."""
+    """What all tasks need to know, except the chunks (`ChunkTable`)."""
 
     model_config = ConfigDict(frozen=True)
     parts: int
-    """How many there are."""
+    """Number of chunks to compare."""
     items: int
     held_out: int
-    """Items of lower position are held out."""
+    """Number of held-out items, which have the lowest positions."""
     ranges: int
-    """Tasks."""
+    """Number of ranges of keys, one task each."""
     block: int
-    """Items that a task may hold at a time."""
+    """Number of items that a task may hold in memory."""
     together: bool
     """Whether items of different sources are compared."""
     rules: list[RemovalRule]
     reasons: list[str]
-    """By code: 0 stays."""
+    """Reason for dropping an item, by code; code 0 keeps it."""
     weak: list[int]
     """Codes that don't apply to held-out items."""
     least_similarity: float | None
-    """Of those with a key in common; None: the key is enough."""
+    """Similarity above which items with a common key are duplicates; None: a common key suffices."""
 
     def save(self, folder: Path) -> None:
-        """For `load_plan`."""
+        """Writes the file that `load_plan` reads."""
         with atomic_path(folder / _PLAN) as path:
             path.write_text(self.model_dump_json())
 
     @property
     def blocks(self) -> int:
-        """Of items: tasks that decide."""
+        """Number of blocks of items, each decided by one task."""
         return -(-self.items // self.block)
 
     @property
@@ -74,7 +74,7 @@ class DedupPlan(BaseModel):
 
 
 class ChunkTable:
-    """The chunks that are compared, in order of position: arrays in a file, read where they are looked at."""
+    """The chunks to compare, in order of position: memory-mapped arrays in a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -92,7 +92,7 @@ class ChunkTable:
         StringTable.write(folder / _FACTS, [str(path) for path in facts])
 
     def facts(self, part: int) -> Path:
-        """Where its chunk's facts are."""
+        """The file of the chunk's facts."""
         self._facts = self._facts or StringTable(self._folder / _FACTS)
         return Path(self._facts[part])
 

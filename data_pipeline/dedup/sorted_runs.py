@@ -1,4 +1,4 @@
-"""What a chunk tells about its items (documents, paragraphs) so that equal ones are found: keys, sorted, in runs.
+"""The facts that a chunk records about its items (documents, paragraphs) for deduplication: sorted runs of keys.
 
 A run is as many keys as fit into memory, sorted, so those of a range lie together; a facts file is a row of runs. Items
 of a run with equal keys are linked to the first of them right here, and only that one's key is kept. So however many

@@ -1,4 +1,4 @@
-"""Tasks in processes of this command. Equal commands beside it, here or on other machines, have theirs."""
+"""Tasks in worker processes of this command. Equal commands in parallel, here or on other machines, have their own."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from typing import Any
 from data_pipeline.common.interrupt import signals_blocked
 from data_pipeline.common.tasks import BuildTask, is_small
 
-_AHEAD = 4  # tasks that wait in line for each process
+_AHEAD = 4  # queued tasks per process
 
 
 class ProcessExecutor:
-    """As many as told; those of a stage end with it."""
+    """Runs tasks in up to `workers` processes, which end with their stage."""
 
     def __init__(self, workers: int) -> None:
         self._workers, self.max_pending = workers, _AHEAD * workers
 
     def cores_per_task(self, tasks: int) -> int:
-        """What fewer tasks than processes leave."""
+        """The workers divided by the tasks, at least 1."""
         return max(1, self._workers // tasks)
 
     def accepts(self, tasks: Sequence[BuildTask]) -> bool:
-        """Not for little work, nor where there would be one process."""
+        """False for small tasks, and for a single worker or task."""
         return self._workers > 1 and len(tasks) > 1 and not is_small(tasks)
 
     def pool(self, tasks: int) -> ProcessPoolExecutor:
-        """Starts them when they have something to do."""
+        """A pool of processes, started on demand."""
         context = multiprocessing.get_context("forkserver")
-        return _Pool(min(self._workers, tasks), context, _end_with_parent)
+        return _SignalFreePool(min(self._workers, tasks), context, _end_with_parent)
 
 
-class _Pool(ProcessPoolExecutor):
+class _SignalFreePool(ProcessPoolExecutor):
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        with signals_blocked():  # else a terminal's Ctrl-C reaches every worker, and each has a traceback to show
+        with signals_blocked():  # otherwise a terminal's Ctrl-C reaches every worker, and each prints a traceback
             return super().submit(work, *arguments, **named)
 
 
 def _end_with_parent() -> None:
-    """A worker whose command was killed must not go on by itself."""
+    """Ends this worker when its command ends, even if that is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -29,83 +29,83 @@ _REACH_S = 5.0  # to find that nobody listens at an address
 _NODE_S = 600.0  # for a node to start a process and import what it needs
 
 
-@dataclass(frozen=True)
-class _Place:
-    """What every node must see as this one does."""
+@dataclass(frozen=True, kw_only=True)
+class _NodeRequirements:
+    """What every node must see exactly as this one does."""
 
     mark: Path
-    """A file in the folder that tasks share, written by the command."""
-    said: str
-    """What stands in it."""
+    """A file in the shared folder, written by the command."""
+    token: str
+    """The contents of `mark`."""
     work_dir: str
-    """From which relative paths count."""
+    """Working directory, for relative paths."""
     read: tuple[tuple[str, int], ...]
     """Some of the files that tasks read, with their sizes."""
     find_versions: Callable[[], Sequence[str]]
     versions: tuple[str, ...]
-    """Of libraries that decide what is made: what this function finds here."""
+    """Versions of the libraries that results depend on: the result of `find_versions` on this node."""
     code: str
-    """What `_code` finds here."""
+    """Digest of this package's code on this node."""
 
 
 class RayExecutor:
-    """The executor. One for a process at a time, by `connected`."""
+    """Runs tasks on a Ray cluster. Made by `connected`, one per process at a time."""
 
-    def __init__(self, ray: Any, place: _Place, workers: int | None) -> None:
-        self._ray, self._place, self._workers = ray, place, workers
-        self._call = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=False)(_done_there)
+    def __init__(self, ray: Any, required: _NodeRequirements, workers: int | None) -> None:
+        self._ray, self._required, self._workers = ray, required, workers
+        self._call = ray.remote(num_cpus=1, max_retries=_RETRIES, retry_exceptions=False)(_run_on_node)
 
     def cores_per_task(self, tasks: int) -> int:
-        """The one that each task asks Ray for."""
+        """One: each task requests one core from Ray."""
         return 1
 
     @property
     def max_pending(self) -> int:
-        """As many as there may be workers, or more than the cluster has cores now."""
+        """The configured number of workers, or a multiple of the cluster's current cores."""
         return self._workers or _AHEAD * max(1, int(self._ray.cluster_resources().get("CPU", 0)))
 
     def accepts(self, tasks: Sequence[BuildTask]) -> bool:
-        """Not for little work; but for a single task, as nodes may be larger than this machine."""
+        """True unless the tasks are small; also for a single task, since nodes may be larger than this machine."""
         return not is_small(tasks)
 
     def pool(self, tasks: int) -> concurrent.futures.Executor:
-        """Ray's own processes, which stay from stage to stage."""
-        return _Pool(self._ray, self._call, self._place)
+        """A pool of Ray's own processes, which Ray keeps across stages."""
+        return _RayPool(self._ray, self._call, self._required)
 
     def check_nodes(self) -> None:
-        """Raises DataError that names a node which does not see what this one sees, or has other libraries."""
+        """Raises DataError naming a node that does not see the same files as this one, or has other libraries."""
         ray = self._ray
-        check = ray.remote(num_cpus=0, max_retries=_RETRIES)(_what_is_wrong)
+        check = ray.remote(num_cpus=0, max_retries=_RETRIES)(_node_problem)
         affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        asked = {
-            check.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote(self._place): node
+        checks = {
+            check.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote(self._required): node
             for node in ray.nodes()
             if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
         }
-        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_NODE_S)
+        answered, silent = ray.wait(list(checks), num_returns=len(checks), timeout=_NODE_S)
         for reference in answered:
             try:
                 wrong = ray.get(reference)
             except ray.exceptions.RayError as error:
                 wrong = f"can't do a task ({_first_line(error)})"
             if wrong is not None:
-                raise _node_error(asked[reference]["NodeManagerHostname"], wrong)
+                raise _node_error(checks[reference]["NodeManagerHostname"], wrong)
         if silent:
-            name = asked[silent[0]]["NodeManagerHostname"]
+            name = checks[silent[0]]["NodeManagerHostname"]
             raise _node_error(name, f"has not answered within {_NODE_S:g} s")
 
 
-class _Pool(concurrent.futures.Executor):
-    """Futures of one stage's tasks."""
+class _RayPool(concurrent.futures.Executor):
+    """The futures of one stage's tasks."""
 
-    def __init__(self, ray: Any, call: Any, place: _Place) -> None:
-        self._ray, self._call, self._place = ray, call, place
+    def __init__(self, ray: Any, call: Any, required: _NodeRequirements) -> None:
+        self._ray, self._call, self._required = ray, call, required
         self._under_way: dict[Future[Any], Any] = {}
         self._lock = threading.Lock()  # futures end in a thread of Ray's
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """As `concurrent.futures` has it; what a task raised comes as it was raised."""
-        reference, found = self._call.remote(self._place, work, *arguments, **named), Future[Any]()
+        """See `concurrent.futures`. The future raises the exception that the task raised."""
+        reference, found = self._call.remote(self._required, work, *arguments, **named), Future[Any]()
         with self._lock:
             self._under_way[found] = reference
 
@@ -122,7 +122,8 @@ class _Pool(concurrent.futures.Executor):
         return found
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Those that are under way may be cancelled, too: whoever does a task again makes the same."""
+        """See `concurrent.futures`. Running tasks may be cancelled, too, since repeating them gives the same
+        results."""
         with self._lock:
             left = dict(self._under_way)
         for reference in left.values() if cancel_futures else ():
@@ -150,21 +151,28 @@ def connected(
     read: Sequence[Path],
     find_versions: Callable[[], Sequence[str]],
 ) -> Iterator[RayExecutor]:
-    """A cluster whose nodes all see `folder` and the files `read`, and find the same versions; it is left at the end.
+    """Joins a cluster whose nodes all see `folder` and the files `read`, and have the same versions; leaves it at the
+    end.
 
-    `address`: as the config has it. Raises DataError where Ray is not installed, the cluster can't be reached, or one
-    of its nodes sees something else.
+    `address` is the config's. Raises DataError when Ray is not installed, the cluster can't be reached, or a node
+    differs from this one.
     """
     ray = _ray()
     _join(ray, address or os.environ.get("RAY_ADDRESS") or "local", workers)
     mark = folder / f"seen-{uuid.uuid4().hex}"
     try:
         sizes = tuple((str(path), path.stat().st_size) for path in read)
-        place = _Place(
-            mark.absolute(), mark.name, str(Path.cwd()), sizes, find_versions, tuple(find_versions()), _code()
+        required = _NodeRequirements(
+            mark=mark.absolute(),
+            token=mark.name,
+            work_dir=str(Path.cwd()),
+            read=sizes,
+            find_versions=find_versions,
+            versions=tuple(find_versions()),
+            code=_code(),
         )
-        mark.write_text(place.said)
-        cluster = RayExecutor(ray, place, workers)
+        mark.write_text(required.token)
+        cluster = RayExecutor(ray, required, workers)
         cluster.check_nodes()
         yield cluster
     finally:
@@ -187,7 +195,7 @@ def _ray() -> Any:
 
 
 def _join(ray: Any, address: str, workers: int | None) -> None:
-    """Raises DataError where there is no such cluster."""
+    """Joins the cluster. Raises DataError when it can't be reached or joined."""
     _check_reached(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address == "local":
@@ -207,7 +215,7 @@ def _join(ray: Any, address: str, workers: int | None) -> None:
 
 
 def _check_reached(address: str) -> None:
-    """In seconds, where Ray itself takes minutes."""
+    """Raises DataError within seconds when nothing listens at `address`; Ray itself would take minutes."""
     host, colon, port = address.rpartition(":")
     if not colon:
         return
@@ -222,37 +230,37 @@ def _check_reached(address: str) -> None:
         ) from None
 
 
-def _done_there(place: _Place, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Task: does work in a process of some node, which may have joined after the others were checked."""
-    wrong = _what_is_wrong_once(place)
+def _run_on_node(required: _NodeRequirements, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Task: runs `work` on a node, which may have joined after the other nodes were checked."""
+    wrong = _node_problem_once(required)
     if wrong is not None:
         raise _node_error(socket.gethostname(), wrong)
     return work(*arguments, **named)
 
 
-def _what_is_wrong(place: _Place) -> str | None:
-    """Task: what this node does not see as it should, in words that follow its name."""
+def _node_problem(required: _NodeRequirements) -> str | None:
+    """Task: what is wrong with this node, as the rest of a sentence that begins with its name; None: nothing."""
     try:
-        os.chdir(place.work_dir)
-        said = place.mark.read_text()
+        os.chdir(required.work_dir)
+        token = required.mark.read_text()
     except OSError:
-        said = ""
-    if said != place.said:
-        return f"does not see the folder {place.mark.parent}, where the build is to work"
-    for path, size in place.read:
+        token = ""
+    if token != required.token:
+        return f"does not see the folder {required.mark.parent}, which the build uses"
+    for path, size in required.read:
         if not os.path.isfile(path) or os.path.getsize(path) != size:
             return f"does not see the file {path} as this machine does"
-    for here, there in zip(place.versions, place.find_versions(), strict=True):
+    for here, there in zip(required.versions, required.find_versions(), strict=True):
         if here != there:
             return f"has {there}, and this machine has {here}"
-    if _code() != place.code:
+    if _code() != required.code:
         return "has other code of pretrain than this machine"
     return None
 
 
 @cache
-def _what_is_wrong_once(place: _Place) -> str | None:
-    return _what_is_wrong(place)
+def _node_problem_once(required: _NodeRequirements) -> str | None:
+    return _node_problem(required)
 
 
 def _code() -> str:

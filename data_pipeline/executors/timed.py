@@ -13,43 +13,43 @@ from data_pipeline.common.tasks import BuildTask
 
 @dataclass
 class TimedStage:
-    """What the tasks of a stage took."""
+    """The cost of a stage's tasks."""
 
     tasks: int = 0
     size: int = 0
-    """As BuildTask.size."""
+    """Sum of BuildTask.size."""
     seconds: float = 0.0
-    """Of processors, of all threads."""
+    """Processor seconds of all threads."""
     serial: bool = False
     """Whether it is one task however large the input."""
 
 
 @dataclass
 class TimedExecutor:
-    """The executor. `stages` has the folder's name of each stage, in their order."""
+    """Runs tasks in this process and measures them; `stages` has the stages by the names of their folders, in order."""
 
     stages: dict[str, TimedStage] = field(default_factory=dict)
     max_pending = 1
 
     def cores_per_task(self, tasks: int) -> int:
-        """One, so that the figures are those of one."""
+        """One, so that processor seconds are those of a single core."""
         return 1
 
     def accepts(self, tasks: Sequence[BuildTask]) -> bool:
-        """All, else they were not measured."""
+        """True: all tasks are measured."""
         return True
 
-    def pool(self, tasks: int) -> _Pool:
-        """This process."""
-        return _Pool(self.stages)
+    def pool(self, tasks: int) -> _InlinePool:
+        """A pool that runs each task in this process."""
+        return _InlinePool(self.stages)
 
 
-class _Pool(Executor):
+class _InlinePool(Executor):
     def __init__(self, stages: dict[str, TimedStage]) -> None:
         self._stages = stages
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """Does it before it returns."""
+        """Runs the work before it returns."""
         folder, task = arguments
         found, began = Future[Any](), time.process_time()
         try:

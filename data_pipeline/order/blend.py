@@ -36,8 +36,8 @@ class Blend:
         self.period = len(self._sources)
         """Samples after which the order begins again."""
         self.shares = [Fraction(unit, self.period) for unit in units]
-        """Of each source: `weights` exactly if some whole numbers of up to 2^20 in all have their ratios (those of
-        decimals with few digits do), else off by less than a millionth of all."""
+        """Share of each source: exact if integers with a sum of up to 2^20 have the ratios of `weights` (as those of
+        decimals with few digits do), otherwise off by less than a millionth."""
         given = sum(unit > 0 for unit in units)
         self.bound = Fraction(0) if given == 1 else 1 - Fraction(1, 2 * given - 2)
         """No source's count among the first n samples, for any n, differs from n times its share by more."""
@@ -65,8 +65,8 @@ def _units(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def _nearest(shares: NDArray[np.float64]) -> list[int]:
-    """Of the totals that a period can have, the one whose whole numbers differ least from `shares` of it. The search
-    makes the largest difference a few to many times smaller than rounding to any one total does."""
+    """Integer units whose ratios are nearest to `shares`, over all totals that a period can have. The search makes the
+    largest difference several times smaller than rounding to any one total."""
     best, least = [0], math.inf
     for total in range(_MOST_UNITS // 2, _MOST_UNITS, _SEARCH):
         totals = np.arange(total, total + _SEARCH)[:, None]

@@ -36,7 +36,7 @@ class SearchedSet:
 
     @property
     def dirty_fraction(self) -> float:
-        """Of all examples."""
+        """Dirty examples as a fraction of all."""
         return self.dirty / max(1, self.examples)
 
     @classmethod

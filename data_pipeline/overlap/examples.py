@@ -15,34 +15,34 @@ from data_pipeline.reading.formats.jsonl import values
 from data_pipeline.reading.readers import find_inputs, read_documents
 
 LEAST_WORDS, MOST_WORDS = 8, 13
-"""Of a gram of the overlap report; less where the examples are made up."""
+"""Least and most words of a gram of the overlap report; synthetic tasks may have shorter ones."""
 _ENDINGS = re.compile(r"\.(jsonl|txt|xml|wet|parquet)(\.(gz|bz2|xz|zst))?$", re.IGNORECASE)
 
 
 class EvaluationSet(BaseModel):
-    """Files that hold the examples of one evaluation set, or of one each."""
+    """Files with the examples of one evaluation set, or of one set each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str | None = Field(
         default=None,
-        description="what reports call it; absent: each file is a set, called by its name without the endings",
+        description="name in reports; default: each file is a separate set, named after the file without suffixes",
     )
     files: str | list[str] = Field(
-        description="file, directory, glob, or a list of them: .jsonl (a line is an example); of other formats, what a "
-        "build takes for a document is one"
+        description="file, directory, glob, or a list of them: .jsonl (one example per line) or another input format "
+        "of builds (one example per document)"
     )
     fields: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="keys of a .jsonl line whose texts, one after the other, make the example; absent: all its strings",
+        description="keys of a .jsonl line whose texts, joined in order, are the example; default: all its strings",
     )
     least_words: int = Field(
         default=LEAST_WORDS,
         ge=1,
         le=MOST_WORDS,
-        description="least words of a gram of the overlap report; shorter examples are not looked for. Less than 8 is "
-        "for made-up tasks, such as scrambled words",
+        description="smallest number of words of a gram in the overlap report; shorter examples are not searched for. "
+        "Use less than 8 only for synthetic tasks, such as scrambled words",
     )
 
     def sets(self) -> list[tuple[str, list[str]]]:

@@ -63,7 +63,7 @@ class GramIndex:
     firsts: NDArray[np.int64]
     """[grams + 1] where each gram's examples begin in `holders`."""
     holders: NDArray[np.int32]
-    """Examples that a gram makes dirty; numbers go on from one set to the next."""
+    """Examples that a gram makes dirty, numbered consecutively over all sets."""
     lengths: tuple[int, ...]
     """Words that grams have, rising."""
     examples: NDArray[np.uint64]
@@ -76,7 +76,8 @@ class GramIndex:
 
     @classmethod
     def of_texts(cls, sets: Iterable[tuple[str, Sequence[str], int]], ngram: int) -> Self:
-        """Of sets given by name, text of each example, and least words of a gram. Raises DataError likewise."""
+        """Makes the index of sets given as (name, text of each example, least words of a gram). Raises DataError for
+        two sets of one name."""
         facts: list[SetFacts] = []
         removable: list[NDArray[np.uint64]] = []
         hashes, holders, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], {ngram}
@@ -84,7 +85,7 @@ class GramIndex:
         total = 0
         for name, texts, least in sets:
             if any(name == other.name for other in facts):
-                raise DataError(f"Two evaluation sets are called {name}; give each a name of its own.")
+                raise DataError(f"Two evaluation sets are called {name}; give each a different name.")
             batches = [Words.of(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
             words = np.concatenate([np.zeros(0, np.int64), *(np.diff(batch.firsts) for batch in batches)])
             n = report_ngram(words, least)
@@ -150,7 +151,7 @@ class GramIndex:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the sets' facts and the grams."""
+        """Digest of the sets' facts and the grams."""
         digest = hashlib.sha256(self._header().tobytes())
         for array in self._arrays().values():
             digest.update(array.tobytes())

@@ -1,8 +1,8 @@
-"""What a step of a build is: settings that know how to work on documents, one file per kind of step.
+"""Steps of a build: settings with the code that processes documents, one file per kind of step.
 
-A local step decides about each document by itself. A global step must have seen all documents first: it gathers facts
-in one pass over every chunk (a chunk of the input that one task reads), decides on them, and acts in the next pass.
-Both get the same documents in the same order in every pass, so a document's position in its chunk is a name for it.
+A local step decides about each document by itself. A global step must see all documents first: it gathers facts in one
+pass over every chunk of the input, decides, and acts in the next pass. Both get the same documents in the same order in
+every pass, so a document is identified by its position in its chunk.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from data_pipeline.reading.step_stats import StepStats
 
 
 class Step(StrictSettings):
-    """What all steps can be told. Every subclass has a `name: Literal[...]` with that name as its default."""
+    """Settings of all steps. Every subclass has a `name: Literal[...]` with that name as its default."""
 
     paths: ClassVar[frozenset[str]] = frozenset()
-    """Settings that name what is in `files`, wherever it lies."""
+    """Settings that are paths of `files`; a build depends on the files' contents, not on their paths."""
     takes_pairs: ClassVar[bool] = False
-    """Whether documents of two texts can go through."""
+    """Whether the step supports documents of two texts."""
     version: ClassVar[int] = 1
-    """Raise it when equal settings would do otherwise: what was built before is not taken for the same then."""
+    """Increase it when the same settings give other results, so that earlier builds are not taken for the same."""
 
     only: list[str] | None = Field(
-        default=None, min_length=1, description="names of the sources whose documents it works on; absent: all"
+        default=None, min_length=1, description="names of the sources to apply the step to; default: all"
     )
 
     @property
@@ -41,24 +41,24 @@ class Step(StrictSettings):
         return str(type(self).model_fields["name"].default)
 
     def sources(self) -> list[str]:
-        """Names of the sources that its settings speak of."""
+        """Names of the sources that its settings refer to."""
         return list(self.only or [])
 
-    def state(self) -> dict[str, Any]:
-        """Settings that change no result, but what is on the disk on the way to it."""
+    def execution_settings(self) -> dict[str, Any]:
+        """Settings that change intermediate files but not the result."""
         return {}
 
     def files(self) -> list[Path]:
-        """Files besides the input that its work depends on, such as texts to train a model on."""
+        """Files besides the input that the step depends on, such as texts to train a model on."""
         return []
 
     def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
-        """What has to be done once before any document is seen, such as training a model into `folder`: tasks, of which
-        a list begins when the one before is done."""
+        """Lists of tasks to run once before any document is processed, such as training a model into `folder`; a list
+        starts when the previous one is done."""
         return ()
 
     def findings(self, folder: Path) -> dict[str, Any]:
-        """What the build's report says of the step besides its tally, once it is done."""
+        """Further entries for the build's report, besides the step's statistics, once it is done."""
         return {}
 
 
@@ -67,16 +67,16 @@ class LocalStep(Step):
 
     @abstractmethod
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
-        """The documents that go on, changed or not, in the order in which they came; those that don't are told to
+        """Yields the documents to keep, changed or not, in the order of the input; dropped ones are reported to
         `stats.drop`, with the reason.
 
-        What goes in and comes out is counted outside. `folder` holds what `prepare` made.
+        The caller counts input and output. `folder` holds the results of `prepare`.
         """
 
 
 @dataclass(frozen=True)
 class GatheredChunk:
-    """A chunk of the input, as a global step knows it."""
+    """A chunk of the input, as a global step sees it."""
 
     number: int
     """Its index among all chunks, from 0: sources in the order of the config, files by name."""
@@ -85,9 +85,9 @@ class GatheredChunk:
     validation: bool
     """Whether all of its documents are held out."""
     documents: int
-    """How many were gathered from."""
+    """Number of its documents."""
     facts: Path
-    """What `gather` wrote."""
+    """The file that `gather` wrote."""
 
 
 class GlobalStep(Step):
@@ -99,11 +99,12 @@ class GlobalStep(Step):
 
     @abstractmethod
     def decide(self, chunks: list[GatheredChunk], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
-        """Yields tasks, is sent their results, and so on; in the end `folder` says what becomes of each document.
+        """Yields tasks and receives their results, repeatedly; at the end, `folder` holds the decision on each
+        document.
 
-        Memory is bounded whatever the number of documents.
+        Memory is bounded, whatever the number of documents.
         """
 
     @abstractmethod
     def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:
-        """As LocalStep.run, for the documents of chunk number `chunk`, by what was decided."""
+        """See `LocalStep.run`; for the documents of chunk number `chunk`, according to the decisions."""

@@ -1,9 +1,9 @@
-"""Takes what evaluation examples hold out of the training text, and reports on it (Brown et al. 2020, appendix C).
+"""Removes the text of evaluation examples from the training text, and reports it (Brown et al. 2020, appendix C).
 
-Each run of `ngram` words that an example holds too goes, with a window of characters around it, which cuts the document
-into pieces. Runs that many documents hold (laws, prayers, lists of countries) stay, and so does what an example shorter
-than `ngram` words says. Validation files are cleaned likewise, but only training files count: for what many documents
-hold, and for the report.
+Each n-gram of `ngram` words that also occurs in an example is removed, with a window of characters around it, which
+cuts the document into pieces. N-grams that many documents contain (laws, prayers, lists of countries) are kept, as are
+examples shorter than `ngram` words. Validation files are cleaned in the same way, but only training files count for the
+report and for how many documents contain an n-gram.
 """
 
 from __future__ import annotations
@@ -38,24 +38,23 @@ class Decontaminate(GlobalStep):
     name: Literal["decontaminate"] = "decontaminate"
     against: list[EvaluationSet] = Field(
         min_length=1,
-        description="the evaluation sets, a list of settings of one each; a file, directory or glob alone makes each "
-        "file a set",
+        description="the evaluation sets, a list of settings; a plain file, directory or glob makes each file a set",
     )
-    ngram: int = Field(default=13, ge=1, description="words of the runs that are removed")
+    ngram: int = Field(default=13, ge=1, description="words of the n-grams to remove")
     window_characters: int = Field(
         default=200,
         ge=0,
-        description="characters removed around a run, half of them on each side, which is how we read the paper's "
-        "`200 character window around it`; lm-eval's janitor takes 200 on each side: 400 here",
+        description="characters to remove around an n-gram, half of them on each side, our reading of the paper's "
+        "`200 character window around it`; lm-eval's janitor removes 200 on each side: 400 here",
     )
     least_characters: int = Field(default=200, ge=1, description="shorter pieces of a cut document are dropped")
     most_pieces: int = Field(
         default=10,
         ge=1,
-        description="a document that is cut into more pieces, short ones counted, is dropped",
+        description="documents that are cut into more pieces than this, including short ones, are dropped",
     )
     most_documents: int = Field(
-        default=10, ge=0, description="runs of words that more training documents than these hold are left alone"
+        default=10, ge=0, description="n-grams that more training documents than this contain are kept"
     )
 
     @field_validator("against", mode="before")
@@ -65,7 +64,7 @@ class Decontaminate(GlobalStep):
         return [{"files": one} if isinstance(one, str) else one for one in values]
 
     def files(self) -> list[Path]:
-        """The evaluation sets'."""
+        """The files of the evaluation sets."""
         return [path for one in self.against for path in find_inputs(one.files)]
 
     def prepare(self, folder: Path) -> Iterable[list[BuildTask]]:
@@ -179,7 +178,7 @@ class Decontaminate(GlobalStep):
 
 
 def _load(path: Path) -> GramIndex:
-    """As long as the file is the same, it is read once in a process."""
+    """The index in a file, read once per process unless the file changes."""
     status = path.stat()
     return _loaded(path, status.st_ino, status.st_mtime_ns)
 

@@ -1,8 +1,8 @@
-"""What exact and fuzzy deduplication share: whom they compare, whose copy stays, and how that is decided.
+"""The common part of exact and fuzzy deduplication: which items are compared, and which copy is kept.
 
 Items (documents or paragraphs) are equal if they have equal keys. `gather` writes keys to sorted runs; tasks link equal
-ones, each in a range of keys; other tasks turn links into verdicts, a byte per item. All hold `items_per_task` at a
-time, however many there are, and come to the same end however the work and the documents were cut.
+ones, each in a range of keys; other tasks turn links into decisions, a byte per item. Each task holds `items_per_task`
+items, however many there are, and the result does not depend on how the work and the documents were split.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _STRONG, _WEAK = 0, 1
 
 
 class Removal(BaseModel):
-    """Two sources, of which one gives way."""
+    """Two sources, from one of which duplicates of the other are removed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
-    like: str = Field(description="the source whose documents stay")
-    from_: str = Field(alias="from", description="the source that loses what is like a document of the other")
+    like: str = Field(description="the source whose documents are kept")
+    from_: str = Field(alias="from", description="the source from which duplicates of the other are removed")
 
 
 class DedupStep(GlobalStep):
@@ -44,26 +44,26 @@ class DedupStep(GlobalStep):
     name: str
     compare: Literal["all", "within"] = Field(
         default="all",
-        description="all: documents of all sources with each other; within: those of each source among themselves "
-        "(GPT-3). Training documents are compared with held-out ones of all sources either way, and go",
+        description="all: compare documents of all sources with each other; within: only within each source (GPT-3). "
+        "In both cases, training documents that duplicate held-out ones of any source are dropped",
     )
     prefer: list[str] = Field(
         default=[],
-        description="with compare=all: the sources whose copy stays, best first; others follow in order",
+        description="with compare=all: sources whose copies are kept, best first; the others follow in order",
     )
     remove: list[Removal] = Field(
         default=[],
         max_length=50,
-        description="with compare=within: pairs {like: SOURCE, from: SOURCE}; what is like a document of the one is "
-        "removed from the other, with all that is like it there (GPT-3: like WebText, from Common Crawl)",
+        description="with compare=within: pairs {like: SOURCE, from: SOURCE}; duplicates of documents of `like` are "
+        "removed from `from`, with all their duplicates there (GPT-3: like WebText, from Common Crawl)",
     )
     items_per_task: int = Field(
         default=2**22,
         gt=0,
-        description="keys that a task holds in memory, of some 100 bytes each; the result is the same for any",
+        description="keys that a task holds in memory, of about 100 bytes each; the result does not depend on it",
     )
     _chained: ClassVar[bool]
-    """Whether items are alike because both are like a third."""
+    """Whether two items count as similar because both are similar to a third."""
 
     @model_validator(mode="after")
     def _sources_are_compared_one_way(self) -> Self:
@@ -81,19 +81,19 @@ class DedupStep(GlobalStep):
         return self
 
     def sources(self) -> list[str]:
-        """As Step.sources."""
+        """See `Step`."""
         return [*super().sources(), *self.prefer, *(name for pair in self.remove for name in (pair.like, pair.from_))]
 
-    def state(self) -> dict[str, Any]:
-        """As Step.state."""
+    def execution_settings(self) -> dict[str, Any]:
+        """See `Step`."""
         return {"items_per_task": self.items_per_task}
 
     @abstractmethod
     def _least_similarity(self) -> float | None:
-        """What sketches of items with a common key must say; None: the key is enough."""
+        """Similarity that sketches of items with a common key must reach; None: a common key suffices."""
 
     def decide(self, chunks: list[GatheredChunk], folder: Path) -> Generator[list[BuildTask], list[Any], None]:
-        """Links, their components where links chain, and verdicts.
+        """Links, their components if links chain, and decisions.
 
         Raises DataError for a source that no chunk belongs to.
         """
@@ -179,7 +179,7 @@ class DedupStep(GlobalStep):
 
 
 def _gathering(plan: DedupPlan, folder: Path, kind: str) -> list[BuildTask]:
-    """Tasks that bring pairs of a `kind` together; none where there are few files of them."""
+    """Tasks that merge pairs of a `kind`; none if there are few files of them."""
     return [
         BuildTask(f"{kind}-{rows:05}-{columns:05}", partial(merge_pairs, folder, kind, rows, columns), plan.block)
         for rows, columns in plan.pairs.cells()

@@ -1,4 +1,4 @@
-"""The rules of MassiveText for web pages: does a text look like prose, and does it repeat itself.
+"""The filters of MassiveText for web pages: text that is not prose, and text that repeats itself.
 
 Rae et al. 2021, appendix A.1.1.
 """
@@ -29,24 +29,26 @@ _SALT = np.uint64(0xD6E8FEB86659FD93)
 
 
 class GopherQuality(LocalStep):
-    """Keeps documents that look like prose. A word is what stands between white space."""
+    """Keeps documents that look like prose. Words are separated by white space."""
 
     name: Literal["gopher_quality"] = "gopher_quality"
-    min_words: int = Field(default=50, ge=0, description="words that a document must have")
-    max_words: int = Field(default=100_000, gt=0, description="words that it may have")
+    min_words: int = Field(default=50, ge=0, description="least number of words of a document")
+    max_words: int = Field(default=100_000, gt=0, description="greatest number of words of a document")
     min_word_characters: float = Field(default=3, ge=0, description="least mean length of its words")
     max_word_characters: float = Field(default=10, gt=0, description="greatest mean length of its words")
     max_symbols: float = Field(default=0.1, ge=0, description="greatest ratio of # to words, and of ellipses to words")
     max_bullet_lines: float = Field(
-        default=0.9, ge=0, le=1, description="part of the lines that may begin with a bullet"
+        default=0.9, ge=0, le=1, description="greatest fraction of the lines that begin with a bullet"
     )
-    max_ellipsis_lines: float = Field(default=0.3, ge=0, le=1, description="part of the lines that may end with ...")
-    min_alphabetic: float = Field(default=0.8, ge=0, le=1, description="part of the words that must hold a letter")
+    max_ellipsis_lines: float = Field(
+        default=0.3, ge=0, le=1, description="greatest fraction of the lines that end with ..."
+    )
+    min_alphabetic: float = Field(default=0.8, ge=0, le=1, description="least fraction of the words with a letter")
     stop_words: list[str] = Field(
         default=["the", "be", "to", "of", "and", "that", "have", "with"],
-        description="words, in lower case, that prose holds; those of the paper, which are English",
+        description="words of prose, in lower case; by default the English ones of the paper",
     )
-    min_stop_words: int = Field(default=2, ge=0, description="how many different ones of them it must hold")
+    min_stop_words: int = Field(default=2, ge=0, description="least number of different stop words in a document")
     bullets: str = Field(default="•‣◦▪*-", description="characters that count as a bullet (the paper names none)")
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
@@ -97,17 +99,23 @@ class GopherRepetition(LocalStep):
     """
 
     name: Literal["gopher_repetition"] = "gopher_repetition"
-    max_lines: float | None = Field(default=0.3, description="part of the lines that may be repeats; null: any")
-    max_paragraphs: float | None = Field(default=0.3, description="as max_lines, of paragraphs")
-    max_line_characters: float | None = Field(default=0.2, description="part of the characters in repeated lines")
-    max_paragraph_characters: float | None = Field(default=0.2, description="as max_line_characters, of paragraphs")
+    max_lines: float | None = Field(default=0.3, description="greatest fraction of repeated lines; null: no limit")
+    max_paragraphs: float | None = Field(
+        default=0.3, description="greatest fraction of repeated paragraphs; null: no limit"
+    )
+    max_line_characters: float | None = Field(
+        default=0.2, description="greatest fraction of characters in repeated lines; null: no limit"
+    )
+    max_paragraph_characters: float | None = Field(
+        default=0.2, description="greatest fraction of characters in repeated paragraphs; null: no limit"
+    )
     max_top_grams: dict[Annotated[int, Field(ge=2)], float] = Field(
         default={2: 0.2, 3: 0.18, 4: 0.16},
-        description="for n words: part of the characters that may lie in the most frequent n-gram, if it is repeated",
+        description="greatest fraction of characters in the most frequent n-gram that is repeated, by n",
     )
     max_repeated_grams: dict[Annotated[int, Field(ge=2)], float] = Field(
         default={5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10},
-        description="for n words: part of the characters that may lie in n-grams that have occurred before",
+        description="greatest fraction of characters in n-grams that have occurred before, by n",
     )
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:

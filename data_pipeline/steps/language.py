@@ -26,7 +26,7 @@ _MOST_PADDED = 16  # times the characters that are looked at
 
 
 class Language(LocalStep):
-    """Drops what is in another language, or in none that can be told."""
+    """Drops documents in other languages, and those whose language is uncertain."""
 
     version: ClassVar[int] = 2
 

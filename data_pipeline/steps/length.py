@@ -19,7 +19,9 @@ class Length(LocalStep):
     takes_pairs: ClassVar[bool] = True
     name: Literal["length"] = "length"
     least_characters: int = Field(default=1, ge=0, description="shorter documents are dropped")
-    most_characters: int | None = Field(default=None, gt=0, description="longer documents are dropped; absent: none is")
+    most_characters: int | None = Field(
+        default=None, gt=0, description="longer documents are dropped; default: no limit"
+    )
 
     @model_validator(mode="after")
     def _least_is_below_most(self) -> Self:
@@ -28,7 +30,7 @@ class Length(LocalStep):
         return self
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
-        """As LocalStep.run; reasons: too short, too long."""
+        """See `LocalStep.run`; reasons: too short, too long."""
         for document in documents:
             sizes = [len(text) for text in document.texts]
             if min(sizes) < self.least_characters:

@@ -2,8 +2,8 @@
 
 Precision comes first: what may as well be a date, an ISBN, an identifier or a number in a table stays, and so do
 telephone numbers as they are written within most countries. Four low numbers are an address only where the words
-before say so, as sections, versions and enzymes are numbered likewise. IP addresses of private, reserved and
-documentation ranges point at nobody. Each expression looks at a bounded number of characters from its beginning, so no
+before say so, since sections, versions and enzymes have similar numbers. IP addresses of private, reserved and
+documentation ranges identify nobody. Each expression looks at a bounded number of characters from its beginning, so no
 text takes long, and begins with a character before it looks back, which lets the search skip quickly to it.
 """
 
@@ -79,12 +79,12 @@ class Personal(LocalStep):
     version: ClassVar[int] = 2
 
     name: Literal["personal"] = "personal"
-    email: str | None = Field(default="<EMAIL>", description="what stands for an e-mail address; null: they stay")
-    ip: str | None = Field(default="<IP>", description="what stands for a public IPv4 or IPv6 address; null: they stay")
+    email: str | None = Field(default="<EMAIL>", description="replacement for e-mail addresses; null: keep them")
+    ip: str | None = Field(default="<IP>", description="replacement for public IPv4 and IPv6 addresses; null: keep")
     phone: str | None = Field(
         default="<PHONE>",
-        description="what stands for a telephone number, international (+49 30 901820) or North American "
-        "((212) 555-0199); null: they stay",
+        description="replacement for telephone numbers, international (+49 30 901820) or North American "
+        "((212) 555-0199); null: keep them",
     )
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:

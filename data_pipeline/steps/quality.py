@@ -1,4 +1,4 @@
-"""Keeps documents by chance, the likelier the more they read like good ones (Brown et al. 2020, appendix A).
+"""Keeps documents at random, with a probability that rises with a classifier's score (Brown et al. 2020, appendix A).
 
 The paper keeps a document when `np.random.pareto(9) > 1 - score`: most of those that score high, and a few of all
 others, so that the data stays varied. That is a chance of (2 - score) ** -9 to stay: 1 at a score of 1, 0.026 at 0.5.
@@ -36,23 +36,23 @@ class Quality(LocalStep):
     paths: ClassVar[frozenset[str]] = frozenset({"good", "raw", "path"})
     name: Literal["quality"] = "quality"
     good: PathText | list[PathText] | None = Field(
-        default=None, description="files of text as it should be, named as `input` names files: encyclopedias, books"
+        default=None, description="files of high-quality text, such as encyclopedias and books, given as for `input`"
     )
     raw: PathText | list[PathText] | None = Field(
-        default=None, description="files of text as it comes, such as unfiltered crawl, named likewise"
+        default=None, description="files of unfiltered text, such as a crawl, given as for `input`"
     )
     reading: ReadingConfig = Field(
-        default=ReadingConfig(), description="how good and raw become documents: keys as of a build"
+        default=ReadingConfig(), description="how to read `good` and `raw`: the reading settings of a build"
     )
     path: FilePath | None = Field(default=None, description="a trained model's .npz, instead of good and raw")
     training_documents: int = Field(
-        default=20_000, gt=0, description="documents of each kind to learn from, at most; chosen by their hash"
+        default=20_000, gt=0, description="greatest number of training documents of each kind, chosen by their hash"
     )
-    features: int = Field(default=FEATURES, gt=0, description="buckets that words are hashed into")
+    features: int = Field(default=FEATURES, gt=0, description="number of buckets that words are hashed into")
     alpha: float = Field(
-        default=9, gt=0, description="shape of the Pareto distribution; the larger, the fewer low scores stay"
+        default=9, gt=0, description="shape of the Pareto distribution; a larger value keeps fewer low scores"
     )
-    seed: int = Field(default=0, ge=0, description="changes which documents are kept, and which are learned from")
+    seed: int = Field(default=0, ge=0, description="random seed of which documents are kept, and which train the model")
 
     @model_validator(mode="after")
     def _one_model(self) -> Self:
@@ -154,5 +154,5 @@ def lomax(keys: list[int], alpha: float, seed: int) -> NDArray[np.float64]:
 
 
 def _file(folder: Path, kind: str, number: int) -> Path:
-    """Of a sample."""
+    """The file of a sample."""
     return folder / f"sample-{kind}-{number:05d}"

@@ -1,7 +1,7 @@
 """Texts as sparse rows of hashed word counts, for a linear classifier (Weinberger et al. 2009; Spark's HashingTF).
 
-A word counts in the bucket that its hash gives, so there is no vocabulary to build, and words that share a bucket are
-told apart by others. A count enters as log(1 + count) and each row has length 1: a score then depends on which words a
+A word counts in the bucket of its hash, so there is no vocabulary to build; words that share a bucket are distinguished
+by other words. A count enters as log(1 + count) and each row has length 1: a score then depends on which words a
 text is made of and not on how long it is, as it would with plain counts, where any long text ends near 0 or 1.
 """
 
@@ -29,7 +29,7 @@ class HashedCounts:
 
     @classmethod
     def of(cls, texts: Sequence[str], buckets: int) -> HashedCounts:
-        """Of texts that are worked on together; a row doesn't depend on the others. No words: a row of zeros."""
+        """Makes the rows of several texts at once; a row doesn't depend on the others. No words: a row of zeros."""
         words = Words.of(texts)
         text = np.repeat(np.arange(len(texts)), np.diff(words.firsts))
         bucket = (words.hashes % np.uint64(buckets)).astype(np.int64)

@@ -41,7 +41,7 @@ class QualityModel:
     facts: dict[str, Any]
     """Documents of each kind, and how held-out ones were judged: `accuracy` at a score of 1/2, `roc_auc`."""
     digest: str
-    """Of all that the model depends on: its settings, the texts that it learned from, scikit-learn's version."""
+    """Digest of everything that the model depends on: settings, training texts, scikit-learn's version."""
 
     def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """[texts] from 0 to 1, the probability that a text is good; it doesn't depend on the other texts."""

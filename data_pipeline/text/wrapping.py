@@ -1,7 +1,7 @@
-"""Text that was wrapped at a width, put back into paragraphs of one line each.
+"""Unwrapping of hard-wrapped text into paragraphs of one line each.
 
-A text counts as wrapped when most of its lines end where the next word would have gone beyond the width (a greedy
-wrapper leaves no other), and many go on in lower case: lists, verse and code do neither. Only such breaks are undone.
+A text counts as wrapped when most of its lines end where the next word would have exceeded the width (as a greedy
+wrapper leaves them), and many continue in lower case; lists, verse and code do neither. Only such breaks are removed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _ITEM = re.compile(r"[-*\u2022+>|#]|\(?(?:[0-9]{1,3}|[A-Za-z])[.)]\s")
 
 
 def unwrap(text: str) -> str:
-    """The text with the breaks undone that a wrapper made; as it is, where none is at work.
+    """The text without the line breaks of a wrapper; unchanged if it was not wrapped.
 
-    A blank line, a line that is further in than the one before it, and the mark of a list's item begin a paragraph.
+    A blank line, a line with more indentation than the previous one, and the mark of a list item begin a paragraph.
     """
     lines = [line.rstrip() for line in text.split("\n")]
-    inner = np.array([n for n in range(len(lines) - 1) if _goes_on(lines[n], lines[n + 1])], np.int64)
+    inner = np.array([n for n in range(len(lines) - 1) if _may_continue(lines[n], lines[n + 1])], np.int64)
     if len(inner) < _LEAST_BREAKS:
         return text
     ends = np.array([len(lines[n]) for n in inner])
@@ -45,8 +45,8 @@ def unwrap(text: str) -> str:
     return "\n".join(joined)
 
 
-def _goes_on(line: str, following: str) -> bool:
-    """Whether a line and the next may be of one paragraph."""
+def _may_continue(line: str, following: str) -> bool:
+    """Whether a line and the next may belong to one paragraph."""
     if not line or not following:
         return False
     inward = len(following) - len(following.lstrip()) > len(line) - len(line.lstrip())

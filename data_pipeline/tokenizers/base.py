@@ -1,4 +1,4 @@
-"""Text <-> token ids: what every kind of tokenizer answers. `load.py` reads and trains them."""
+"""Text <-> token ids: the interface of every kind of tokenizer. `load.py` reads and trains them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Tokenizer(ABC):
     end_of_text: int
     """The id after each document."""
     begin_of_text: int | None = None
-    """The id before each text, where models were trained so (Gemma's <bos>); None: there is none."""
+    """The id before each text, for models that were trained with one (Gemma's <bos>); None: no such id."""
     identity: str
-    """Digest of all that ids depend on."""
+    """Digest of everything that ids depend on."""
 
     @abstractmethod
     def encode_batch(self, texts: list[str], threads: int | None = None) -> list[NDArray[np.int32]]:
@@ -59,22 +59,22 @@ class Tokenizer(ABC):
         return ids
 
     def opened(self, ids: Sequence[int]) -> list[int]:
-        """A text's ids, behind what is before each."""
+        """A text's ids, preceded by the begin of text if there is one."""
         return list(ids) if self.begin_of_text is None else [self.begin_of_text, *ids]
 
     @property
     def before_text(self) -> int:
-        """What the first token of a text follows: its begin, or the end of another."""
+        """The id that precedes the first token of a text: the begin of text, or the end of the previous text."""
         return self.end_of_text if self.begin_of_text is None else self.begin_of_text
 
     def is_special(self) -> NDArray[np.bool_]:
-        """[vocabulary] the pieces that stand for no text."""
+        """[vocabulary] whether a piece is special: no text encodes to it."""
         return np.array([not text for text in self.texts()], np.bool_)
 
     def starts_word(self) -> NDArray[np.bool_]:
-        """[vocabulary] the pieces that a word begins with: after white space, or special."""
+        """[vocabulary] whether a piece begins a word: it starts with white space, or is special."""
         return np.array([not text or text[0].isspace() for text in self.texts()], np.bool_)
 
     def ends_sentence(self) -> NDArray[np.bool_]:
-        """[vocabulary] the pieces that end in . ! or ? (white space aside) or hold a newline."""
+        """[vocabulary] whether a piece ends in . ! or ? (ignoring white space) or contains a newline."""
         return np.array([text.rstrip().endswith((".", "!", "?")) or "\n" in text for text in self.texts()], np.bool_)

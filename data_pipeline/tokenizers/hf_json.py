@@ -24,7 +24,7 @@ ROBERTA_SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 _ENDS = (END_OF_TEXT, "</s>", "<eos>", "[SEP]")  # what a document ends with: the first that there is
 _PROBE = "Do you know\tthe Würzburg \u4e2d? \U0001f600\n"
 _MAX_IDS = 2**22  # four times the largest vocabulary in use
-_INSIDE = "##"  # before a wordpiece that goes on with a word
+_INSIDE = "##"  # prefix of a wordpiece that continues a word
 _ALPHABET = 1000  # characters that a trained wordpiece vocabulary has at most; rarer ones make a word unknown
 _WORD_STARTS = str.maketrans({"Ġ": " ", "Ċ": "\n", "\u2581": " "})  # in byte-level BPE, and in sentencepiece's ways
 
@@ -107,8 +107,8 @@ class JsonTokenizer(Tokenizer):
 def train_wordpiece(texts: Iterable[str], vocabulary: int) -> JsonTokenizer:
     """BERT's uncased kind (Devlin et al. 2019), with its specials first. Raises DataError as train_tokenizer says.
 
-    The library numbers the pieces that go on with a word as its hash table happens to lie, and breaks ties by number;
-    given to it as if they were special, in an order of ours, they are the same in every run.
+    The library numbers the pieces that continue a word in the order of its hash table, and breaks ties by number.
+    Passed as special tokens, in a fixed order, they get the same numbers in every run.
     """
     tokenizer = _wordpiece({"[UNK]": 0}, lowercase=True)
     kept = list(texts)

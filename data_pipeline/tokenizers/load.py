@@ -25,7 +25,7 @@ CONTROL_SYMBOLS: dict[str | None, list[str]] = {
 }
 """What a sentencepiece model trained here holds besides <|endoftext|>, by `tokenizer.specials`."""
 _FILES = ("tokenizer.json", "tokenizer.model", "bytes.json", "encoder.json", "vocab.json", "vocab.txt")
-"""What a folder's tokenizer is called, the first that there is."""
+"""File names of a folder's tokenizer, by priority."""
 _MAX_FILE_BYTES = 2**28
 _WANTED = "a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, or GPT-2's encoder.json beside its vocab.bpe"
 
@@ -37,7 +37,7 @@ _PLUGIN_FILE = re.compile(rb'\s*\{\s*"tokenizer"\s*:\s*"([\w.-]+)"')
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a sentencepiece .model, a tokenizer.json, a BERT vocab.txt, GPT-2's vocabulary (encoder.json, its
-    vocab.bpe beside it) or bytes.json, told apart by what is in it; of a folder, the one that lies there.
+    vocab.bpe beside it) or bytes.json, recognized by its contents; or a folder that contains one.
 
     Raises DataError when it is missing or can't be used.
     """

@@ -125,7 +125,7 @@ def _cuts(
 
 
 def _reaches_over(piece: str, name: str, cut: int) -> bool:
-    """Whether `piece` can stand for text on both sides of `cut` where a text has `name`."""
+    """Whether `piece` can match text across `cut` where a text contains `name`."""
     before, after = name[:cut], name[cut:]
     return any(
         (piece[:i].endswith(before) or before.endswith(piece[:i]))

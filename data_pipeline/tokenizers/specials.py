@@ -1,6 +1,6 @@
-"""The ids that an objective needs beside text: a tokenizer's own where it has them, else ids after its vocabulary.
+"""The special ids that an objective needs: the tokenizer's own if it has them, otherwise ids after its vocabulary.
 
-So any dataset can be trained on with any objective, also one whose tokenizer knows nothing but an end of text.
+So any dataset works with any objective, even if its tokenizer has only an end of text.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ _NAMES: dict[Role, tuple[str, str]] = {
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-"""What a special is called in BERT's and in other vocabularies."""
+"""Names of each special token in BERT's and in other vocabularies."""
 _ABSENT = -1
 
 
 @dataclass(frozen=True)
 class SpecialTokenNeeds:
-    """What an objective needs beside text."""
+    """The special tokens that an objective needs."""
 
     roles: tuple[Role, ...] = ("pad",)
-    """Those that lack are appended in this order."""
+    """Roles that need an id; missing ones are appended in this order."""
     sentinels: int = 0
     sentinel_ids: Literal["appended", "last"] = "appended"
-    """Where the tokenizer has none: after its vocabulary, or its own last ids, which text may have, too (ByT5)."""
+    """Ids of sentinels that the tokenizer lacks: appended to its vocabulary, or its last ids, which may also occur in
+    text (ByT5)."""
     start: Literal["pad", "end"] = "pad"
-    """What a decoder reads first."""
+    """The id that a decoder reads first."""
     end: Literal["</s>", "end_of_text"] = "</s>"
-    """The last of an input or target: </s> where the tokenizer has it, or what documents end with."""
+    """The last id of an input or target: </s> if the tokenizer has it, or the end of documents."""
 
 
 @dataclass(frozen=True)
 class Specials:
-    """Ids by their role. A role that the objective has no use for is -1."""
+    """Ids by role; -1 for a role that the objective does not need."""
 
     pad: int
     cls: int
@@ -59,11 +60,11 @@ class Specials:
     sentinels: tuple[int, ...]
     """Sentinel 0 first; it is the very last id where they are appended, as in T5, or the tokenizer's last."""
     vocabulary: int
-    """Ids in all: the tokenizer's and those that are appended."""
+    """Number of ids: the tokenizer's and the appended ones."""
 
 
 def specials(tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Specials:
-    """The ids that are needed, with `tokenizer`."""
+    """The special ids for these `needs` with `tokenizer`."""
     vocabulary = tokenizer.vocabulary_size
     ids = dict.fromkeys(_NAMES, _ABSENT)
     for role in needs.roles:
@@ -92,7 +93,7 @@ def specials(tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Specials:
 
 
 def names(tokenizer: Tokenizer, specials: Specials) -> dict[int, str]:
-    """What to call the ids of `specials` that `tokenizer` lacks, ascending."""
+    """Names of the ids of `specials` that `tokenizer` lacks, in ascending order of ids."""
     roles: dict[Role, int] = {"pad": specials.pad, "cls": specials.cls, "sep": specials.sep, "mask": specials.mask}
     found = {index: _NAMES[role][1] for role, index in roles.items() if index >= tokenizer.vocabulary_size}
     sentinels = {index: f"<extra_id_{number}>" for number, index in enumerate(specials.sentinels)}
@@ -101,27 +102,27 @@ def names(tokenizer: Tokenizer, specials: Specials) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What recipes know about ids."""
+    """Properties of ids that recipes need."""
 
     specials: Specials
     tokenizer: str
     """The tokenizer's identity."""
     end_of_text: int
     is_special: NDArray[np.bool_]
-    """[vocabulary] these, and the next two, by id; those that were appended included."""
+    """[vocabulary] like the next two, indexed by id, appended ids included."""
     starts_word: NDArray[np.bool_]
     ends_sentence: NDArray[np.bool_]
     ordinary: NDArray[np.int64]
-    """The ids that stand for text, ascending."""
+    """The ids that are not special, ascending."""
 
     @cached_property
     def ends_word(self) -> NDArray[np.bool_]:
-        """[vocabulary] whatever follows begins a word: after a sentence, or what is special."""
+        """[vocabulary] whether whatever follows the id begins a word: it ends a sentence, or is special."""
         return self.is_special | self.ends_sentence
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Vocabulary:
-        """What an objective with these needs sees of `tokenizer`."""
+        """The vocabulary of `tokenizer` for an objective with these needs."""
         ids = specials(tokenizer, needs)
         appended = (0, ids.vocabulary - tokenizer.vocabulary_size)
         is_special = np.pad(tokenizer.is_special(), appended, constant_values=True)

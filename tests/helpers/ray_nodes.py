@@ -37,7 +37,7 @@ class RayNodes:
 
     def workers(self) -> list[int]:
         """Processes that are at a task of a build."""
-        return [number for number, line in _processes() if line.startswith(b"ray::_done_there")]
+        return [number for number, line in _processes() if line.startswith(b"ray::_run_on_node")]
 
     def kill_worker(self, limit_s: float) -> int:
         """One that is at a task; waits for it. Returns its number."""

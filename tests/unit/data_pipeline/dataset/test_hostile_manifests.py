@@ -131,11 +131,11 @@ def test_a_gigabyte_of_manifest_is_not_read(copy: Path) -> None:
 def test_a_manifest_that_is_a_pipe_or_a_directory_is_refused(copy: Path) -> None:
     (copy / MANIFEST).unlink()
     os.mkfifo(copy / MANIFEST)
-    with pytest.raises(DataError, match=r"manifest\.json is no file"):
+    with pytest.raises(DataError, match=r"manifest\.json is not a file"):
         Dataset(copy)
     (copy / MANIFEST).unlink()
     (copy / MANIFEST).mkdir()
-    with pytest.raises(DataError, match=r"manifest\.json is no file"):
+    with pytest.raises(DataError, match=r"manifest\.json is not a file"):
         Dataset(copy)
 
 

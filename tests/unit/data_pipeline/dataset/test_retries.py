@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[4]
     ("fault", "expected_waits"),
     [(503, [0.5, 1.0]), (429, [0.5, 1.0]), (500, [0.5, 1.0]), ("cut", [0.5, 1.0]), ("reset", [0.5])],
 )  # after a reset aiohttp tries once more by itself
-def test_what_may_pass_is_tried_again(
+def test_transient_errors_are_retried(
     dataset: Dataset, store: HttpStore, cache: Cache, waits: list[float], fault: Any, expected_waits: list[float]
 ) -> None:
     remote = Dataset(store.url, cache)
@@ -90,7 +90,7 @@ def _named(name: str, base: type[Exception] = Exception, **values: object) -> Ex
 
 
 @pytest.mark.parametrize(
-    ("error", "passes"),
+    ("error", "transient"),
     [
         (TimeoutError(), True),
         (ConnectionResetError(), True),
@@ -105,8 +105,8 @@ def _named(name: str, base: type[Exception] = Exception, **values: object) -> Ex
         (ValueError("x"), False),
     ],
 )
-def test_which_errors_may_pass(error: Exception, passes: bool) -> None:
-    assert storage.may_pass(error) == passes
+def test_which_errors_are_transient(error: Exception, transient: bool) -> None:
+    assert storage.is_transient(error) == transient
 
 
 def test_waits_double_up_to_a_bound_and_have_no_random_part() -> None:

@@ -64,10 +64,18 @@ def test_what_a_node_does_not_see_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     def wrong(versions: tuple[str, ...] = ("ftfy 6",), code: str = ray_cluster._code()) -> str | None:
-        place = ray_cluster._Place(mark, "x", str(tmp_path), ((str(read), 4),), lambda: ["ftfy 6"], versions, code)
-        return ray_cluster._what_is_wrong(place)
+        required = ray_cluster._NodeRequirements(
+            mark=mark,
+            token="x",
+            work_dir=str(tmp_path),
+            read=((str(read), 4),),
+            find_versions=lambda: ["ftfy 6"],
+            versions=versions,
+            code=code,
+        )
+        return ray_cluster._node_problem(required)
 
-    assert wrong() == f"does not see the folder {tmp_path}, where the build is to work"
+    assert wrong() == f"does not see the folder {tmp_path}, which the build uses"
     mark.write_text("x")
     assert wrong() is None
     assert wrong(("ftfy 5",)) == "has ftfy 6, and this machine has ftfy 5"
@@ -91,8 +99,8 @@ class OneNode:
 
     def remote(self, **_: Any) -> Callable[..., Any]:
         def made(function: Callable[..., Any]) -> Any:
-            def call(place: ray_cluster._Place) -> Any:
-                return (function, dataclasses.replace(place, mark=self._there / place.mark.name))
+            def call(required: ray_cluster._NodeRequirements) -> Any:
+                return (function, dataclasses.replace(required, mark=self._there / required.mark.name))
 
             return types.SimpleNamespace(options=lambda **_: types.SimpleNamespace(remote=call))
 
@@ -112,16 +120,24 @@ def test_storage_that_a_node_does_not_share_is_found_before_the_first_task(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "far").mkdir()
     monkeypatch.setattr(ray_cluster, "_ray", lambda: OneNode(tmp_path / "far"))
-    with pytest.raises(DataError, match=f"^The Ray node far does not see the folder {tmp_path}/far, where .*; mend it"):
+    with pytest.raises(DataError, match=f"^The Ray node far does not see the folder {tmp_path}/far, which .*; mend it"):
         build(settings(**config, ray_address=address), Silent)
     assert not list((tmp_path / ".out.building").glob("*/*.done.json"))
 
 
 def test_a_node_that_joins_later_is_asked_before_its_first_task(tmp_path: Path) -> None:
-    place = ray_cluster._Place(tmp_path / "no mark", "x", str(tmp_path), (), tuple, (), ray_cluster._code())
+    required = ray_cluster._NodeRequirements(
+        mark=tmp_path / "no mark",
+        token="x",
+        work_dir=str(tmp_path),
+        read=(),
+        find_versions=tuple,
+        versions=(),
+        code=ray_cluster._code(),
+    )
     done: list[int] = []
     with pytest.raises(DataError, match=f"does not see the folder {tmp_path}"):
-        ray_cluster._done_there(place, done.append, 1)
+        ray_cluster._run_on_node(required, done.append, 1)
     assert not done
 
 
