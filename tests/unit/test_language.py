@@ -14,9 +14,9 @@ SOURCES = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 # What is still to be rewritten: these numbers only fall.
-FRAGMENTS = 159
-BANNED_WORDS = 153
-CLASSES = 10
+FRAGMENTS = 42
+BANNED_WORDS = 90
+CLASSES = 8
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
 """First words of a text that cannot be understood without the name above it."""
