@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from types import FrameType
 
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.files import TOKENIZER
 from pretrain.commands.arguments import utf8
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
@@ -21,16 +24,20 @@ from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.sampling import sample
 from pretrain.evaluate.decoding.stream import TextStream
+from pretrain.evaluate.generate import GenerateRequest
+from pretrain.evaluate.opening import build_scorer
 from pretrain.process.streams import is_lost
 
 _PATIENCE = timedelta(days=30)  # of the other ranks, with whoever types
 
 
-def converse(
-    engine: Engine, config: RunConfig, prompts: Prompts, how: Sampling, longest: int | None, stops: Sequence[str]
-) -> None:  # fmt: skip
+def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -> None:
     """Answers prompts until the input ends. A prompt that does not fit is reported, and the next one is read.
     Collective."""
+    prompts = Prompts(config, load_tokenizer(checkpoint / TOKENIZER))
+    engine = build_scorer(config, checkpoint)
+    how, stops = generation.decoding, generation.stops
+    assert isinstance(how, Sampling), "a beam has nothing to show until its end"
     group = file_group(config.health.timeout_s, _PATIENCE)
     with _terminal(engine.is_reporter) as keyboard:
         for turn in count():
@@ -39,7 +46,7 @@ def converse(
                 return
             try:
                 if config.model.has_decoder:
-                    request = prompts.request(prompt, longest)
+                    request = prompts.request(prompt, generation.max_tokens)
                     # The same prompt again is another draw.
                     request = Request(request.reads, request.start, request.longest, f"{turn}/{prompt}")
                     answer(engine, prompts, request, how, stops, keyboard)

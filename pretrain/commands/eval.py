@@ -36,25 +36,31 @@ def main(argv: list[str]) -> int:
     candidates, expected = open_run(options, options.overrides, one_rank, SCORING)
     if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["eval", *argv], None)
-    from pretrain.commands.scoring import EvalRequest, report
+    from pretrain.evaluate.checkpoints import EvalRequest, evaluate_checkpoints
     from pretrain.evaluate.opening import open_checkpoint
+    from pretrain.evaluate.settings import Settings
 
     shots = None if options.shots == _PAPER else options.shots
-    request = EvalRequest(
-        options.tasks,
-        shots,
-        options.limit,
-        options.seed,
-        options.draws,
-        how,
-        options.data,
-        options.overlap,
-        options.out,
-        shlex.join(["pretrain", "eval", *argv]),
+    settings = Settings(
+        shots=shots, limit=options.limit, seed=options.seed, draws=options.draws, data_dir=options.data, how=how
     )
-    alike = {f"--{name}": str(getattr(request, name)) for name in ("tasks", "shots", "limit", "seed", "draws", "how")}
+    request = EvalRequest(
+        tasks=options.tasks,
+        settings=settings,
+        overlap=options.overlap,
+        out=options.out,
+        command=shlex.join(["pretrain", "eval", *argv]),
+    )
+    alike = {
+        "--tasks": str(options.tasks),
+        "--shots": str(shots),
+        "--limit": str(options.limit),
+        "--seed": str(options.seed),
+        "--draws": str(options.draws),
+        "options of decoding": str(how),
+    }
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
-    report(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request)
+    evaluate_checkpoints(config, candidates[::-1] if options.all_checkpoints else [checkpoint], request, print)
     return 0
 
 

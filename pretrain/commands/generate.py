@@ -5,13 +5,17 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pretrain.commands.arguments import Parser, check_writable, count, utf8
 from pretrain.commands.decoding import HOW, add_decoding, decoding, flags
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
+from pretrain.commands.printing import show, write_lines
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import Decoding
+from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock
 
 _HOW = (*HOW, "samples", "max_tokens", "stop")
@@ -35,13 +39,26 @@ def main(argv: list[str]) -> int:
     if starts_ranks(expected, options.nproc, trains=False):
         _decoding(options)  # so that a mistake is reported once
         return start_ranks(options.nproc, ["generate", *argv], None)
-    from pretrain.commands.writing import GenerateRequest, write_texts
+    from pretrain.evaluate.generate import GenerateRequest, generate
     from pretrain.evaluate.opening import open_checkpoint
 
-    generation = GenerateRequest(_decoding(options), options.max_tokens, options.stop, options.out, options.interactive)
+    request = GenerateRequest(_decoding(options), options.max_tokens, options.stop)
     alike = {f"--{name.replace('_', '-')}": getattr(options, name) for name in (*_HOW, "prompt", "seed")}
     config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
-    write_texts(config, checkpoint, prompts, generation)
+    if options.interactive:
+        from pretrain.commands.conversation import converse
+
+        converse(config, checkpoint, request)
+        return 0
+    texts = prompts if prompts is not None else _standard_input()
+    records = generate(config, checkpoint, texts, request)
+    if records is None:
+        return 0
+    if options.out is None:
+        show(_lines(records))
+        return 0
+    write_lines(options.out, [json.dumps(record, ensure_ascii=False) for record in records])
+    print(f"{len(records)} texts of {len(texts)} prompts: {options.out}")
     return 0
 
 
@@ -95,6 +112,31 @@ def _prompts(options: argparse.Namespace) -> list[str] | None:
     if not given and not under_launcher() and sys.stdin.isatty():
         raise ConfigError("there is no prompt: give --prompt TEXT, --file FILE or --interactive, or pipe a text in")
     return options.prompt  # type: ignore[no-any-return]
+
+
+def _standard_input() -> list[str]:
+    """All that is piped in is one prompt, less the last newline. Raises ConfigError, on all ranks, if it is none."""
+    from pretrain.engine.collective import gather
+
+    read = sys.stdin.buffer.read() if global_rank() == 0 else b""
+    content = gather(read)[0].removesuffix(b"\n")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError("standard input is not text in UTF-8: give --prompt TEXT or pipe a text in") from None
+    if not text:
+        raise ConfigError("standard input is empty, which is no prompt: give --prompt TEXT or pipe a text in")
+    return [text]
+
+
+def _lines(records: list[dict[str, Any]]) -> Iterator[str]:
+    """A prompt, and below it each of its texts."""
+    before = None
+    for record in records:
+        if record["prompt"] != before:
+            yield f"[prompt] {record['prompt']}"
+        before = record["prompt"]
+        yield f"[text] {record.get('filled', record['text'])}"
 
 
 def _read(path: Path) -> list[str]:

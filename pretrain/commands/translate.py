@@ -1,10 +1,12 @@
 """`pretrain translate CHECKPOINT_OR_RUN FILE [--beam N] [--penalty X] [--longest N] [--out FILE] [--nproc N]
 [key=value ...]`"""
 
+import sys
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_writable, count
 from pretrain.commands.local_ranks import start_ranks, starts_ranks, under_launcher
+from pretrain.commands.printing import show, write_lines
 from pretrain.process.signals import unblock
 
 
@@ -40,10 +42,23 @@ def main(argv: list[str]) -> int:
     candidates, expected = open_run(options, options.overrides, one_rank)
     if starts_ranks(expected, options.nproc, trains=False):
         return start_ranks(options.nproc, ["translate", *argv], None)
-    from pretrain.commands.scoring import write_translation
     from pretrain.evaluate.opening import open_checkpoint
+    from pretrain.evaluate.translate import translate_file
 
-    asked = {f"--{name}": getattr(options, name) for name in ("beam", "penalty", "longest")}
-    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, asked)
-    write_translation(config, checkpoint, options.file, options.beam, options.penalty, options.longest, options.out)
+    alike = {f"--{name}": getattr(options, name) for name in ("beam", "penalty", "longest")}
+    config, checkpoint = open_checkpoint(candidates, options.overrides, one_rank, alike)
+    translated = translate_file(
+        config, checkpoint, options.file, beam=options.beam, penalty=options.penalty, longest=options.longest
+    )
+    if translated is None:
+        return 0
+    if options.out is not None:
+        write_lines(options.out, translated.hypotheses)
+    else:
+        show(translated.hypotheses)
+    if translated.cut:
+        print(f"{translated.cut} sources were longer than the model reads, and were cut", file=sys.stderr)
+    if translated.bleu is not None:
+        sentences = len(translated.hypotheses)
+        print(f"BLEU {translated.bleu:.2f} ({sentences} sentences, beam {options.beam}, {translated.signature})")
     return 0

@@ -1,17 +1,20 @@
 """Targets for a file of sources, and their BLEU against given targets, by sacrebleu."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.tokenizers.base import Tokenizer
+from data_pipeline.tokenizers.load import load_tokenizer
 from data_pipeline.tokenizers.specials import Specials
+from pretrain.checkpoint.files import TOKENIZER
+from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.bleu import bleu
 from pretrain.evaluate.decoding.base import Beam, Request, Stops
 from pretrain.evaluate.decoding.decode import decode
+from pretrain.evaluate.opening import build_scorer
 
 _BATCH = 32  # inputs at a time, of like length
 
@@ -55,18 +58,52 @@ def read(path: Path) -> TranslationInput:
     return TranslationInput(sources, [str(record["target"]) for record in records] if with_target else None)
 
 
+def translate_file(
+    config: RunConfig, checkpoint: Path, file: Path, *, beam: int, penalty: float, longest: int | None
+) -> TranslationResult | None:
+    """A target for each source of `file`, and BLEU where it has targets; None on all ranks but the reporting one.
+    `longest`: tokens of a target; None: as many as the model has positions for. Raises ConfigError for a model that
+    makes no targets. Collective."""
+    if not config.model.is_encoder_decoder:
+        raise ConfigError(f"a {config.model.family} model makes no targets: give an encoder-decoder")
+    lines = read(file)
+    engine = build_scorer(config, checkpoint)
+    tokenizer = load_tokenizer(checkpoint / TOKENIZER)
+    limit = longest or config.model.label_length
+    if limit > config.model.label_length:
+        raise ConfigError(
+            f"--longest {limit} is more than the {config.model.label_length} positions that targets have: leave it out"
+        )
+    result = translate(
+        engine,
+        tokenizer,
+        config.objective.specials(tokenizer),
+        lines,
+        length=config.model.sequence_length,
+        longest=limit,
+        how=Beam(beam, penalty),
+    )
+    return result if engine.is_reporter else None
+
+
 def translate(
-    engine: Engine, tokenizer: Tokenizer, specials: Specials, lines: TranslationInput, length: int, longest: int,
-    beam: int, penalty: float, progress: Callable[[str], None] = lambda line: None,
-) -> TranslationResult:  # fmt: skip
+    engine: Engine,
+    tokenizer: Tokenizer,
+    specials: Specials,
+    lines: TranslationInput,
+    *,
+    length: int,
+    longest: int,
+    how: Beam,
+) -> TranslationResult:
     """Beam search for each source, which is cut to `length` ids, for targets of at most `longest`. Collective: data
     ranks share the sources, and all have the result."""
     ids = [tokenizer.encode(source) for source in lines.sources]
     cut = sum(len(source) >= length for source in ids)
     requests = [Request([*source[: length - 1], specials.end], specials.start, longest, "") for source in ids]
-    found = decode(engine, requests, Beam(beam, penalty), Stops(frozenset({specials.end})), progress, _BATCH * beam)
+    decoded = decode(engine, requests, how, Stops(frozenset({specials.end})), hypotheses=_BATCH * how.width)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
-    texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in found]
+    texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in decoded]
     hypotheses = [" ".join(text.split()) for text in texts]  # a line each
     if lines.targets is None:
         return TranslationResult(hypotheses, None, None, cut)

@@ -1,0 +1,96 @@
+"""Checkpoints of a run -> an engine -> scores -> reports, on every rank: what `pretrain eval` does."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.tokenizers.load import load_tokenizer
+from pretrain.checkpoint.files import MANIFEST, RECORD, TOKENIZER
+from pretrain.checkpoint.identity import versions
+from pretrain.checkpoint.state import Record
+from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import recipe_of
+from pretrain.evaluate.heldout import unigram_entropy
+from pretrain.evaluate.opening import build_scorer, load_weights
+from pretrain.evaluate.outcomes import FILE, Outcomes, digest
+from pretrain.evaluate.overlap import searched_now
+from pretrain.evaluate.progress import EvaluationProgress
+from pretrain.evaluate.publish import publish
+from pretrain.evaluate.report.combine import combine
+from pretrain.evaluate.report.facts import Facts, decoding_words
+from pretrain.evaluate.run import evaluate, read
+from pretrain.evaluate.run_data import run_datasets
+from pretrain.evaluate.scorers.make import make_scorer
+from pretrain.evaluate.settings import Settings
+from pretrain.model_spec.parameters import num_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRequest:
+    """A request of `pretrain eval`."""
+
+    tasks: Sequence[str]
+    settings: Settings
+    """without what depends on the run: its held-out text and its identity"""
+    overlap: str | None
+    """dataset whose training shards are searched for the documents; None: the run's own, whose builds may have"""
+    out: Path
+    command: str
+    """the command line"""
+
+
+def evaluate_checkpoints(
+    config: RunConfig, checkpoints: Sequence[Path], request: EvalRequest, say: Callable[[str], None]
+) -> None:
+    """Scores the checkpoints, of one run and in its order, with one engine, and writes the report; of several also one
+    for each. `config` comes from `open_checkpoint`. On one rank, `say` gets lines for a terminal. Collective."""
+    searched_dataset = Dataset(request.overlap) if request.overlap is not None else None
+    engine = build_scorer(config, checkpoints[0])
+    tokenizer = load_tokenizer(checkpoints[0] / TOKENIZER)
+    datasets, scorer = run_datasets(config, tokenizer), make_scorer(config, engine, tokenizer)
+    dataset = datasets[0] if datasets else None
+    windows = config.objective.predicts_next and not config.objective.columns
+    recipe = None if windows else recipe_of(config, tokenizer)
+    settings = replace(request.settings, recipe=recipe, held_out=datasets)
+    loaded = read(scorer, dataset, request.tasks, settings)
+    searched = None
+    if searched_dataset is not None:
+        with EvaluationProgress(engine.is_reporter) as progress:
+            searched = {str(request.overlap): searched_now(engine, loaded, searched_dataset, progress)}
+    outs = [request.out / path.name if len(checkpoints) > 1 else request.out for path in checkpoints]
+    for number, (checkpoint, out) in enumerate(zip(checkpoints, outs, strict=True)):
+        if number:
+            load_weights(config, engine, checkpoint)
+        settings = replace(settings, identity=_identity(config, checkpoint))
+        outcomes = Outcomes(out / FILE) if engine.is_reporter else None
+        with EvaluationProgress(engine.is_reporter) as progress:
+            evaluation = evaluate(engine, scorer, dataset, request.tasks, settings, progress, outcomes, loaded)
+        if engine.is_reporter:
+            record = Record.read(checkpoint / RECORD)
+            facts = Facts(
+                name=config.run.name,
+                checkpoint=checkpoint.name,
+                identity=settings.identity,
+                step=record.step,
+                tokens=record.tokens,
+                parameters=num_parameters(config.model),
+                layout=str(engine.layout),
+                scorer=scorer.name,
+                seed=settings.seed,
+                shots=settings.shots,
+                draws=settings.draws,
+                limit=settings.limit,
+                decoding=decoding_words(settings.how),
+                command=request.command,
+                versions=versions(),
+                unigram_entropy=unigram_entropy(datasets) if datasets and config.objective.predicts_next else None,
+            )
+            publish(config, checkpoint, evaluation=evaluation, facts=facts, searched=searched, out=out, say=say)
+    if len(checkpoints) > 1 and engine.is_reporter:
+        say(f"curves: {combine(outs, request.out)}")
+
+
+def _identity(config: RunConfig, checkpoint: Path) -> str:
+    """Identity of the weights and of the precision they compute in."""
+    return digest((checkpoint / MANIFEST).read_text(encoding="utf-8"), config.precision)
