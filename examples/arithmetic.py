@@ -19,6 +19,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from pretrain.run_dir.paths import RunDir
+
 CONFIG = "configs/debug/arithmetic.yaml"
 RUN, DATA, BENCHMARKS = Path("runs/arithmetic"), Path("datasets/arithmetic"), Path("datasets/arithmetic-problems")
 FILE = "two_digit_addition.jsonl"
@@ -45,7 +47,7 @@ def main(problems: str | None) -> int:
     _run(["data", "build", "configs/data/text.yaml", *settings])
     _run(["train", CONFIG, f"data.path={DATA}", f"run.dir={RUN}", f"evaluate.data={BENCHMARKS}", "--nproc", "2"])
     tasks = ["--tasks", "arithmetic_2da", "--data", str(BENCHMARKS), "--all-checkpoints"]
-    _run(["eval", str(RUN), *tasks, "--out", str(RUN / "reports" / "addition")])
+    _run(["eval", str(RUN), *tasks, "--out", str(RunDir(RUN).reports / "addition")])
     print(f"done in {(time.monotonic() - started) / 60:.1f} minutes")
     return 0
 

@@ -21,10 +21,12 @@ from pathlib import Path
 
 from data_pipeline.errors import ExitStatus
 from examples import enwik8
+from pretrain.run_dir.paths import RunDir
+from pretrain.run_dir.records import read_events
 
 CONFIG = "configs/debug/gpt.yaml"
 RUN = Path("runs/demo")
-REPORT = RUN / "reports" / "few-shot"
+REPORT = RunDir(RUN).reports / "few-shot"
 
 
 def main(text: str | None) -> int:
@@ -89,7 +91,7 @@ def _run_and_stop(arguments: list[str]) -> None:
     """Sends SIGTERM, as Slurm would, once half of the steps are done; expects the run to save and leave with 75."""
     print(f"$ pretrain {' '.join(arguments)}", flush=True)
     process = subprocess.Popen([sys.executable, "-m", "pretrain", *arguments])
-    metrics, resolved = RUN / "metrics.jsonl", RUN / "config.yaml"
+    metrics, resolved = RunDir(RUN).metrics, RunDir(RUN).config
     asked = False
     while process.poll() is None:
         time.sleep(0.5)
@@ -111,7 +113,7 @@ def _steps(resolved: Path) -> int:
 
 
 def _summary(dataset: Path, seconds: float) -> None:
-    events = [json.loads(line) for line in (RUN / "events.jsonl").read_text().splitlines()]
+    events = read_events(RUN)
     heldout = [event for event in events if event["event"] == "heldout"][-1]
     resumed = next(event for event in events if event["event"] == "resumed")
     report = json.loads((REPORT / "report.json").read_text())
@@ -123,7 +125,7 @@ def _summary(dataset: Path, seconds: float) -> None:
     )
     print(f"entropy of the same tokens is {entropy:.3f} (perplexity {math.exp(entropy):.0f})")
     print(f"dataset   {dataset}")
-    print(f"metrics   {RUN / 'metrics.jsonl'}, {RUN / 'events.jsonl'}")
+    print(f"metrics   {RunDir(RUN).metrics}, {RunDir(RUN).events}")
     print(f"report    {REPORT / 'report.html'}")
     print(f"mlflow    {RUN.parent / 'mlflow.db'}  (mlflow ui --backend-store-uri sqlite:///{RUN.parent / 'mlflow.db'})")
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from examples import enwik8
+from pretrain.run_dir.records import read_events
 
 BASE = "debug/ladder"
 
@@ -98,9 +99,7 @@ def _train_all(commands: list[list[str]]) -> None:
 def _compare(folder: Path, run: Path) -> None:
     """Prints the measured loss beside what was said, and keeps both in proof.json."""
     said = json.loads((folder / "law" / "predictions.jsonl").read_text().splitlines()[0])
-    loss = [event for event in map(json.loads, (run / "events.jsonl").open()) if event["event"] == "heldout"][-1][
-        "loss"
-    ]
+    loss = [event for event in read_events(run) if event["event"] == "heldout"][-1]["loss"]
     main = said["by_form"][said["law"]]["value"]
     proof = {
         "predicted": main, "low": said["low"], "high": said["high"], "said": said["time"], "reasons": said["reasons"],

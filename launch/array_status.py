@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch import attempts, tasks
-from launch.run_files import tail
 from launch.slurm import client, queueing
 from pretrain.errors import ConfigError, RunError
 
@@ -34,7 +33,7 @@ def array_status(directory: Path) -> list[TaskStatus] | None:
     never_started = "cancelled" if attempts.is_forbidden(directory) else "unknown"
     for number, task in enumerate(tasks.every(file)):
         records = directory / f"task-{number}"
-        history, then = attempts.read(records), tail(records / "attempts.jsonl")
+        history = attempts.read(records)
         ending = history[-1].ending if history else never_started
         state = "failed" if ending == "config" else str(ending)
         facts = task_facts.get(number, {})
@@ -52,7 +51,7 @@ def array_status(directory: Path) -> list[TaskStatus] | None:
                 shlex.join(task.command),
                 state,
                 None if where == "(null)" else where,
-                then[-1].get("then") if then else None,
+                attempts.last_decision(records),
             )
         )
     return found

@@ -1,17 +1,16 @@
 """Attempts of a job, one line each in `attempts.jsonl`: steps, exit status, and what the supervisor did next."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from data_pipeline.common.atomic import atomic_write
 from data_pipeline.errors import ExitStatus
-from launch.run_files import tail
+from pretrain.run_dir.json_lines import append_json_lines, newest_json_lines
 
 Ending = Literal["done", "stopped", "config", "failed"]
-_CANCELLED = "cancelled"
+_ATTEMPTS, _CANCELLED = "attempts.jsonl", "cancelled"
 _ENDINGS: dict[int, Ending] = {
     ExitStatus.DONE: "done",
     ExitStatus.BAD_USAGE: "config",
@@ -49,16 +48,25 @@ class Attempt:
 def read(directory: Path) -> list[Attempt]:
     """Attempts recorded in a job's directory, oldest first. Lines of a newer version are skipped."""
     names = set(Attempt.__dataclass_fields__)
-    lines = [line for line in tail(directory / "attempts.jsonl") if {"began", "ended", "status"} <= line.keys()]
+    lines = [line for line in _lines(directory) if {"began", "ended", "status"} <= line.keys()]
     return [Attempt(**{name: value for name, value in line.items() if name in names}) for line in lines]
+
+
+def exist(directory: Path) -> bool:
+    """Whether a job's directory has a record of attempts."""
+    return (directory / _ATTEMPTS).exists()
+
+
+def last_decision(directory: Path) -> str | None:
+    """What the supervisor did after the newest attempt; None: nothing is recorded."""
+    lines = _lines(directory)
+    return lines[-1].get("then") if lines else None
 
 
 def append(directory: Path, attempt: Attempt, then: str) -> None:
     """Records an attempt, and what the supervisor did `then`. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True)
-    line = {**asdict(attempt), "ending": attempt.ending, "then": then}
-    with (directory / "attempts.jsonl").open("ab") as file:
-        file.write(json.dumps(line).encode() + b"\n")
+    append_json_lines(directory / _ATTEMPTS, {**asdict(attempt), "ending": attempt.ending, "then": then})
 
 
 def forbid(directory: Path) -> None:
@@ -74,3 +82,7 @@ def allow(directory: Path) -> None:
 def is_forbidden(directory: Path) -> bool:
     """Whether the job was cancelled since it was launched."""
     return (directory / _CANCELLED).exists()
+
+
+def _lines(directory: Path) -> list[dict[str, Any]]:
+    return newest_json_lines(directory / _ATTEMPTS)

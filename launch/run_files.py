@@ -1,17 +1,14 @@
 """Progress of a run by the files in its directory, which is all that another process or machine sees of it."""
 
-import json
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-_TAIL_BYTES = 2**18
-"""Bytes read from the end of a file that grows with the run: hundreds of lines."""
+from pretrain.run_dir.paths import RunDir, checkpoint_step, complete_checkpoints
+from pretrain.run_dir.records import newest_events, newest_metrics
+
 HUNG = "HungError"
-_COMPLETE = re.compile("step-([0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -26,28 +23,22 @@ class RunProgress:
 
 def progress(run_dir: Path) -> RunProgress:
     """Progress that is on the disk now. A missing directory is a run that has not started."""
-    lines = metrics(run_dir)
+    lines = newest_metrics(run_dir)
     return RunProgress(lines[-1]["step"] if lines else 0, newest_checkpoint(run_dir))
 
 
 def newest_checkpoint(run_dir: Path) -> int | None:
-    """Step of the newest complete checkpoint; None: there is none."""
+    """Step of the newest complete checkpoint; None: there is none, or the folder cannot be read."""
     try:
-        names = [path.name for path in (run_dir / "checkpoints").iterdir()]
+        complete = complete_checkpoints(RunDir(run_dir).checkpoints)
     except OSError:
         return None
-    return max((int(found[1]) for name in names if (found := _COMPLETE.fullmatch(name))), default=None)
+    return checkpoint_step(complete[-1].name) if complete else None
 
 
-def metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The last steps, oldest first."""
-    return [line for line in tail(run_dir / "metrics.jsonl") if isinstance(line.get("step"), int)]
-
-
-def events(run_dir: Path, since: datetime | None = None) -> list[dict[str, Any]]:
-    """The last events, oldest first; those from `since` on."""
-    found = [line for line in tail(run_dir / "events.jsonl") if isinstance(line.get("event"), str)]
-    return [line for line in found if since is None or _time(line) >= since]
+def events(run_dir: Path, since: datetime) -> list[dict[str, Any]]:
+    """Newest events from `since` on, oldest first."""
+    return [event for event in newest_events(run_dir) if _time(event) >= since]
 
 
 def failure(run_dir: Path, since: datetime) -> str | None:
@@ -68,29 +59,6 @@ def refused_nodes(run_dir: Path, since: datetime) -> tuple[str, ...]:
     """Nodes that preflight tests refused since then."""
     tested = [event.get("refused") for event in events(run_dir, since) if event["event"] == "preflight"]
     return tuple(str(node) for node in tested[-1]) if tested and isinstance(tested[-1], list) else ()
-
-
-def tail(path: Path) -> list[dict[str, Any]]:
-    """Objects on the last complete lines of a JSONL file; none if the file is missing."""
-    return list(_objects(path))
-
-
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            text = file.read()
-    except OSError:
-        return
-    lines = text.split(b"\n")[:-1]
-    for line in lines[1:] if size > _TAIL_BYTES else lines:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue  # torn by a crash
-        if isinstance(found, dict):
-            yield found
 
 
 def _time(event: dict[str, Any]) -> datetime:

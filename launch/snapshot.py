@@ -9,8 +9,8 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import unwritable
+from pretrain.run_dir.paths import CONFIG
 
-CONFIG = "config.yaml"
 _ROOT = Path(__file__).parents[1]
 
 

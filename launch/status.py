@@ -12,14 +12,14 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
-from pretrain.process import heartbeat
-from pretrain.process.heartbeat import Heartbeat
+from pretrain.run_dir import heartbeat
+from pretrain.run_dir.heartbeat import Heartbeat
+from pretrain.run_dir.paths import CONFIG, RunDir
+from pretrain.run_dir.records import newest_events, newest_metrics
 from pretrain.run_length.segments import run_length
 
 _RECENT = 50
 """Number of newest steps whose median time estimates the time left."""
-_SIGNS = ("config.yaml", "events.jsonl", "attempts.jsonl")
-"""Files of a run, or of the job that launched it."""
 _ALIVE_S = 60.0
 """Seconds since a heartbeat within which a run counts as alive."""
 
@@ -54,10 +54,11 @@ def status(run_dir: Path) -> Status:
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir}: no such run")
     known = queueing.folder(run_dir)
-    if known is None and not any((run_dir / name).exists() for name in _SIGNS):
+    files = RunDir(run_dir)
+    if known is None and not (files.config.exists() or files.events.exists() or attempts.exist(run_dir)):
         raise ConfigError(f"{run_dir} holds no run, and no records of a job: name a run.dir")
-    directory = known or run_dir / "launch"
-    history, steps = attempts.read(directory), run_files.metrics(run_dir)
+    directory = known or files.launch
+    history, steps = attempts.read(directory), newest_metrics(run_dir)
     beat, found = heartbeat.read(run_dir), run_files.progress(run_dir)
     heard_s = max(0.0, time.time() - beat.time) if beat is not None else None
     jobs, state, why = _of_queue(directory)
@@ -70,7 +71,6 @@ def status(run_dir: Path) -> Status:
     recent = [line["step_seconds"] for line in steps[-_RECENT:] if isinstance(line.get("step_seconds"), int | float)]
     left = (total - found.step) * statistics.median(recent) if total is not None and recent else None
     newest = steps[-1] if steps else {}
-    then = run_files.tail(directory / "attempts.jsonl")
     return Status(
         state,
         why,
@@ -84,7 +84,7 @@ def status(run_dir: Path) -> Status:
         heard_s if state == "running" else None,
         len(history),
         sum(attempt.ending == "failed" for attempt in history),
-        then[-1].get("then") if then else None,
+        attempts.last_decision(directory),
         jobs,
     )
 
@@ -111,11 +111,11 @@ def _of_queue(directory: Path) -> tuple[tuple[str, ...], str | None, str | None]
 
 def _of_files(run_dir: Path, beat: Heartbeat | None) -> tuple[str, str | None]:
     endings = ("finished", "stopped", "failed")
-    last = next((event for event in reversed(run_files.events(run_dir)) if event["event"] in endings), None)
+    last = next((event for event in reversed(newest_events(run_dir)) if event["event"] in endings), None)
     ended = datetime.fromisoformat(last["time"]).timestamp() if last is not None else 0.0
     if beat is not None and beat.time > max(ended, time.time() - _ALIVE_S):
         return "running", None
-    if attempts.is_forbidden(run_dir / "launch") and (last is None or last["event"] != "finished"):
+    if attempts.is_forbidden(RunDir(run_dir).launch) and (last is None or last["event"] != "finished"):
         return "cancelled", None
     if last is None:
         return "unknown", "it has not started, or was killed"
@@ -123,7 +123,7 @@ def _of_files(run_dir: Path, beat: Heartbeat | None) -> tuple[str, str | None]:
 
 
 def _total_steps(run_dir: Path) -> int | None:
-    for path in (run_dir / "config.yaml", run_dir / "launch" / "config.yaml"):
+    for path in (RunDir(run_dir).config, RunDir(run_dir).launch / CONFIG):
         if path.is_file():
             try:
                 with of_a_run():

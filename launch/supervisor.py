@@ -23,8 +23,8 @@ from data_pipeline.errors import ExitStatus
 from launch import attempts, presence, run_files
 from launch.attempts import Attempt
 from launch.policy import Decision, decide
-from pretrain.process import heartbeat
 from pretrain.process.signals import SIGNALS, end_with_parent, unblock
+from pretrain.run_dir import heartbeat
 
 SILENCE_S = 8100.0
 """Seconds without a heartbeat after which ranks are killed: longer than ranks or disks are waited for (2 h)."""

@@ -1,6 +1,5 @@
 """Submission of jobs: writes their scripts, submits them, and records their ids."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,10 +7,11 @@ from pathlib import Path
 
 from data_pipeline.common.atomic import atomic_write
 from launch import attempts
-from launch.run_files import tail
 from launch.slurm import client
 from launch.slurm.script import BatchJob, script
 from pretrain.errors import unwritable
+from pretrain.run_dir.json_lines import append_json_lines, newest_json_lines
+from pretrain.run_dir.paths import RunDir
 
 _RECORD = "jobs.jsonl"
 
@@ -55,7 +55,7 @@ def write(job: BatchJob) -> None:
 def folder(path: Path) -> Path | None:
     """Folder of the records: `launch` in the directory of a run, or the folder of an array or a build itself; None:
     there are no records."""
-    of_run = path / "launch"
+    of_run = RunDir(path).launch
     if (path / _RECORD).exists() and not (of_run / _RECORD).exists():
         return path
     return of_run if of_run.is_dir() else None
@@ -64,11 +64,10 @@ def folder(path: Path) -> Path | None:
 def queued(directory: Path) -> list[Queued]:
     """Jobs that were submitted from a job's directory, oldest first."""
     names = list(Queued.__dataclass_fields__)
-    lines = [line for line in tail(directory / _RECORD) if set(names) <= line.keys()]
+    lines = [line for line in newest_json_lines(directory / _RECORD) if set(names) <= line.keys()]
     return [Queued(**{name: line[name] for name in names}) for line in lines]
 
 
 def _record(job: BatchJob, queued: Queued) -> None:
     time = datetime.now(UTC).isoformat(timespec="seconds")
-    with (job.directory / _RECORD).open("ab") as file:
-        file.write(json.dumps({"time": time, **vars(queued)}).encode() + b"\n")
+    append_json_lines(job.directory / _RECORD, {"time": time, **vars(queued)})

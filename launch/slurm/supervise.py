@@ -11,6 +11,7 @@ from launch.slurm import client
 from launch.slurm.allocation import Allocation
 from launch.supervisor import SILENCE_S, Supervisor, say
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import CONFIG
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +36,7 @@ def main(argv: list[str]) -> int:
         if options.task is not None:
             task = tasks.read(Path(options.task[0]), int(options.task[1]))
             command, run_dir = [*command, *task.command], Path(task.run_dir) if task.run_dir is not None else None
-        config = str(options.directory / "config.yaml") if options.shrink_from is not None else None
+        config = str(options.directory / CONFIG) if options.shrink_from is not None else None
         allocation = Allocation(
             client.this_job(os.environ), os.environ["SLURM_JOB_NODELIST"], options.script, options.shrink_from, config
         )

@@ -3,7 +3,6 @@
 `step-NNNNNNNN` is complete. `step-*.tmp` is not: being written, or being removed. `step-*.damaged` was set aside.
 """
 
-import re
 import secrets
 import shutil
 from contextlib import suppress
@@ -11,23 +10,9 @@ from pathlib import Path
 
 from pretrain.checkpoint.files import MANIFEST, RECORD
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import RunDir, complete_checkpoints, incomplete_checkpoints
 
-_COMPLETE = re.compile("step-[0-9]+")
 _REPLACED = ".replaced.tmp"
-
-
-def name(step: int) -> str:
-    return f"step-{step:08d}"
-
-
-def complete(directory: Path) -> list[Path]:
-    """The finished checkpoints in a run's `checkpoints/`, oldest first. Raises OSError if it cannot be read: a
-    directory that this user may not list is not an empty one."""
-    try:
-        found = [path for path in directory.iterdir() if _COMPLETE.fullmatch(path.name) and path.is_dir()]
-    except FileNotFoundError:
-        return []
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def locate(path: Path) -> list[Path]:
@@ -36,8 +21,8 @@ def locate(path: Path) -> list[Path]:
     try:
         if (path / RECORD).exists() or (path / MANIFEST).exists():
             return [path]
-        found = complete(path / "checkpoints")
-        inside = complete(path) if not found else []
+        found = complete_checkpoints(RunDir(path).checkpoints)
+        inside = complete_checkpoints(path) if not found else []
     except OSError as error:
         raise RunError(f"{error.filename} cannot be read ({error.strerror}): restore access to it") from None
     if inside:
@@ -52,7 +37,7 @@ def locate(path: Path) -> list[Path]:
 
 def tidy(directory: Path) -> None:
     """Removes what was left half written or half removed. Call when nothing is being saved."""
-    for leftover in list(directory.glob("step-*.tmp")):
+    for leftover in incomplete_checkpoints(directory):
         replaced = leftover.with_name(leftover.name.removesuffix(_REPLACED))
         if leftover.name.endswith(_REPLACED) and not replaced.exists():
             leftover.rename(replaced)  # ended just before the new one took its name

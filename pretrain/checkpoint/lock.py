@@ -8,6 +8,7 @@ from types import TracebackType
 from data_pipeline.common.locks import FileLock, try_lock
 from pretrain.engine.collective import gather
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import RunDir
 
 # What passes: the same command, started again later, may find the disk well.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN}
@@ -27,7 +28,7 @@ class Claim:
             if self._lock.is_current():
                 return
             self._run_dir.mkdir(parents=True, exist_ok=True)
-            lock = try_lock(self._run_dir / "lock")
+            lock = try_lock(RunDir(self._run_dir).lock)
             if lock is None:
                 raise RunError(f"{self._run_dir} was deleted under this run, and another run writes to it by now")
             self._lock.release()
@@ -52,7 +53,7 @@ def claim(run_dir: Path, leader: bool) -> Claim | None:
     if leader:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-            lock = try_lock(run_dir / "lock")
+            lock = try_lock(RunDir(run_dir).lock)
             if lock is None:
                 problem = ConfigError(f"another run is writing to {run_dir}: wait for it, or use another run.dir")
             else:

@@ -19,7 +19,6 @@ from types import TracebackType
 import torch.distributed as dist
 from torch import Tensor
 
-from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import snapshot
 from pretrain.checkpoint.snapshot import Pieces, Snapshot
 from pretrain.checkpoint.state import Record
@@ -30,6 +29,7 @@ from pretrain.engine.collective import file_group
 from pretrain.errors import RunError
 from pretrain.process import watchdog
 from pretrain.process.urgency import Urgency
+from pretrain.run_dir.paths import checkpoint_name
 
 _PATIENCE_S = 60.0  # timeout for a save in flight when the run fails with an error that other ranks may not know of
 _LAST_TRIES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # between the retries of a save that the run cannot continue without
@@ -214,7 +214,7 @@ class Saver:
                     self._write(job)
             except Exception as error:  # a rank is gone, so the others cannot take part in a collective any more
                 step = job.snapshot.record.step
-                self._lost = RunError(f"saving {self._directory / directories.name(step)} failed: {error}")
+                self._lost = RunError(f"saving {self._directory / checkpoint_name(step)} failed: {error}")
                 self._lost.__cause__ = error
             finally:
                 self._buffers.put(job.snapshot.buffer)

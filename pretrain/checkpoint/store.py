@@ -22,6 +22,7 @@ from pretrain.checkpoint.files import ITEM_BYTES, MANIFEST, Box, Manifest, Store
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.collective import gather, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
+from pretrain.run_dir.paths import complete_checkpoints
 
 Bounds = list[tuple[int, int]]
 Slices = tuple[slice, ...]
@@ -42,7 +43,7 @@ def newest_valid(directory: Path, report: Callable[[str], None], group: dist.Pro
 
     def look() -> tuple[list[Path], bool]:
         directories.tidy(directory)
-        return directories.complete(directory), any(directory.glob("*.damaged"))
+        return complete_checkpoints(directory), any(directory.glob("*.damaged"))
 
     # One rank's view: shared storage may show others an older one.
     candidates, damaged = run_on_rank_0(f"looking for checkpoints in {directory}", look, group)

@@ -19,6 +19,7 @@ from pretrain.checkpoint.snapshot import Snapshot
 from pretrain.engine.collective import gather, gather_on_rank_0, run_on_all_ranks, run_on_rank_0
 from pretrain.errors import RunError
 from pretrain.process import watchdog_thread
+from pretrain.run_dir.paths import checkpoint_name, complete_checkpoints
 
 
 class Writer:
@@ -41,7 +42,7 @@ class Writer:
     def write(self, snapshot: Snapshot) -> int:
         """Returns the bytes in the files of all ranks, on the first rank; 0 on the others. Collective. Raises RunError,
         the same on every rank, if it failed on any; then nothing is there but what was there before."""
-        final = self._directory / directories.name(snapshot.record.step)
+        final = self._directory / checkpoint_name(snapshot.record.step)
         action, temporary = f"saving {final}", final.with_name(f"{final.name}.tmp")
         size_bytes = sum(gather(snapshot.buffer.nbytes, self._group))
         try:
@@ -59,11 +60,11 @@ class Writer:
     def retain(self, step: int) -> None:
         """Removes the oldest checkpoints; that of `step`, just verified, is never one of them. For the first rank."""
         try:
-            found = directories.complete(self._directory)
+            found = complete_checkpoints(self._directory)
         except OSError as error:
             self._warn(f"{self._directory} cannot be read ({error.strerror}): no checkpoint was removed")
             return
-        others = [path for path in found if path.name != directories.name(step)]
+        others = [path for path in found if path.name != checkpoint_name(step)]
         for old in others[: max(0, len(others) + 1 - self._keep)]:
             try:
                 directories.remove(old)

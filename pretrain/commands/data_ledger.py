@@ -9,7 +9,7 @@ from pretrain.commands.arguments import Parser
 from pretrain.data.consumed import ConsumedSamples, config_of_run
 from pretrain.data.ledger import planned_usage, skipped_usage, source_usage
 from pretrain.data.stream import open_stream
-from pretrain.observe.metrics import read_metrics
+from pretrain.run_dir.records import read_metrics
 from pretrain.run_length.changes import change_record, describe_change
 from pretrain.run_length.ramp import tokens_of
 from pretrain.run_length.segments import run_length

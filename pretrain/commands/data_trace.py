@@ -9,7 +9,7 @@ from pretrain.commands.printing import show
 from pretrain.data.consumed import ConsumedSamples, config_of_run
 from pretrain.data.stream import open_stream
 from pretrain.data.trace import trace_samples
-from pretrain.observe.metrics import read_metrics
+from pretrain.run_dir.records import read_metrics
 
 
 def main(argv: list[str]) -> int:

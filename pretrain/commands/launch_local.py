@@ -12,6 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.layout.layout import plan_layout
 from pretrain.process import local
+from pretrain.run_dir.paths import RunDir
 
 
 def main(argv: list[str]) -> int:
@@ -35,7 +36,7 @@ def main(argv: list[str]) -> int:
     ranks = options.nproc or 1
     local.check_room(ranks)
     plan_layout(resolve(config), ranks)
-    directory = Path(config.run.dir) / "launch"
+    directory = RunDir(config.run.dir).launch
     taken = snapshot.take(directory, config)
     attempts.allow(directory)
     command = [sys.executable, "-m", "pretrain", "train", str(taken)]

@@ -21,6 +21,7 @@ from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import CONFIG, RunDir
 
 _JOIN = ("train", "eval", "translate", "generate")
 """Verbs that ranks on several nodes run together."""
@@ -108,14 +109,14 @@ def _run(options: argparse.Namespace, site: Site, argv: list[str]) -> tuple[list
     checked = config if options.before else resolve(config)  # a command before the run may build its data
     _check(checked, site, options.nodes)
     run_dir = Path(config.run.dir).absolute()
-    directory = run_dir / "launch"
+    directory = RunDir(run_dir).launch
     made = f"pretrain launch slurm {shlex.join(argv)}"
     train = BatchJob(
         name=config.run.name,
         what=f"Trains {run_dir}. Written by: {made}",
         directory=directory,
         work_dir=Path.cwd(),
-        command=("train", str(directory / snapshot.CONFIG)),
+        command=("train", str(directory / CONFIG)),
         run_dir=run_dir,
         python=sys.executable,
         site=site,

@@ -171,13 +171,14 @@ def _calibrate(options: argparse.Namespace) -> int:
     from pretrain.config.load import dump, load
     from pretrain.config.run_config import RunConfig
     from pretrain.errors import ConfigError
-    from pretrain.observe.metrics import read_events, read_metrics
     from pretrain.plan.calibrate import calibrated
+    from pretrain.run_dir.paths import RunDir
+    from pretrain.run_dir.records import read_events, read_metrics
 
     run: Path = options.calibrate
     out = options.out or Path("stack.yaml")
     check_writable(out)
-    config, lines, ranks, begun = load(RunConfig, run / "config.yaml"), read_metrics(run), None, 0
+    config, lines, ranks, begun = load(RunConfig, RunDir(run).config), read_metrics(run), None, 0
     for event in read_events(run):
         if event["event"] == "started":
             ranks, begun = event["ranks"], 0

@@ -13,10 +13,10 @@ from pretrain.commands.printing import show
 from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.observe.lines import read_lines
 from pretrain.plan.goodput import Failures
 from pretrain.plan.plan_report import Prices, figures
 from pretrain.plan.planned import make_plan
+from pretrain.run_dir.json_lines import read_json_lines
 from pretrain.scaling.asked_run import asked_run
 from pretrain.scaling.ladder import compact
 from pretrain.scaling.law import Law, read
@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
 
 def written(directory: Path, law: Law) -> list[dict[str, Any]]:
     """The predictions so far, without what the law could not be asked today and what is no prediction."""
-    return [line for line in read_lines(directory / _WRITTEN) if _is_prediction(law, line)]
+    return [line for line in read_json_lines(directory / _WRITTEN) if _is_prediction(law, line)]
 
 
 def _is_prediction(law: Law, line: dict[str, Any]) -> bool:

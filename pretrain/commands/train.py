@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     parser.add_nproc("number of local ranks to start (omit under torchrun or srun)")
     options = parser.parse(argv)
     print_a_log()
-    from pretrain.checkpoint.run_dir import check_run_dir
+    from pretrain.checkpoint.check_run_dir import check_run_dir
     from pretrain.commands.local_ranks import start_ranks, starts_ranks
     from pretrain.config.load import load
     from pretrain.config.run_config import RunConfig

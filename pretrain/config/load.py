@@ -18,9 +18,9 @@ from pretrain.config.sentence import sentence, shown
 from pretrain.config.shipped import locate
 from pretrain.config.yaml_text import parse, read_text
 from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import RunDir
 
 Config = TypeVar("Config", bound=BaseModel)
-_EVENTS = "events.jsonl"  # lies beside the config.yaml that a run has written
 
 
 def load(schema: type[Config], path: str | Path, overrides: list[str] | None = None) -> Config:
@@ -71,7 +71,7 @@ def _check_records(schema: type[BaseModel], tree: dict[str, Any], path: Path, ov
         section, given = section_of(field.annotation), tree.get(name)
         for key in section.written_by_runs if section is not None and issubclass(section, Section) else ():
             dotted = f"{name}.{key}"
-            by_hand = isinstance(given, dict) and given.get(key) and not (path.parent / _EVENTS).is_file()
+            by_hand = isinstance(given, dict) and given.get(key) and not RunDir(path.parent).events.is_file()
             if by_hand or any(one.partition("=")[0] == dotted for one in overrides):
                 raise ConfigError(
                     f"{dotted} is written by the run to its own config.yaml, never by hand: leave it out, or start "

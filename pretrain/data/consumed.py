@@ -13,11 +13,12 @@ from pretrain.config.load import load
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import RunDir
 
 
 def config_of_run(run: Path) -> RunConfig:
     """The config that a run was last started with. Raises ConfigError if there is none."""
-    path = run / "config.yaml"
+    path = RunDir(run).config
     if not path.is_file():
         raise ConfigError(f"{run} is no run directory: it holds no config.yaml, which a run writes as it begins")
     with of_a_run():

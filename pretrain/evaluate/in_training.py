@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrain.observe.metrics import read_events
+from pretrain.run_dir.records import read_events
 
 _ROUNDING = 1e-2  # of bf16, over all layouts; nats per token
 

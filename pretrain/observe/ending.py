@@ -7,21 +7,17 @@ from pretrain.config.families import CAPABILITIES
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.memory import Peak, size
+from pretrain.run_dir.paths import RunDir
 
 _SENTENCE_TASKS = "heldout,arithmetic_2da"  # which need no file
 _EXPORTED = ("dense", "banded", "bigbird", "local_global")
-
-
-def checkpoint_of(config: RunConfig, step: int) -> Path:
-    """Where the run keeps what it has after `step` steps."""
-    return Path(config.run.dir) / "checkpoints" / f"step-{step:08d}"
 
 
 def next_commands(config: RunConfig) -> list[str]:
     """What can be done with a trained model of this kind: each runs unchanged."""
     run, name = _opened(config), Path(config.run.dir).resolve().name
     tasks = _SENTENCE_TASKS if config.objective.predicts_next else "heldout"
-    out = shlex.quote(f"{config.run.dir}/reports/first")
+    out = shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     commands = [f"pretrain eval {run} --tasks {tasks} --out {out}", *_texts(config)]
     if _has_a_class_of_hugging_face(config.model):
         commands.append(f"pretrain export {run} --to hf {shlex.quote(f'exported/{name}')}")
@@ -30,12 +26,12 @@ def next_commands(config: RunConfig) -> list[str]:
 
 def after_import(config: RunConfig) -> list[str]:
     """Lines: what can be done with imported weights. TEXT and DATASET are for the user to fill in."""
-    run, first = _opened(config), shlex.quote(f"{config.run.dir}/reports/first")
+    run, first = _opened(config), shlex.quote(str(RunDir(config.run.dir).reports / "first"))
     tasks = [f"pretrain eval {run} --tasks arithmetic_2da --out {first}"] if config.objective.predicts_next else []
-    tokenizer = shlex.quote(f"tokenizer.path={checkpoint_of(config, 0)}/tokenizer.model")
+    tokenizer = shlex.quote(f"tokenizer.path={RunDir(config.run.dir).checkpoint(0)}/tokenizer.model")
     data = "data/pairs" if config.objective.name in ("pairs", "tlm") else "data/text"
     more = shlex.join((f"run.start_from={config.run.dir}", f"run.dir={config.run.dir}-trained"))
-    train = shlex.quote(f"{config.run.dir}/config.yaml")
+    train = shlex.quote(str(RunDir(config.run.dir).config))
     return [
         *_listed("next:", [*tasks, *_texts(config)]),
         "to train it, build data with its tokenizer and begin a run with its weights:",
@@ -71,7 +67,8 @@ def _has_a_class_of_hugging_face(model: Model) -> bool:
 
 def stopped(config: RunConfig, step: int) -> str:
     """Summary of a run that was stopped by a signal and can be resumed."""
-    return f"stopped: saved at step {step:,} in {checkpoint_of(config, step)}; run the same command again to resume"
+    checkpoint = RunDir(config.run.dir).checkpoint(step)
+    return f"stopped: saved at step {step:,} in {checkpoint}; run the same command again to resume"
 
 
 def finished(config: RunConfig, step: int, tokens: int, heldout: float | None, peak: Peak | None) -> str:
@@ -79,7 +76,7 @@ def finished(config: RunConfig, step: int, tokens: int, heldout: float | None, p
     facts = [f"finished: {step:,} steps, {tokens:,} tokens"]
     facts += [] if heldout is None else [f"held-out loss {heldout:.4f}"]
     facts += [] if peak is None else [f"at most {describe(peak)}"]
-    lines = [", ".join(facts), f"checkpoint: {checkpoint_of(config, step)}"]
+    lines = [", ".join(facts), f"checkpoint: {RunDir(config.run.dir).checkpoint(step)}"]
     return "\n".join([*lines, *_listed("next:", next_commands(config))])
 
 

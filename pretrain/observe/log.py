@@ -21,7 +21,6 @@ from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.observe import ending
 from pretrain.observe.memory import Peak, size
-from pretrain.observe.metrics import StepMetrics, read_events
 from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
 from pretrain.observe.run_files import RunFiles
@@ -30,6 +29,8 @@ from pretrain.observe.track import Tracker
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.memory import largest_state
 from pretrain.process.urgency import Urgency
+from pretrain.run_dir.paths import RunDir
+from pretrain.run_dir.records import StepMetrics, read_events
 from pretrain.run_length.changes import change_record, describe_change
 from pretrain.run_length.segments import run_length
 
@@ -337,7 +338,7 @@ class _Reports:
 
     def _refuses(self, error: BaseException) -> bool:
         """Whether a command that would have resumed a run was refused: the status of the run is unchanged."""
-        begun = self._tracker is not None or not (self._directory / "config.yaml").exists()
+        begun = self._tracker is not None or not RunDir(self._directory).config.exists()
         return isinstance(error, ConfigError | DataError) and not begun
 
 

@@ -22,6 +22,7 @@ from mlflow.tracking import MlflowClient
 from data_pipeline.common.atomic import atomic_write
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput, File, Point
+from pretrain.run_dir.paths import RunDir
 
 _PER_BATCH, _PARAMETER_LENGTH, _DIGEST_LENGTH = 100, 6000, 36  # MLflow's own limits
 _KIND, _TRAINING = "mlflow.experimentKind", "custom_model_development"
@@ -32,14 +33,14 @@ for _chatty in ("mlflow", "alembic", "urllib3"):  # failures reach the user as o
 
 
 class MlflowRun:
-    """Opens the run that `run_dir/mlflow_run_id` names, or a new one, and describes it."""
+    """Opens the run that the file `tracker_run_id` of the run names, or a new one, and describes it."""
 
     def __init__(self, config: RunConfig, uri: str, run_dir: Path, tags: Mapping[str, str]) -> None:
         database = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
         if database is not None:
             _create(database)
         self._client = MlflowClient(tracking_uri=uri)
-        id_file = run_dir / "mlflow_run_id"
+        id_file = RunDir(run_dir).tracker_run_id("mlflow")
         known = self._continue(id_file)
         if known is None:
             # Without a place of its own, a local database would keep files under the working directory.

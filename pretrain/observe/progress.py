@@ -9,7 +9,7 @@ from typing import TextIO
 
 from data_pipeline.common.live_line import LiveLine
 from pretrain.observe.memory import size
-from pretrain.observe.metrics import StepMetrics
+from pretrain.run_dir.records import StepMetrics
 
 _NEWEST = 0.1  # weight of the newest step in the mean speed that the estimate of the end uses
 _GAP = "  "

@@ -10,9 +10,10 @@ from data_pipeline.common.atomic import atomic_write
 from pretrain.config.load import dump
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import unwritable
-from pretrain.observe.lines import Lines
-from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics
 from pretrain.process.urgency import Urgency
+from pretrain.run_dir.json_lines import JsonLinesWriter
+from pretrain.run_dir.paths import RunDir
+from pretrain.run_dir.records import EventLog, MetricsLog, StepMetrics
 
 _PATIENCE_S = 60.0  # with a disk, when the run is to end
 _CLOSE_S = 5.0  # with one that is in trouble, when the run has ended by an error
@@ -34,7 +35,7 @@ class RunFiles:
         written."""
         self._write_config(config)
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
-        return self._config_path
+        return RunDir(self.directory).config
 
     def went_back(self, config: RunConfig, step: int) -> Path:
         """The same, once more: lines beyond `step` go first, as those up to it are right with or without the samples
@@ -43,7 +44,7 @@ class RunFiles:
         self._metrics.close()
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
         self._write_config(config)
-        return self._config_path
+        return RunDir(self.directory).config
 
     def step(self, metrics: StepMetrics) -> None:
         """A line of metrics.jsonl."""
@@ -84,26 +85,22 @@ class RunFiles:
                 self._alarm(f"{number:,} lines of {lines.path} could not be written and are lost")
 
     @property
-    def _all(self) -> list[Lines]:
+    def _all(self) -> list[JsonLinesWriter]:
         return [self._events] if self._metrics is None else [self._metrics, self._events]
-
-    @property
-    def _config_path(self) -> Path:
-        return self.directory / "config.yaml"
 
     def _write_config(self, config: RunConfig) -> None:
         self._config = dump(config).encode()
         try:
-            atomic_write(self._config_path, self._config)
+            atomic_write(RunDir(self.directory).config, self._config)
         except OSError as error:
-            raise unwritable(self._config_path, error) from None
+            raise unwritable(RunDir(self.directory).config, error) from None
 
     def _regain(self) -> None:
         """Makes the directory again if it was deleted."""
         with self._regaining:
             self._renew()
-            if self._config is None or self._config_path.exists():
+            if self._config is None or RunDir(self.directory).config.exists():
                 return
-            atomic_write(self._config_path, self._config)
+            atomic_write(RunDir(self.directory).config, self._config)
             self._vanished = True
         self._alarm(f"{self.directory} was deleted while the run writes to it: it is made again, and saved to at once")

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.points import DataInput, File, Point
+from pretrain.run_dir.paths import RunDir
+from pretrain.run_dir.records import StepMetrics
 
 if TYPE_CHECKING:
     from pretrain.observe.mlflow_run import MlflowRun
@@ -165,7 +166,7 @@ def keep_report(
 
     Does nothing where `track.mlflow` is false or the run never came to MLflow; `warn` gets a sentence if it fails.
     """
-    id_file = Path(config.run.dir) / "mlflow_run_id"
+    id_file = RunDir(config.run.dir).tracker_run_id("mlflow")
     if not config.track.mlflow or not id_file.exists():
         return
     for name, value in _SETTINGS.items():

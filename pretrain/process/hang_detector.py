@@ -2,7 +2,7 @@
 
 The rule. A rank is *silent* when its main thread has not kicked the watchdog (`watchdog.py`) for `hang_s`; before the
 first step is done, for the mean of `hang_s` and `timeout_s`; during file access, for two hours. The run hangs when a
-rank is silent and no other rank makes progress. Each silent rank writes a report into `run.dir/hangs/`. Ranks that
+rank is silent and no other rank makes progress. Each silent rank writes a report into `hangs/` of the run. Ranks that
 have seen no collective for as long look there, and those that make progress, or access files, write that they are
 busy. A quarter of `hang_s` later the lowest silent rank reads all reports. If no rank is busy, it prints the verdict,
 and all silent ranks exit with status 1. While collectives are done, once a step, no rank reads or writes a file.
@@ -23,6 +23,8 @@ from pretrain.process.hang_report import Report, thread_states
 from pretrain.process.hang_verdict import Verdict, judge
 from pretrain.process.rank_location import RankLocation
 from pretrain.process.watchdog import ActivityRecord
+from pretrain.run_dir.paths import RunDir
+from pretrain.run_dir.records import append_events
 
 _GRACE = 1 / 4  # of `hang_s`, for the reports of other ranks
 _IO_S = 2 * 3600.0  # limit for file access: as long as ranks wait for each other around files
@@ -86,8 +88,9 @@ class HangDetector:
                 self._act(awake_s)
         except OSError as error:
             self._disabled = True
+            folder = RunDir(self._run_dir).hangs
             emergency_exit.print_message(
-                f"pretrain: warning: rank {self._rank} cannot detect a hang: {self._run_dir}/hangs cannot be used "
+                f"pretrain: warning: rank {self._rank} cannot detect a hang: {folder} cannot be used "
                 f"({error.strerror}). health.timeout_s still ends a hang"
             )
 
@@ -161,7 +164,7 @@ class HangDetector:
         if self.owns_run:
             self._write_events(verdict)
             if 0 not in reports:  # it holds the lock, maybe for ever; it exits when it wakes (`is_concluded`)
-                (self._run_dir / "lock").unlink(missing_ok=True)
+                RunDir(self._run_dir).lock.unlink(missing_ok=True)
         emergency_exit.print_message(f"pretrain: {verdict.text}")
         time.sleep(self._grace_s)  # for other ranks to read the verdict before they lose this one
         emergency_exit.exit_now()
@@ -169,7 +172,8 @@ class HangDetector:
     def _write_events(self, verdict: Verdict) -> None:
         lines = ("hung", verdict.facts), ("failed", {"reason": verdict.sentence, "step": verdict.facts["step"]})
         if self.event is None:
-            emergency_exit.append_events(self._run_dir, *lines)
+            with suppress(OSError):
+                append_events(self._run_dir, *lines)
         else:
             for name, facts in lines:
                 self.event(name, **facts)

@@ -1,4 +1,4 @@
-"""`run.dir/hangs/step-NNNNNNNN-ATTEMPT/`: files by which ranks communicate when the run may hang.
+"""Folder of an attempt in `hangs/` of the run: files by which ranks communicate when the run may hang.
 
 `rank-NNNNN.json` is the report of a rank whose main thread makes no progress; `busy-NNNNN.json` says that a rank makes
 progress, or accesses files; `summary.txt` is the verdict. Ranks may be a step apart, so there may be two folders of an
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from data_pipeline.common.atomic import atomic_path
 from pretrain.process.hang_report import Report
+from pretrain.run_dir.paths import RunDir
 
 _NAMES = re.compile(r"(rank|busy)-([0-9]+)\.json")
 _SUMMARY = "summary.txt"
@@ -22,12 +23,12 @@ class HangFolder:
     """The folder of an attempt, for one of its ranks."""
 
     def __init__(self, run_dir: Path, attempt: str, rank: int) -> None:
-        self._hangs, self._attempt, self._rank = run_dir / "hangs", attempt, rank
+        self._run_dir, self._attempt, self._rank = RunDir(run_dir), attempt, rank
 
     def write(self, report: Report, busy: bool) -> Path:
         """Writes this rank's report, or that it is busy. Returns the folder. Raises OSError."""
         folders = self._folders()
-        folder = folders[0] if folders else self._hangs / f"step-{report.step:08d}-{self._attempt}"
+        folder = folders[0] if folders else self._run_dir.hang_folder(report.step, self._attempt)
         for path, wanted in ((self._name(folder, "busy"), busy), (self._name(folder, "rank"), not busy)):
             if wanted:
                 with atomic_path(path, durable=False) as scratch:
@@ -73,7 +74,7 @@ class HangFolder:
         return any((folder / _SUMMARY).exists() for folder in self._folders())
 
     def _folders(self) -> list[Path]:
-        return sorted(self._hangs.glob(f"step-*-{self._attempt}"))
+        return self._run_dir.hang_folders(self._attempt)
 
     def _name(self, folder: Path, kind: str) -> Path:
         return folder / f"{kind}-{self._rank:05d}.json"

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from pretrain.process import emergency_exit, heartbeat, watchdog
+from pretrain.process import emergency_exit, watchdog
 from pretrain.process.hang_detector import HangDetector
-from pretrain.process.heartbeat import Heartbeat
 from pretrain.process.rank_location import RankLocation
+from pretrain.run_dir import heartbeat
+from pretrain.run_dir.heartbeat import Heartbeat
 
 _POLLS = 16  # within `hang_s`
 _LONGEST_S, _SHORTEST_S = 5.0, 0.05  # between two polls

@@ -15,6 +15,7 @@ from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.flops import training_flops_per_token
+from pretrain.run_dir.paths import RunDir
 from pretrain.scaling import rules
 from pretrain.scaling.shape import shaped
 from pretrain.scaling.size import parameters_at_work
@@ -121,7 +122,7 @@ def _stem_and_branches(
     for at, begin in enumerate(begins[:-1]):
         # What the stem is told stands as it is; the branch then changes it, as any run can be changed in its middle.
         tree["run"] |= {
-            "branch_from": f"{asked.runs_dir}/{names[-1]}/checkpoints/step-{begin:08d}",
+            "branch_from": str(RunDir(f"{asked.runs_dir}/{names[-1]}").checkpoint(begin)),
             "change": {
                 "why": f"decay to {ratios[at]:g} tokens per parameter",
                 "train": {"steps": steps[at], "tokens": None},

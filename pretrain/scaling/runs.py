@@ -11,7 +11,8 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.model_spec.flops import training_flops_per_token
-from pretrain.observe.lines import read_lines
+from pretrain.run_dir.paths import RunDir, runs_below
+from pretrain.run_dir.records import read_events
 from pretrain.scaling.points import Points, RunPoint, checked
 from pretrain.scaling.size import parameters_at_work
 
@@ -49,7 +50,7 @@ def points_of(runs: Iterable[FinishedRun]) -> Points:
 def _directories(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
-        inside = [path] if (path / "config.yaml").is_file() else sorted(c.parent for c in path.glob("*/config.yaml"))
+        inside = [path] if RunDir(path).config.is_file() else runs_below(path)
         if not inside:
             raise ConfigError(f"{path} is neither a run nor a folder of runs, as nothing in it has a config.yaml")
         found += [one for one in inside if one not in found]
@@ -58,12 +59,12 @@ def _directories(paths: Sequence[Path]) -> list[Path]:
 
 def _read(directory: Path) -> FinishedRun:
     with of_a_run():
-        config = load(RunConfig, directory / "config.yaml")
-    events = read_lines(directory / "events.jsonl")
+        config = load(RunConfig, RunDir(directory).config)
+    events = read_events(directory)
     ended = [event for event in events if event.get("event") == "finished"]
     scored = [event for event in events if event.get("event") == "heldout"]
     if not ended or not scored or scored[-1]["step"] != ended[-1]["step"]:
-        raise ConfigError(f"{directory} has not finished: `pretrain train {directory / 'config.yaml'}` goes on with it")
+        raise ConfigError(f"{directory} has not finished: `pretrain train {RunDir(directory).config}` goes on with it")
     last, model = scored[-1], config.model
     loss, tokens = last["loss"], float(last["tokens"])
     if loss is None or not loss < math.log(model.vocab_size):

@@ -15,8 +15,8 @@ from pretrain.data.stream import Stream
 from pretrain.data.trace import trace_documents
 from pretrain.engine.base import StepResult
 from pretrain.errors import RunError
-from pretrain.observe.metrics import read_events
 from pretrain.observe.spikes import Recent, Spike, SpikeWatch
+from pretrain.run_dir.records import read_events
 from pretrain.training.session import Session
 from pretrain.training.skips import add_skip, why_not_again, with_skips
 

@@ -19,6 +19,7 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.config.section import as_mapping
 from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import RunDir
 from pretrain.run_length.changes import config_after, get_key, set_key
 from pretrain.run_length.segments import segments
 
@@ -39,7 +40,7 @@ class ResolvedChanges:
 def recorded_changes(run_dir: Path) -> Changes:
     """The changes that the run's config.yaml records; none if there is no such file. Raises ConfigError for a file that
     cannot be read: a change could be lost with it."""
-    path = run_dir / "config.yaml"
+    path = RunDir(run_dir).config
     if not path.exists():
         return ()
     run = read(path).get("run")

@@ -10,7 +10,6 @@ import numpy as np
 
 from data_pipeline.batch import Batch
 from data_pipeline.errors import ExitStatus
-from pretrain.checkpoint import directory
 from pretrain.checkpoint.saver import Saver
 from pretrain.checkpoint.unsaved import Unsaved
 from pretrain.data.ledger import planned_usage, summary
@@ -23,6 +22,7 @@ from pretrain.observe.points import data_inputs
 from pretrain.process import watchdog
 from pretrain.process.peers import lost_peers
 from pretrain.process.urgency import Urgency
+from pretrain.run_dir.paths import checkpoint_step, complete_checkpoints
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import Segment
 from pretrain.training.bad_steps import check_heldout, check_trained, check_updated
@@ -175,12 +175,12 @@ def _lost_peers_explained(session: Session, step: Callable[[], int]) -> Iterator
 def _next_start(checkpoints: Path) -> str:
     """What to do after the run has failed."""
     try:
-        complete = directory.complete(checkpoints)
+        complete = complete_checkpoints(checkpoints)
     except OSError:
         return "run the same command again once the disk can be read"
     if not complete:
         return "run the same command again to start over"
-    return f"run the same command again to resume from step {int(complete[-1].name.removeprefix('step-')):,}"
+    return f"run the same command again to resume from step {checkpoint_step(complete[-1].name):,}"
 
 
 def _is_due(step: int, every_steps: int) -> bool:

@@ -20,6 +20,7 @@ from pretrain.process.rank_location import this_rank
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import StopRequest
 from pretrain.process.watchdog_thread import WatchdogThread, exit_if_hung
+from pretrain.run_dir.paths import RunDir
 from pretrain.training.build import TrainingRun, build_run, join_ranks
 
 
@@ -63,4 +64,4 @@ def open_session(config: RunConfig, stop: StopRequest) -> Iterator[Session]:
         with lock or nullcontext(), log, closing(watch):
             machines.record(log)
             group = file_group(health.timeout_s)
-            yield Session(run=run, log=log, stop=stop, group=group, checkpoints=run_dir / "checkpoints")
+            yield Session(run=run, log=log, stop=stop, group=group, checkpoints=RunDir(run_dir).checkpoints)

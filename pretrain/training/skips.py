@@ -17,6 +17,7 @@ from pretrain.config.load import read
 from pretrain.config.run_config import RunConfig
 from pretrain.config.skip import Skip
 from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import RunDir
 
 Skips = tuple[Skip, ...]
 _SKIPS = TypeAdapter(Skips)
@@ -24,7 +25,7 @@ _SKIPS = TypeAdapter(Skips)
 
 def recorded_config(run_dir: Path) -> dict[str, Any]:
     """The run's config.yaml as plain values; empty if there is no such file."""
-    path = run_dir / "config.yaml"
+    path = RunDir(run_dir).config
     return read(path) if path.exists() else {}
 
 
@@ -40,7 +41,7 @@ def resolve_skips(
         if not recorded or _passed(skipped, samples) != _passed(saved, samples):
             skipped = saved
     elif skipped and not _is_same_start(requested, recorded):
-        warn(f"{requested.run.dir}/config.yaml records skipped samples of another run: this run skips none of them")
+        warn(f"{RunDir(requested.run.dir).config} records skipped samples of another run: this run skips none of them")
         skipped = ()
     given = requested.run.skipped
     if record is None and not skipped:
@@ -81,7 +82,7 @@ def _recorded_skips(recorded: dict[str, Any], run_dir: str) -> Skips:
         return _SKIPS.validate_python(tuple(run.get("skipped", ())) if isinstance(run, dict) else ())
     except ValidationError as error:
         raise ConfigError(
-            f"{run_dir}/config.yaml: run.skipped cannot be read ({error.errors()[0]['msg']}): restore it"
+            f"{RunDir(run_dir).config}: run.skipped cannot be read ({error.errors()[0]['msg']}): restore it"
         ) from None
 
 

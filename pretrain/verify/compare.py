@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint.state import differences
 from pretrain.config.load import load
@@ -20,8 +19,9 @@ from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError, RunError
 from pretrain.model_spec.modules import parameter_specs
-from pretrain.observe.metrics import read_events, read_metrics
 from pretrain.random.init import initial_values
+from pretrain.run_dir.paths import RunDir, checkpoint_step, complete_checkpoints
+from pretrain.run_dir.records import read_events, read_metrics
 
 _KEYS = {"samples": "data_hash", "tokens": "tokens", "learning rate": "learning_rate"}
 EXACT = ("steps", *_KEYS)
@@ -48,20 +48,20 @@ class RecordedRun:
     @classmethod
     def read(cls, path: Path) -> "RecordedRun":
         """Raises ConfigError if `path` holds no run, or one without a step."""
-        if not (path / "config.yaml").exists():
+        if not RunDir(path).config.exists():
             raise ConfigError(f"{path} is not a run: it has no config.yaml")
         metrics = {line["step"]: line for line in read_metrics(path)}
         if not metrics:
             raise ConfigError(f"{path} has no step in its metrics.jsonl")
         layouts = [event.get("layout") or event.get("continued_on") for event in read_events(path)]
         with of_a_run():
-            config = load(RunConfig, path / "config.yaml")
+            config = load(RunConfig, RunDir(path).config)
         return cls(path, config, metrics, tuple(dict.fromkeys(filter(None, layouts))))
 
     @property
     def checkpoints(self) -> dict[str, Path]:
         """Complete checkpoints by name, which contains the step."""
-        return {path.name: path for path in directories.complete(self.path / "checkpoints")}
+        return {path.name: path for path in complete_checkpoints(RunDir(self.path).checkpoints)}
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
         if problem is not None:
             raise files.Damaged(problem)
     manifest, other = files.Manifest.read(first), files.Manifest.read(second)
-    step = int(name.removeprefix("step-"))
+    step = checkpoint_step(name)
+    assert step is not None, "it is complete"
     apart = moved = 0.0
     furthest: tuple[float, str | None] = (0.0, None)
     names, other_names = ({name for name in m.tensors if name.startswith("model/")} for m in (manifest, other))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data_pipeline.common.atomic import atomic_write
-from pretrain.observe.lines import finite
+from pretrain.run_dir.json_lines import finite
 from pretrain.verify.compare import EXACT, QuantityComparison, RecordedRun, StepDifference, config_differences
 
 

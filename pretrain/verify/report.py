@@ -7,7 +7,7 @@ from typing import Any
 
 from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.identity import versions
-from pretrain.observe.lines import finite
+from pretrain.run_dir.json_lines import finite
 from pretrain.run_length.ramp import batch_sizes
 from pretrain.verify.departure import EXACT, QUANTITIES
 from pretrain.verify.jobs import Job

@@ -18,8 +18,8 @@ import torch
 
 from pretrain.checkpoint.finite import is_finite
 from pretrain.config.health import SpikesWarn
-from pretrain.observe.metrics import read_metrics
 from pretrain.observe.spikes import SpikeWatch
+from pretrain.run_dir.records import read_metrics
 
 WINDOWS, KS = (32, 64, 128), (3.0, 6.0, 10.0)
 _USUAL = 128

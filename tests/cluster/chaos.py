@@ -24,7 +24,7 @@ from pydoc_data.topics import topics
 from statistics import median
 
 from launch.run_files import events, progress
-from pretrain.observe.metrics import read_metrics
+from pretrain.run_dir.records import read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command
 from tests.helpers.launched import Launched, assert_same, fail_node, kill, pretrain

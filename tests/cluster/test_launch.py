@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.run_dir.records import read_events, read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.helpers import command, disks
 from tests.helpers.launched import Launched, assert_same, fail_node, kill, launch, pretrain, python_that

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from data_pipeline.batch import Batch
 from pretrain.engine.base import StepResult
-from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.run_dir.records import read_events, read_metrics
 from tests.helpers import command
 from tests.helpers.breadth import slow
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint import saver, unsaved
-from pretrain.observe import lines, run_files
-from pretrain.observe.metrics import read_metrics
+from pretrain.observe import run_files
+from pretrain.run_dir import json_lines
+from pretrain.run_dir.records import read_metrics
 from tests.end_to_end.conftest import write_config
 from tests.end_to_end.test_train import TENSOR_2, assert_same_run, metrics, wait_for_steps
 from tests.helpers import command
@@ -26,7 +27,7 @@ from tests.helpers.disks import BreakableDisk, fails_now_and_then, fill, resize,
 def impatient(tries: tuple[float, ...] = (0.2,) * 8) -> None:
     """Before a command: what is tried again is so at once."""
     saver._LAST_TRIES_S = tries
-    unsaved._FIRST_S = lines._AGAIN_S = 0.05
+    unsaved._FIRST_S = json_lines._AGAIN_S = 0.05
     run_files._PATIENCE_S, run_files._CLOSE_S = 10.0, 0.5
 
 

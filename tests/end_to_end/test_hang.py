@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pretrain.engine.base import StepResult
-from pretrain.process import heartbeat
 from pretrain.process.local import free_port
+from pretrain.run_dir import heartbeat
 from tests.end_to_end.test_train import assert_same_run, metrics, wait_for_steps
 from tests.helpers import command
 

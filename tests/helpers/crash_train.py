@@ -20,7 +20,7 @@ import numpy as np
 from pretrain.checkpoint import store
 from pretrain.checkpoint.files import RECORD
 from pretrain.checkpoint.state import Record, scoring_config
-from pretrain.observe.metrics import read_metrics
+from pretrain.run_dir.records import read_metrics
 from tests.helpers import command, crash
 from tests.helpers.crash import CORES, Files, Kill, Moment, changed, files, statuses
 from tests.helpers.crash_build import build

@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain": (
         "errors",
+        "run_dir",
         "config pages process",
         "run_length",
         "layout",
@@ -136,7 +137,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
 # What `launch` and `examples` may know of `pretrain`.
 LAUNCH_KNOWS = (
     *("pretrain.config", "pretrain.layout", "pretrain.run_length", "pretrain.plan", "pretrain.process"),
-    "pretrain.errors",
+    *("pretrain.errors", "pretrain.run_dir"),
 )
 
 TORCH = ("torch", "megatron", "deepspeed", "transformers")
@@ -164,7 +165,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 WITHOUT_TORCH = (
     *("data_pipeline", "launch", "examples"),
     *("pretrain/config", "pretrain/run_length", "pretrain/layout", "pretrain/model_spec", "pretrain/plan"),
-    *("pretrain/data", "pretrain/process", "pretrain/scaling"),
+    *("pretrain/data", "pretrain/process", "pretrain/run_dir", "pretrain/scaling"),
 )
 
 

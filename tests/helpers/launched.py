@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pretrain.observe.metrics import read_metrics
 from pretrain.process.slurm import hosts
+from pretrain.run_dir.records import read_metrics
 from tests.helpers.slurm import Slurm
 
 

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 
 from pretrain.errors import RunError
-from pretrain.observe.metrics import read_events
 from pretrain.preflight import machine
 from pretrain.preflight.check import preflight
 from pretrain.process.rank_location import RankLocation
+from pretrain.run_dir.records import read_events
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import tiny_config
 

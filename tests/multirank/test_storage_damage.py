@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.errors import RunError
+from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
 from tests.helpers.storage import SMALL, contents, names_in, newest, newest_error, save_steps
@@ -158,7 +158,7 @@ def test_setting_aside_where_nothing_can_be_written_is_one_sentence(tmp_path: Pa
 
 def _first_valid(directory: Path) -> tuple[str, list[str]]:
     warnings: list[str] = []
-    return store.first_valid(directories.complete(directory)[::-1], warnings.append).name, warnings
+    return store.first_valid(complete_checkpoints(directory)[::-1], warnings.append).name, warnings
 
 
 def test_scoring_passes_over_a_damaged_checkpoint_and_changes_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pretrain.checkpoint import directory as directories
+from pretrain.run_dir.paths import complete_checkpoints
 from tests.helpers.ranks import run_ranks
 from tests.helpers.storage import names_in, newest, save_on_a_disk_that_forgets, save_steps
 from tests.helpers.tiny import build_engine, save, tiny_config
@@ -17,7 +18,7 @@ from tests.helpers.tiny import build_engine, save, tiny_config
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     run_ranks(2, save_steps, tmp_path, [99_999_998, 99_999_999, 100_000_000], 2)
     assert names_in(tmp_path) == ["step-100000000", "step-99999999"]
-    assert [path.name for path in directories.complete(tmp_path)] == ["step-99999999", "step-100000000"]
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["step-99999999", "step-100000000"]
 
 
 def test_a_failed_save_removes_nothing(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def _removed_in_steps(directory: Path) -> list[list[str]]:
     whole_unlink = os.unlink
 
     def unlink(*arguments: Any, **options: Any) -> None:
-        seen.append([path.name for path in directories.complete(directory)])
+        seen.append([path.name for path in complete_checkpoints(directory)])
         whole_unlink(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -13,13 +13,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint import files, store
 from pretrain.checkpoint import saver as saver_file
 from pretrain.checkpoint.saver import Saved, Saver
 from pretrain.engine.base import GlobalPart, Piece
 from pretrain.engine.collective import file_group
 from pretrain.errors import RunError
+from pretrain.run_dir.paths import checkpoint_name, complete_checkpoints
 from tests.helpers import privileges
 from tests.helpers.breadth import slow
 from tests.helpers.ranks import run_ranks
@@ -83,7 +83,7 @@ def _one_disk_does_not_answer(directory: Path) -> tuple[int, list[str]]:
             if disk is not None:
                 threading.Timer(1.0, disk.fast.set).start()
             saver.save(engine.state(), record(5), b"tokenizer")
-    return len(directories.complete(directory)), said
+    return len(complete_checkpoints(directory)), said
 
 
 def test_training_that_waits_for_a_disk_says_so(tmp_path: Path) -> None:
@@ -138,11 +138,11 @@ def _train_on_a_slow_disk(parallel: dict[str, Any], directory: Path) -> Any:
         with Saver(directory, keep=2, in_flight=1, saved=events.append) as saver:
             first, first_s = whole_state(engine), saver.save(engine.state(), record(2), b"tokenizer")
             train(engine, range(2, 6))
-            assert not directories.complete(directory), "four steps later nothing is written yet"
+            assert not complete_checkpoints(directory), "four steps later nothing is written yet"
             second = whole_state(engine)
             threading.Timer(1.0, disk.fast.set).start()
             second_s = saver.save(engine.state(), record(6), b"tokenizer")
-            assert directories.complete(directory), "the second save waits for the first"
+            assert complete_checkpoints(directory), "the second save waits for the first"
             train(engine, range(6, 8))
     threads = [thread.name for thread in threading.enumerate()]
     return first, second, first_s, second_s, [vars(event) for event in events], threads
@@ -152,7 +152,7 @@ def _states(parallel: dict[str, Any], directory: Path, steps: list[int]) -> Any:
     engine = build_engine(tiny_config(parallel=parallel))
     found = []
     for step in steps:
-        store.load(directory / directories.name(step), engine.state())
+        store.load(directory / checkpoint_name(step), engine.state())
         found.append(whole_state(engine))
     return found
 
@@ -184,7 +184,7 @@ def _one_slow_rank(directory: Path) -> list[str]:
             threading.Timer(8.0, disk.fast.set).start()
         with Saver(directory, keep=2, in_flight=1, timeout_s=5.0) as saver:
             saver.save(engine.state(), record(1), b"tokenizer")
-    return [path.name for path in directories.complete(directory)]
+    return [path.name for path in complete_checkpoints(directory)]
 
 
 def test_ranks_wait_for_a_slow_disk_longer_than_for_each_other(tmp_path: Path) -> None:

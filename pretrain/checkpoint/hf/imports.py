@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from data_pipeline.common.atomic import atomic_write
-from pretrain.checkpoint import directory as directories
 from pretrain.checkpoint.hf import chat, vocabulary
 from pretrain.checkpoint.hf import folder as folders
 from pretrain.checkpoint.hf.folder import Folder
@@ -21,6 +20,7 @@ from pretrain.config.load import dump, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError, RunError
+from pretrain.run_dir.paths import RunDir, complete_checkpoints
 
 
 def read_config(directory: Path, run: Path) -> RunConfig:
@@ -52,9 +52,9 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
     `config.run.dir`, beside `config` and the chat template if there is one. Returns how far logits differ; raises
     RunError when the gate does not pass, and nothing is saved. A head that `directory` lacks is warned of and drawn
     from the seed."""
-    run = Path(config.run.dir)
-    if directories.complete(run / "checkpoints"):
-        raise ConfigError(f"{run} has checkpoints already: choose another run with --out")
+    run = RunDir(config.run.dir)
+    if complete_checkpoints(run.checkpoints):
+        raise ConfigError(f"{run.path} has checkpoints already: choose another run with --out")
     folder = folders.read(directory)
     tokenizer, template = vocabulary.read(directory, config), chat.read(directory)
     theirs = _model(folder, config, warn)
@@ -83,11 +83,11 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
         layout=f"imported from {directory.resolve().name}",
         versions={},
     )
-    with Saver(run / "checkpoints", keep=1, in_flight=0) as saver:
+    with Saver(run.checkpoints, keep=1, in_flight=0) as saver:
         saver.save(engine.state(), record, tokenizer)
-    atomic_write(run / "config.yaml", dump(config).encode())
+    atomic_write(run.config, dump(config).encode())
     if template is not None:
-        chat.keep(template, run)
+        chat.keep(template, run.path)
     return agreement
 
 

@@ -21,8 +21,8 @@ from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT
-from pretrain.observe.metrics import read_events, read_metrics
 from pretrain.pages.page import write_text
+from pretrain.run_dir.records import read_events, read_metrics
 
 
 def write(

@@ -26,17 +26,6 @@ def test_the_newest_step_and_the_newest_whole_checkpoint_count(tmp_path: Path) -
     assert run_files.progress(tmp_path) == RunProgress(42, 100)
 
 
-def test_of_a_long_file_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_files, "_TAIL_BYTES", 100)
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": n}) + "\n" for n in range(1000)))
-    assert [line["step"] for line in run_files.metrics(tmp_path)] == list(range(993, 1000))
-
-
-def test_zeros_and_torn_lines_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"ste\n[3]\n{"step": 2}\n')
-    assert [line["step"] for line in run_files.metrics(tmp_path)] == [1, 2]
-
-
 def test_the_last_failure_counts_and_a_hang_is_told_apart(tmp_path: Path) -> None:
     def add(second: int, event: str, **facts: object) -> None:
         time = f"2026-01-01T00:00:{second:02}.000+00:00"

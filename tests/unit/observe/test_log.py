@@ -18,7 +18,7 @@ from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.observe.log import RunLog
 from pretrain.observe.memory import Peak, size
-from pretrain.observe.metrics import read_events, read_metrics
+from pretrain.run_dir.records import read_events, read_metrics
 from tests.helpers.small_configs import config
 
 ROWS, LENGTH = 240, 32

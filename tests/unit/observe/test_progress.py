@@ -7,10 +7,22 @@ from typing import TextIO
 
 import pytest
 
-from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.progress import Progress, duration
+from pretrain.run_dir.records import StepMetrics
 
-STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
+STEP = StepMetrics(
+    step=1,
+    loss=3.5,
+    grad_norm=1.25,
+    learning_rate=6e-4,
+    tokens=1000,
+    samples=2,
+    data_hash="0123456789abcdef",
+    step_seconds=0.5,
+    tokens_per_second=1000.0,
+    mfu=None,
+    save_seconds=0.0,
+)
 
 
 class Terminal(io.StringIO):

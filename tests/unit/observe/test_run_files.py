@@ -15,11 +15,11 @@ import pytest
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import RunError
-from pretrain.observe.metrics import read_metrics
 from pretrain.observe.run_files import RunFiles
 from pretrain.process.urgency import Urgency
+from pretrain.run_dir.records import read_metrics
 from tests.helpers.small_configs import config
-from tests.unit.observe.test_metrics import STEP
+from tests.unit.run_dir.test_records import STEP
 
 PATIENCE_S = 60.0
 
@@ -52,7 +52,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    monkeypatch.setattr("pretrain.observe.lines._AGAIN_S", 0.02)
+    monkeypatch.setattr("pretrain.run_dir.json_lines._AGAIN_S", 0.02)
     made = Run(tmp_path / "run")
     yield made
     made.files.close()
@@ -94,7 +94,7 @@ def test_a_directory_that_another_run_has_taken_ends_this_one(run: Run) -> None:
 
 
 def test_lines_that_no_disk_takes_end_the_run_before_memory_does(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.lines._MOST", 10)
+    monkeypatch.setattr("pretrain.run_dir.json_lines._MOST", 10)
     monkeypatch.setattr("pretrain.observe.run_files._PATIENCE_S", 0.1)
     whole_write = os.pwrite
 

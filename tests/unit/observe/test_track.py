@@ -11,13 +11,25 @@ from typing import Any
 import pytest
 
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.metrics import StepMetrics
 from pretrain.observe.points import DataInput
 from pretrain.observe.track import Tracker, keep_report
+from pretrain.run_dir.records import StepMetrics
 from tests.helpers.small_configs import config
 from tests.unit.observe.conftest import PATIENCE_S
 
-STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 1000, 2, "0123456789abcdef", 0.5, 1000.0, None, 0.0)
+STEP = StepMetrics(
+    step=1,
+    loss=3.5,
+    grad_norm=1.25,
+    learning_rate=6e-4,
+    tokens=1000,
+    samples=2,
+    data_hash="0123456789abcdef",
+    step_seconds=0.5,
+    tokens_per_second=1000.0,
+    mfu=None,
+    save_seconds=0.0,
+)
 DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})
 
 

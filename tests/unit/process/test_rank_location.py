@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pretrain.process import heartbeat
 from pretrain.process.hang_report import Report
-from pretrain.process.heartbeat import Heartbeat
 from pretrain.process.rank_location import format_ranks, this_rank
+from pretrain.run_dir import heartbeat
+from pretrain.run_dir.heartbeat import Heartbeat
 
 
 def report(rank: int, waits_in: str | None, line: str) -> Report:

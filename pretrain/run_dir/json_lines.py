@@ -1,8 +1,11 @@
-"""A file of JSON lines, each written whole, in order and once, whatever happens to the process or the disk.
+"""Files of JSON lines, one object per line: reading, appending, and durable appending during a run.
 
-A thread writes, so that training never waits for a disk. What cannot be written stays in memory and is tried again
-every few seconds. So does what the disk has not confirmed (`sync`): a disk that fails may lose what it has taken. A
-file that was deleted or cut short is made again, as the open file and memory have it.
+    lines = JsonLinesWriter(path, keep)     # each line is written once, in order, whatever the process or the disk does
+    lines.append({"step": 1})
+
+A thread writes, so that training never waits for a disk. Lines that cannot be written stay in memory and are retried
+every few seconds; so do lines that the disk has not confirmed (`sync`), as a disk that fails may lose them. A file
+that was deleted or truncated is restored from the open file and memory.
 """
 
 import errno
@@ -24,14 +27,15 @@ from pretrain.errors import RunError, unwritable
 _AGAIN_S = 2.0
 _MOST = 100_000  # lines in memory
 _BATCH = 1000  # lines written at a time
+_NEWEST_BYTES = 2**18  # read from the end of a file that grows with the run: hundreds of lines
 
 
-class Lines:
-    """Appends to `path`, whose lines that `keep` refuses are dropped first. For any thread.
+class JsonLinesWriter:
+    """Appends to `path`, after removing the lines for which `keep` is false. For any thread.
 
-    `warn` gets a sentence when the file can't be written, and when it can again; from the thread that writes. `regain`
-    is called there before a file is made again: it makes the directory that should be there, and raises RunError if the
-    run is to end. Raises RunError if the file can't be opened at first.
+    `warn` gets a sentence when the file can't be written, and when it can again; the writing thread calls it. `regain`
+    is called there before a file is restored: it creates the missing directory, and raises RunError if the run must
+    end. Raises RunError if the file can't be opened at first.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class Lines:
         self._wants_sync = self._closing = False
         self._trouble: OSError | None = None
         self._ended: RunError | None = None
-        # Of the thread that writes: the file has `_held` bytes that the disk has confirmed, and then these lines.
+        # For the writing thread only: the file has `_held` bytes that the disk has confirmed, and then these lines.
         self._unconfirmed: deque[bytes] = deque()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,28 +64,28 @@ class Lines:
         self._thread.start()
 
     def append(self, line: dict[str, Any]) -> None:
-        """Returns at once. Values that are not finite, which JSON has no word for, become null."""
+        """Appends a line, without waiting for the disk. Numbers that are not finite become null."""
         encoded = _encode(line)
         with self._changed:
             self._pending.append(encoded)
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Whether the file has every line so far within this time. Does not wait in the thread that writes."""
+        """Waits for the file to have every line so far. Returns whether it does; in the writing thread, at once."""
         if threading.current_thread() is self._thread:
             return False
         with self._changed:
             return self._changed.wait_for(lambda: not self._missing or self._ended is not None, timeout_s)
 
     def sync(self) -> None:
-        """Has the disk hold every line so far. Returns without that if the file can't be written, as was said."""
+        """Waits until the disk has confirmed every line so far, or the file can't be written, of which `warn` tells."""
         with self._changed:
             self._wants_sync = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._wants_sync or self._trouble is not None or self._closed)
 
     def check(self) -> None:
-        """Raises RunError if the run may not write here any more."""
+        """Raises RunError if this run may no longer write to the file."""
         if self._ended is not None:
             raise self._ended
 
@@ -99,16 +103,16 @@ class Lines:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether lines wait for a disk that does not take them."""
+        """Whether lines are waiting because the disk refuses them."""
         return self._trouble is not None
 
     @property
     def overflows(self) -> bool:
-        """Whether memory should take no more."""
+        """Whether so many lines are waiting that the run must stop."""
         return len(self._pending) >= _MOST or self._ended is not None
 
     def close(self, timeout_s: float = 5.0) -> int:
-        """Writes what is left, as far as that is possible within this time. Returns how many lines are lost."""
+        """Writes the remaining lines, for at most this time. Returns the number of lost lines."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -117,7 +121,7 @@ class Lines:
 
     @property
     def _missing(self) -> int:
-        """Lines that the file lacks, or may lack."""
+        """Number of lines that the file lacks, or may lack."""
         return len(self._pending) + (len(self._unconfirmed) if self._trouble is not None else 0)
 
     @property
@@ -136,22 +140,22 @@ class Lines:
                 if syncs:
                     os.fsync(self._file)
             except OSError as error:
-                self._suffer(error)
+                self._retry_later(error)
             except Exception as error:
                 with self._changed:
                     self._ended = error if isinstance(error, RunError) else RunError(f"{self.path}: {error!r}")
                     self._changed.notify_all()
             else:
-                self._wrote(lines, syncs)
+                self._confirm(lines, syncs)
         with suppress(OSError):
             os.close(self._file)
 
     def _write(self, lines: list[bytes]) -> None:
-        if self._trouble is not None or not self._is_whole():
-            self._make_again()
+        if self._trouble is not None or not self._is_intact():
+            self._restore()
         self._write_at(self._end, b"".join(lines))
 
-    def _wrote(self, lines: list[bytes], synced: bool) -> None:
+    def _confirm(self, lines: list[bytes], synced: bool) -> None:
         self._unconfirmed.extend(lines)
         self._end += sum(map(len, lines))
         while self._unconfirmed and (synced or len(self._unconfirmed) > _MOST):
@@ -161,13 +165,13 @@ class Lines:
                 self._pending.popleft()
             over = self._trouble is not None
             self._trouble = None
-            # A sync that was asked for while this one went on may be about lines that came later.
+            # A sync requested during this one may be about later lines.
             self._wants_sync = self._wants_sync and not (synced and not self._pending)
             self._changed.notify_all()
         if over:
-            self._warn(f"{self.path} is written again, with all lines of the time between")
+            self._warn(f"{self.path} is written again, with all lines since then")
 
-    def _suffer(self, error: OSError) -> None:
+    def _retry_later(self, error: OSError) -> None:
         with self._changed:
             first = self._trouble is None
             self._trouble = error
@@ -179,8 +183,8 @@ class Lines:
             )
         time.sleep(_AGAIN_S)
 
-    def _is_whole(self) -> bool:
-        """Whether the path leads to the open file, and that has what was written and no more."""
+    def _is_intact(self) -> bool:
+        """Whether the path leads to the open file, and its size is what was written."""
         return self._is_there() and os.fstat(self._file).st_size == self._end
 
     def _is_there(self) -> bool:
@@ -189,18 +193,18 @@ class Lines:
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError as error:
-            if error.errno == errno.ESTALE:  # of the open file; what the path leads to is found out by opening it
+            if error.errno == errno.ESTALE:  # of the open file; opening the path says what is there
                 return False
             raise
 
-    def _make_again(self) -> None:
-        """Opens what the path leads to, and has it hold what was written. Where that is another file than the open one,
-        or none, it is replaced; an open file that the server has forgotten is not replaced, but looked for."""
+    def _restore(self) -> None:
+        """Opens the file at the path, and restores what was written to it. If it is missing or another file than the
+        open one, it is replaced, unless the open one is stale on a network file system."""
         self._regain()
         recent = b"".join(self._unconfirmed)
         if not self._is_there() and (content := self._content()) is not None:
             atomic_write(self.path, content + recent)
-            self._warn(f"{self.path} was deleted or replaced while the run writes to it: it was made again")
+            self._warn(f"{self.path} was deleted or replaced while the run writes to it: it was restored")
         file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         with suppress(OSError):
             os.close(self._file)
@@ -213,7 +217,7 @@ class Lines:
         os.ftruncate(file, self._end)
 
     def _content(self) -> bytes | None:
-        """What the disk has confirmed, out of the open file; None if that is one that the server has forgotten."""
+        """Bytes that the disk has confirmed, read from the open file; None if that is stale on its server."""
         try:
             return b"".join(_read_at(self._file, self._held))
         except OSError as error:
@@ -227,24 +231,35 @@ class Lines:
             position, content = position + written, content[written:]
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of `path`; none where there is no such file. A crash can leave a torn one, and a power cut zeros;
-    neither is a line."""
-    if not path.exists():
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Objects on the complete lines of `path`; none if the file is missing. A crash can leave a torn line and a power
+    failure zeros, both of which are ignored. Raises OSError."""
+    return _objects(path.read_bytes().split(b"\n")[:-1]) if path.exists() else []
+
+
+def newest_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Objects on the last complete lines of `path`, some hundreds; none if the file is missing or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _NEWEST_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
         return []
-    lines = []
-    for text in path.read_bytes().split(b"\n")[:-1]:  # what follows the last line end is unfinished
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict):
-            lines.append(line)
-    return lines
+    return _objects(lines[1:] if size > _NEWEST_BYTES else lines)
+
+
+def append_json_lines(path: Path, *values: dict[str, Any]) -> None:
+    """Appends lines at once, without a thread and without waiting for the disk. Raises OSError."""
+    with path.open("ab+") as file:
+        if size := file.seek(0, os.SEEK_END):
+            file.seek(size - 1)
+        torn = size and file.read(1) != b"\n"
+        file.write((b"\n" if torn else b"") + b"".join(map(_encode, values)))
 
 
 def finite(value: Any) -> Any:
-    """`value` with null for numbers that are not finite, which JSON has no word for."""
+    """`value` with null for numbers that are not finite, which JSON cannot express."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -253,7 +268,7 @@ def finite(value: Any) -> Any:
 
 
 def _read_at(file: int, size: int) -> Iterator[bytes]:
-    """The first `size` bytes, or as many as there are."""
+    """Yields the first `size` bytes of an open file, or as many as it has."""
     position = 0
     while position < size and (part := os.pread(file, size - position, position)):
         yield part
@@ -261,10 +276,18 @@ def _read_at(file: int, size: int) -> Iterator[bytes]:
 
 
 def _cut(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrites `path` without damaged lines and without those that `keep` refuses. All or nothing; always as a new
-    file, so that what a rank of an earlier start still writes, which was stopped and wakes, is not in it."""
+    """Rewrites `path` without damaged lines and those for which `keep` is false. Atomic; always a new file, so that a
+    suspended rank of an earlier start, which wakes and still writes, does not write to it."""
     if path.exists():
-        atomic_write(path, b"".join(_encode(line) for line in read_lines(path) if keep(line)))
+        atomic_write(path, b"".join(_encode(line) for line in read_json_lines(path) if keep(line)))
+
+
+def _objects(lines: list[bytes]) -> list[dict[str, Any]]:
+    found = []
+    for line in lines:
+        with suppress(ValueError):  # torn by a crash
+            found.append(json.loads(line))
+    return [value for value in found if isinstance(value, dict)]
 
 
 def _encode(line: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""`run.dir/heartbeat.json`: the sign of life of a run, for programs outside of it.
+"""`heartbeat.json` of a run: its sign of life, for other processes.
 
     beat = heartbeat.read(run_dir)     # None: not written yet
     beat.time, beat.step, beat.activity   # last progress of the main thread
@@ -11,8 +11,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pretrain.run_dir.paths import RunDir
+
 EVERY_S = 10.0
-_NAME = "heartbeat.json"
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,16 @@ class Heartbeat:
 
 def write(run_dir: Path, beat: Heartbeat) -> None:
     """Replaces the file atomically; after a power failure it may be missing. Raises OSError, also if the directory does
-    not exist: it is not created, as its owner has removed it."""
-    scratch = run_dir / f"{_NAME}.tmp"
+    not exist: it is not created, as somebody has removed it."""
+    path = RunDir(run_dir).heartbeat
+    scratch = path.with_name(f"{path.name}.tmp")
     scratch.write_text(json.dumps(asdict(beat)))
-    scratch.replace(run_dir / _NAME)
+    scratch.replace(path)
 
 
 def read(run_dir: Path) -> Heartbeat | None:
     """The newest heartbeat; None if there is none, or it cannot be read."""
     try:
-        return Heartbeat(**json.loads((run_dir / _NAME).read_text()))
+        return Heartbeat(**json.loads(RunDir(run_dir).heartbeat.read_text()))
     except (OSError, ValueError, TypeError):
         return None

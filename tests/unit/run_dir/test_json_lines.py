@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.observe.lines import Lines, read_lines
+from pretrain.run_dir.json_lines import JsonLinesWriter, read_json_lines
 from tests.helpers.disks import fill, small_disk
 
 PATIENCE_S = 60.0
@@ -21,15 +21,15 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.lines._AGAIN_S", 0.02)
+    monkeypatch.setattr("pretrain.run_dir.json_lines._AGAIN_S", 0.02)
 
 
 class Log:
-    """Lines of numbers, and what was said about them."""
+    """JsonLinesWriter of numbers, and what was said about them."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.said, self.count = path, list[str](), 0
-        self.lines = Lines(path, lambda line: True, self.said.append)
+        self.lines = JsonLinesWriter(path, lambda line: True, self.said.append)
 
     def add(self, count: int) -> None:
         for _ in range(count):
@@ -37,7 +37,7 @@ class Log:
             self.count += 1
 
     def numbers(self) -> list[int]:
-        return [line["number"] for line in read_lines(self.path)]
+        return [line["number"] for line in read_json_lines(self.path)]
 
     def whole(self) -> bool:
         """Whether the file gets every line, each once and in order."""
@@ -71,7 +71,7 @@ def test_a_full_disk_delays_lines_and_loses_none(tmp_path: Path) -> None:
         assert log.lines.close() == 0
     assert len(log.said) == 2
     assert "metrics.jsonl cannot be written (No space left on device): its lines are kept in memory" in log.said[0]
-    assert log.said[1].endswith("is written again, with all lines of the time between")
+    assert log.said[1].endswith("is written again, with all lines since then")
 
 
 def test_a_file_that_is_deleted_after_its_last_line_is_missed_at_the_end(log: Log) -> None:
@@ -207,8 +207,8 @@ def test_nobody_waits_for_a_disk_that_does_not_answer(log: Log, monkeypatch: pyt
 
 
 def test_memory_is_not_without_bounds(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.lines._MOST", 20)
-    monkeypatch.setattr("pretrain.observe.lines._BATCH", 5)
+    monkeypatch.setattr("pretrain.run_dir.json_lines._MOST", 20)
+    monkeypatch.setattr("pretrain.run_dir.json_lines._BATCH", 5)
     log.add(200)
     assert log.whole(), "what is written makes room"
     assert len(log.lines._unconfirmed) <= 20
@@ -230,7 +230,7 @@ def test_a_directory_that_belongs_to_another_run_ends_this_one(tmp_path: Path) -
         raise RunError("another run writes to it")
 
     path = tmp_path / "run" / "metrics.jsonl"
-    lines = Lines(path, lambda line: True, regain=taken)
+    lines = JsonLinesWriter(path, lambda line: True, regain=taken)
     shutil.rmtree(path.parent)
     lines.append({"number": 1})
     deadline = time.monotonic() + PATIENCE_S

@@ -11,9 +11,29 @@ from pathlib import Path
 import pytest
 
 from pretrain.errors import RunError
-from pretrain.observe.metrics import EventLog, MetricsLog, StepMetrics, read_events, read_metrics
+from pretrain.run_dir.records import (
+    EventLog,
+    MetricsLog,
+    StepMetrics,
+    append_events,
+    newest_metrics,
+    read_events,
+    read_metrics,
+)
 
-STEP = StepMetrics(1, 3.5, 1.25, 6e-4, 4096, 2, "0123456789abcdef", 0.5, 8192.0, 0.41, 0.25)
+STEP = StepMetrics(
+    step=1,
+    loss=3.5,
+    grad_norm=1.25,
+    learning_rate=6e-4,
+    tokens=4096,
+    samples=2,
+    data_hash="0123456789abcdef",
+    step_seconds=0.5,
+    tokens_per_second=8192.0,
+    mfu=0.41,
+    save_seconds=0.25,
+)
 
 
 def write_steps(run_dir: Path, first: int, last: int) -> None:
@@ -167,3 +187,23 @@ def test_sync_has_the_disk_hold_every_line(tmp_path: Path, monkeypatch: pytest.M
     metrics.sync()
     assert synced[-1] == (tmp_path / "metrics.jsonl").stat().st_size
     assert synced[0] > 0
+
+
+def test_only_the_end_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretrain.run_dir.json_lines._NEWEST_BYTES", 100)
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"step": n}) + "\n" for n in range(1000)))
+    assert [line["step"] for line in newest_metrics(tmp_path)] == list(range(993, 1000))
+
+
+def test_zeros_and_torn_lines_are_ignored(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\0\0\0\n{"ste\n[3]\n{"step": 2}\n{"step"')
+    assert [line["step"] for line in newest_metrics(tmp_path)] == [1, 2]
+    assert [line["step"] for line in read_metrics(tmp_path) if "step" in line] == [1, 2]
+
+
+@pytest.mark.parametrize("before", [b"", b'{"event": "started"}\n', b'{"event": "started"}\n{"eve'])
+def test_events_of_another_thread_begin_on_a_line_of_their_own(tmp_path: Path, before: bytes) -> None:
+    (tmp_path / "events.jsonl").write_bytes(before)
+    append_events(tmp_path, ("hung", {"step": 3}), ("failed", {"reason": "the run hangs"}))
+    assert [line["event"] for line in read_events(tmp_path)][-2:] == ["hung", "failed"]
+    assert (tmp_path / "events.jsonl").read_bytes().startswith(before)

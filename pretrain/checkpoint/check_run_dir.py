@@ -1,18 +1,16 @@
-"""Whether a directory can be that of a run: what lies there already, and where it lies."""
+"""Check that a directory can be that of a run, by its content and by where it lies."""
 
 import errno
 import os
 from pathlib import Path
 
 from data_pipeline.dataset.mix import MIX_MANIFEST
-from pretrain.checkpoint import directory
 from pretrain.checkpoint.files import RECORD
 from pretrain.errors import ConfigError
+from pretrain.run_dir.paths import RunDir, complete_checkpoints
 
 _DATASET = ("manifest.json", MIX_MANIFEST)
-_METRICS = "metrics.jsonl"
 _EXPORT = "config.json"  # of a model for transformers
-_OF_RUN = ("checkpoints", "reports", "launch", "hangs")
 _MISTAKES = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EACCES)
 
 
@@ -35,7 +33,7 @@ def check_run_dir(path: Path) -> None:
 
 def _is_run(path: Path) -> bool:
     try:
-        return (path / _METRICS).is_file() or bool(directory.complete(path / "checkpoints"))
+        return RunDir(path).metrics.is_file() or bool(complete_checkpoints(RunDir(path).checkpoints))
     except OSError:  # a circle of links, or what this user may not read
         return False
 
@@ -56,7 +54,7 @@ def _problem(path: Path) -> str | None:
 def _of_a_run(path: Path) -> str | None:
     """What is wrong with a place below a run's own folders."""
     for folder in (path, *path.parents):
-        if folder.name in _OF_RUN and _is_run(folder.parent):
+        if folder in RunDir(folder.parent).folders and _is_run(folder.parent):
             return f"lies in {folder.name} of the run {folder.parent}"
     return None
 

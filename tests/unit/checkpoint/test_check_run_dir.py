@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pretrain.checkpoint.check_run_dir import check_run_dir
 from pretrain.checkpoint.directory import locate
-from pretrain.checkpoint.run_dir import check_run_dir
 from pretrain.errors import ConfigError
 
 

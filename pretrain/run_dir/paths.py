@@ -1,0 +1,121 @@
+"""Names and paths of everything in a run's directory, `run.dir`.
+
+    RunDir(config.run.dir).events       # the path of events.jsonl
+    checkpoint_name(100)                # step-00000100
+
+Formats are documented where they are written: `records.py` (metrics.jsonl, events.jsonl), `heartbeat.py`,
+`checkpoint/files.py`. The package `launch` owns the content of `launch/`, the evaluation that of `reports/`.
+"""
+
+import re
+from pathlib import Path
+
+CONFIG = "config.yaml"
+"""File of the resolved config, in `run.dir` and in its `launch/`."""
+
+_COMPLETE = re.compile("step-([0-9]+)")
+_FOLDERS = ("checkpoints", "reports", "launch", "hangs")
+
+
+class RunDir:
+    """Directory of a run. Nothing is read or created by asking for a path."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config(self) -> Path:
+        """Resolved config, written as the run starts or resumes."""
+        return self.path / CONFIG
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON line per step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """One JSON line per event."""
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """Checkpoint after `step` optimizer steps."""
+        return self.checkpoints / checkpoint_name(step)
+
+    @property
+    def reports(self) -> Path:
+        """Folder of evaluation reports."""
+        return self.path / "reports"
+
+    @property
+    def launch(self) -> Path:
+        """Folder of the records of `pretrain launch`."""
+        return self.path / "launch"
+
+    @property
+    def heartbeat(self) -> Path:
+        """Last sign of life of the run."""
+        return self.path / "heartbeat.json"
+
+    @property
+    def hangs(self) -> Path:
+        """Folder of hang reports."""
+        return self.path / "hangs"
+
+    def hang_folder(self, step: int, attempt: str) -> Path:
+        """Folder of the hang reports that ranks of an attempt write at `step`."""
+        return self.hangs / f"{checkpoint_name(step)}-{attempt}"
+
+    def hang_folders(self, attempt: str) -> list[Path]:
+        """Existing folders of hang reports of an attempt, by step."""
+        return sorted(self.hangs.glob(f"step-*-{attempt}"))
+
+    @property
+    def lock(self) -> Path:
+        """File that the process which writes to the run holds locked."""
+        return self.path / "lock"
+
+    def tracker_run_id(self, tracker: str) -> Path:
+        """File that holds the id of this run in a tracker, such as `mlflow`."""
+        return self.path / f"{tracker}_run_id"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders of a run, in which no other run may lie."""
+        return tuple(self.path / name for name in _FOLDERS)
+
+
+def checkpoint_name(step: int) -> str:
+    """Name of the checkpoint after `step` optimizer steps."""
+    return f"step-{step:08d}"
+
+
+def checkpoint_step(name: str) -> int | None:
+    """Step of a complete checkpoint by its name; None: it is incomplete, set aside, or something else."""
+    found = _COMPLETE.fullmatch(name)
+    return int(found[1]) if found is not None else None
+
+
+def complete_checkpoints(checkpoints: Path) -> list[Path]:
+    """Complete checkpoints in a run's `checkpoints/`, oldest first. Raises OSError if the folder cannot be read: one
+    that this user may not list is not an empty one."""
+    try:
+        steps = {path: step for path in checkpoints.iterdir() if (step := checkpoint_step(path.name)) is not None}
+        return sorted((path for path in steps if path.is_dir()), key=steps.__getitem__)
+    except FileNotFoundError:
+        return []
+
+
+def incomplete_checkpoints(checkpoints: Path) -> list[Path]:
+    """Checkpoints in a run's `checkpoints/` that are being written or removed, or that a crash left so."""
+    return list(checkpoints.glob("step-*.tmp"))
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Runs directly in `folder`, sorted by name."""
+    return sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
