@@ -14,6 +14,9 @@ from pretrain.config.patterns.factorized import Fixed, Strided
 from pretrain.config.patterns.function import Function
 from pretrain.config.section import Section, named, open_choice
 
+_CHUNK = 128
+"""Least number of queries of a band that share a window of keys."""
+
 
 class Dense(PatternSettings):
     """Everything."""
@@ -28,6 +31,10 @@ class Dense(PatternSettings):
 
     def mean_keys(self, length: int, causal: bool) -> float:
         return (length + 1) / 2 if causal else float(length)
+
+    @property
+    def key_copies(self) -> float:
+        return 0.0
 
 
 class Banded(PatternSettings):
@@ -55,6 +62,15 @@ class Banded(PatternSettings):
     def mean_keys(self, length: int, causal: bool) -> float:
         one_side = climb(length, self.reach) / length
         return one_side if causal else 2 * one_side - 1
+
+    @property
+    def key_copies(self) -> float:
+        """Neighbouring queries share a window (`attention/patterns/tiles.py`)."""
+        before = self.reach - 1
+        return before / max(_CHUNK, before // 4)
+
+    def chunk_keys(self, length: int) -> int:
+        return 2 * self.reach if self.reach < length else length
 
     def scaled(self, length: int, of: int) -> Self:
         return self if self.window is None else self.model_copy(update={"window": width(self.window, length, of)})

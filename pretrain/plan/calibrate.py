@@ -12,7 +12,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.layout.names import short_name
 from pretrain.plan.device import find_device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import Fitted, StackFile, constants_on, fitted_stacks
 from pretrain.plan.estimate.seconds import step_seconds
 
@@ -56,8 +56,8 @@ def calibrated(
         )
     measured = float(np.median(seconds))
     per_node = min(per_node or device.devices, ranks)
-    configured, c = Configured(config, device, per_node), constants_on(device, per_node)
-    work = configured.work([Choice(layout, config.batch.micro_sequences, config.parallel.recompute)])
+    builder, c = WorkloadBuilder(config, device, per_node), constants_on(device, per_node)
+    work = builder.build([LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)])
 
     def beyond(factor: float) -> float:
         return float(step_seconds(work, c, factor).total[0]) - measured

@@ -4,7 +4,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.plan.device import find_device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
 from pretrain.plan.search import every_choice
@@ -18,9 +18,9 @@ def check_holds(config: RunConfig, layout: Layout, own_bytes: float) -> None:
     """Raises ConfigError if what is counted of a rank (`HeldBytes`, without what libraries and the allocator take) is
     more than the `own_bytes` of a device: naming the largest part, and of as many ranks the layout that fits with the
     fewest changes, and of several such that which holds most."""
-    configured = Configured(config, find_device(_ANY), _NODE)
-    own = Choice(layout, config.batch.micro_sequences, config.parallel.recompute)
-    held = held_bytes(configured.work([own]), constants(), overhead=False)
+    builder = WorkloadBuilder(config, find_device(_ANY), _NODE)
+    own = LayoutChoice(layout, config.batch.micro_sequences, config.parallel.recompute)
+    held = held_bytes(builder.build([own]), constants(), overhead=False)
     if held.fullest[0] <= own_bytes:
         return
     stage = int(held.total[0].argmax())
@@ -29,15 +29,15 @@ def check_holds(config: RunConfig, layout: Layout, own_bytes: float) -> None:
     shares = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in sizes.items() if size > 0.01 * held.fullest[0])
     raise ConfigError(
         f"this run does not fit in memory: {layout} holds {held.fullest[0] / _GIB:,.1f} GiB on its fullest rank "
-        f"({shares}), most of it {largest}, of {own_bytes / _GIB:,.1f}; {_nearest(config, configured, own, own_bytes)}"
+        f"({shares}), most of it {largest}, of {own_bytes / _GIB:,.1f}; {_nearest(config, builder, own, own_bytes)}"
     )
 
 
-def _nearest(config: RunConfig, configured: Configured, own: Choice, own_bytes: float) -> str:
+def _nearest(config: RunConfig, builder: WorkloadBuilder, own: LayoutChoice, own_bytes: float) -> str:
     choices = list(every_choice(config, own.layout.world, _NODE))
     if not choices:
         return "use more devices, or a smaller model"
-    held = held_bytes(configured.work(choices), constants()).fullest
+    held = held_bytes(builder.build(choices), constants()).fullest
     fitting = [i for i in range(len(choices)) if held[i] <= own_bytes]
     if not fitting:
         return "no layout of as many devices does: use more, or a smaller model"
@@ -45,7 +45,7 @@ def _nearest(config: RunConfig, configured: Configured, own: Choice, own_bytes: 
     return f"the nearest that does: {' '.join(_changes(own, found))}"
 
 
-def _changes(own: Choice, other: Choice) -> list[str]:
+def _changes(own: LayoutChoice, other: LayoutChoice) -> list[str]:
     """Settings that turn one layout into the other."""
     said = []
     for name in ("tensor", "context", "sequence", "pipeline", "virtual", "zero"):
@@ -55,6 +55,6 @@ def _changes(own: Choice, other: Choice) -> list[str]:
         said.append(f"parallel.zero_engine={other.layout.zero_engine}")
     if own.recompute != other.recompute:
         said.append(f"parallel.recompute={other.recompute}")
-    if own.micro != other.micro:
-        said.append(f"batch.micro_sequences={other.micro}")
+    if own.micro_sequences != other.micro_sequences:
+        said.append(f"batch.micro_sequences={other.micro_sequences}")
     return said

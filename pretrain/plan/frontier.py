@@ -10,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from pretrain.errors import ConfigError
-from pretrain.plan.estimate.work import Array
+from pretrain.plan.estimate.workload import Array
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, figures
 from pretrain.plan.search import every_choice, judge, search
@@ -34,7 +34,7 @@ def picture(plan: Plan, failures: Failures, path: Path) -> None:
     left.plot(gib[best], total[best], "o-", ms=4, color="C0", label="not beaten in both")
     left.axvline(limit / _GIB, color="C3", lw=1, label=f"{plan.hardware} has")
     for index in best[np.linspace(0, len(best) - 1, min(_NAMED, len(best))).round().astype(int)]:
-        name = f"{choices[index].layout} x {choices[index].micro}"
+        name = f"{choices[index].layout} x {choices[index].micro_sequences}"
         left.annotate(name, (gib[index], total[index]), xytext=(4, 3), textcoords="offset points", fontsize=6)
     left.set(xlabel="GiB of the fullest rank", ylabel="seconds of a step", xscale="log", yscale="log")
     left.legend(fontsize=7)

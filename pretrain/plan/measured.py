@@ -9,10 +9,10 @@ from scipy.optimize import least_squares
 from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import Constants, constants
 from pretrain.plan.estimate.seconds import step_seconds
-from pretrain.plan.estimate.work import Array
+from pretrain.plan.estimate.workload import Array
 
 _PULL = 0.05  # towards where constants start, of their logarithms
 # Attention is estimated as Hopper's, which comes before `cpu` among generations.
@@ -88,8 +88,8 @@ def _fitted(
     configs: Sequence[RunConfig], seconds: Sequence[float], device: Device, given: Mapping[str, float]
 ) -> dict[str, float]:  # fmt: skip
     works = [
-        Configured(config, device, 1).work(
-            [Choice(plan_layout(config, 1), config.batch.micro_sequences, config.parallel.recompute)]
+        WorkloadBuilder(config, device, 1).build(
+            [LayoutChoice(plan_layout(config, 1), config.batch.micro_sequences, config.parallel.recompute)]
         )
         for config in configs
     ]

@@ -57,7 +57,7 @@ def parallel_block(option: Option) -> str:
     lines += [f"  zero: {layout.zero}"]
     lines += ["  zero_engine: deepspeed"] if layout.shards_by_deepspeed else []
     lines += [f"  recompute: {option.choice.recompute}"]
-    return "\n".join(["batch:", f"  micro_sequences: {option.choice.micro}", "parallel:", *lines])
+    return "\n".join(["batch:", f"  micro_sequences: {option.choice.micro_sequences}", "parallel:", *lines])
 
 
 def figures(plan: Plan, option: Option) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def figures(plan: Plan, option: Option) -> dict[str, Any]:
     return {
         "layout": str(layout),
         "gpus": layout.world,
-        "micro_sequences": option.choice.micro,
+        "micro_sequences": option.choice.micro_sequences,
         "recompute": option.choice.recompute,
         "step_s": option.seconds,
         "step_s_between": [low, high],
@@ -162,7 +162,7 @@ def _tightness(plan: Plan) -> list[str]:
         return [said]
     if room is None:
         return [f"{said}; no layout leaves a tenth free"]
-    layout = f"{room.choice.layout}, micro {room.choice.micro}, recompute {room.choice.recompute}"
+    layout = f"{room.choice.layout}, micro {room.choice.micro_sequences}, recompute {room.choice.recompute}"
     return [f"{said}; with a tenth free: {layout}, {room.seconds:.3g} s, {room.held_bytes / _GIB:.1f} GiB"]
 
 

@@ -6,7 +6,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.advice import advice
 from pretrain.plan.device import Device, find_device
-from pretrain.plan.estimate.configured import Choice
+from pretrain.plan.estimate.builder import LayoutChoice
 from pretrain.plan.estimate.constants import Fitted, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, Prices
@@ -38,7 +38,11 @@ def make_plan(
             f"--gpus {gpus} are no whole number of machines with {per_node} each: use {gpus // per_node * per_node}, "
             "or say --gpus-per-node"
         )
-    own = Choice(plan_layout(config, gpus), config.batch.micro_sequences, config.parallel.recompute) if as_is else None
+    own = (
+        LayoutChoice(plan_layout(config, gpus), config.batch.micro_sequences, config.parallel.recompute)
+        if as_is
+        else None
+    )
     found = search(config, device, gpus, per_node, stack, target, top, own)
     if target == "cost" and not as_is:
         gpus, found = _cheapest(config, device, gpus, per_node, stack, found, top)

@@ -14,10 +14,11 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.configured import RECOMPUTE, Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import Fitted, constants_on
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, fastest_first, step_seconds
+from pretrain.plan.estimate.workload import RECOMPUTE
 from pretrain.run_length.ramp import batch_sizes
 
 Target = Literal["throughput", "cost", "memory"]
@@ -33,7 +34,7 @@ _LAYOUTS: dict[tuple[str, bool, int, int, int], list[Layout]] = {}
 class Option:
     """One choice with its estimates."""
 
-    choice: Choice
+    choice: LayoutChoice
     seconds: float
     """seconds of a step"""
     parts: dict[str, float]
@@ -62,7 +63,7 @@ class Found:
 
 def search(
     config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, target: Target = "throughput",
-    top: int = 10, only: Choice | None = None,
+    top: int = 10, only: LayoutChoice | None = None,
 ) -> Found:  # fmt: skip
     """Searches the layouts of `config` on `gpus` devices. `only`: the one choice to judge, shown whether it fits or
     not. Raises ConfigError where no layout is legal."""
@@ -75,7 +76,9 @@ def search(
     if target == "memory":
         order = fitting[np.lexsort((seconds.total[fitting], bytes_held[fitting]))]
     else:
-        shared = np.array([config.batch.sequences / (choice.layout.data * choice.micro) for choice in choices])
+        shared = np.array(
+            [config.batch.sequences / (choice.layout.data * choice.micro_sequences) for choice in choices]
+        )
         order = fitting[fastest_first(seconds.total[fitting], shared[fitting])]
     roomy = bool(len(order)) and bytes_held[order[0]] < 0.7 * limit
     options = [option(choices[i], seconds, held, i, roomy) for i in _differing(choices, order, top)]
@@ -88,15 +91,15 @@ def search(
 
 
 def judge(
-    config: RunConfig, device: Device, per_node: int, choices: Sequence[Choice], stack: Fitted
+    config: RunConfig, device: Device, per_node: int, choices: Sequence[LayoutChoice], stack: Fitted
 ) -> tuple[StepSeconds, HeldBytes, float]:
     """Seconds and bytes of each choice, all on the same number of devices, and the bytes of memory of a device."""
-    work = Configured(config, device, per_node).work(choices)
+    work = WorkloadBuilder(config, device, per_node).build(choices)
     c = constants_on(device, min(per_node, choices[0].layout.world))
     return step_seconds(work, c, stack.factor), held_bytes(work, c), device.memory_gib * _GIB
 
 
-def option(choice: Choice, seconds: StepSeconds, held: HeldBytes, index: int, roomy: bool) -> Option:
+def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: int, roomy: bool) -> Option:
     """Option for the choice at `index` of the estimates."""
     parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
     stage = int(held.total[index].argmax())
@@ -108,7 +111,7 @@ def option(choice: Choice, seconds: StepSeconds, held: HeldBytes, index: int, ro
     return Option(choice, sum(parts.values()), parts, sizes, max(losses, key=lambda name: losses[name]))
 
 
-def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Choice]:
+def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[LayoutChoice]:
     """Every layout that `plan_layout` allows, with each ZeRO stage, kind of recomputation and micro-batch size that it
     can have. ZeRO 0 and DeepSpeed's stage 1 are left out: stage 1 of megatron-core's is as fast and holds less."""
     common = gcd(*batch_sizes(config.batch))
@@ -120,7 +123,7 @@ def every_choice(config: RunConfig, gpus: int, per_node: int) -> Iterator[Choice
         share = config.batch.sequences // group
         micros = [size for size in range(1, min(_MOST_MICRO, share) + 1) if share % size == 0]
         for one, recompute, micro in product(shared, RECOMPUTE, micros):
-            yield Choice(one, micro, recompute)
+            yield LayoutChoice(one, micro, recompute)
 
 
 def _layouts_of(config: RunConfig, gpus: int, per_node: int, common: int) -> list[Layout]:
@@ -180,8 +183,8 @@ def too_large(config: RunConfig, device: Device, gpus: int, per_node: int, found
     part = max(least.held, key=lambda name: least.held[name])
     return (
         f"none of {found.judged:,} layouts fits in {device.memory_gib:g} GiB: {least.choice.layout} with "
-        f"batch.micro_sequences={least.choice.micro} and parallel.recompute={least.choice.recompute} holds least, "
-        f"{least.held_bytes / _GIB:,.1f} GiB, most of it {part} ({least.held[part] / _GIB:,.1f}): use more than "
+        f"batch.micro_sequences={least.choice.micro_sequences} and parallel.recompute={least.choice.recompute} holds "
+        f"least, {least.held_bytes / _GIB:,.1f} GiB, most of it {part} ({least.held[part] / _GIB:,.1f}): use more than "
         f"{gpus:,} devices, larger ones, or a smaller model"
     )
 
@@ -193,7 +196,7 @@ def near_counts(gpus: int) -> list[int]:
     return sorted(near, key=lambda n: (abs(n - gpus), n))[:24]
 
 
-def _differing(choices: Sequence[Choice], order: NDArray[np.intp], top: int) -> list[int]:
+def _differing(choices: Sequence[LayoutChoice], order: NDArray[np.intp], top: int) -> list[int]:
     """First `top` indices of `order`, no two with the same layout."""
     seen, kept = set(), []
     for index in map(int, order):

@@ -21,7 +21,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.layout.layout import plan_layout
 from pretrain.layout.names import short_name
 from pretrain.plan.device import Device, find_device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants_on
 from pretrain.plan.estimate.seconds import step_seconds
 from tests.helpers.ranks import run_ranks
@@ -70,8 +70,8 @@ def seconds_of(config: RunConfig, threads: int) -> list[float]:
 
 
 def predicted(config: RunConfig, ranks: int, device: Device) -> float:
-    choice = Choice(plan_layout(config, ranks), config.batch.micro_sequences, config.parallel.recompute)
-    work = Configured(config, device, ranks).work([choice])
+    choice = LayoutChoice(plan_layout(config, ranks), config.batch.micro_sequences, config.parallel.recompute)
+    work = WorkloadBuilder(config, device, ranks).build([choice])
     return float(step_seconds(work, constants_on(device, ranks)).total[0])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = ("data_pipeline", "pretrain", "launch", "examples")
+PRODUCT = ("data_pipeline", "pretrain", "launch", "examples", "tools")
 
 # Each package: its parts, the lowest first. A part imports itself and parts below it; those of one row not each other.
 LAYERS: dict[str, tuple[str, ...]] = {
@@ -134,7 +134,7 @@ SEAMS: dict[str, tuple[str, ...]] = {
     "data_pipeline.steps": ("base", "registry"),
 }
 
-# What `launch` and `examples` may know of `pretrain`.
+# What `launch`, `examples` and `tools` may know of `pretrain`.
 LAUNCH_KNOWS = (
     *("pretrain.config", "pretrain.layout", "pretrain.run_length", "pretrain.plan", "pretrain.process"),
     *("pretrain.errors", "pretrain.run_dir"),
@@ -163,7 +163,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
 }
 # Who never imports torch or what stands on it.
 WITHOUT_TORCH = (
-    *("data_pipeline", "launch", "examples"),
+    *("data_pipeline", "launch", "examples", "tools"),
     *("pretrain/config", "pretrain/run_length", "pretrain/layout", "pretrain/model_spec", "pretrain/plan"),
     *("pretrain/data", "pretrain/process", "pretrain/run_dir", "pretrain/scaling"),
 )
@@ -232,10 +232,10 @@ def _of_ours(own: str, name: str, known: dict[str, Path]) -> Iterator[str]:
         yield "data_pipeline stands alone"
     if package == "pretrain" and target == "launch" and not _within(own, "pretrain.commands"):
         yield "of pretrain only commands know launch"
-    if target == "examples" and package != target:
-        yield "nothing of the product needs an example"
+    if target in ("examples", "tools") and package != target:
+        yield "nothing of the product needs an example or a tool"
     if (
-        package in ("launch", "examples")
+        package in ("launch", "examples", "tools")
         and target == "pretrain"
         and not any(_within(name, part) for part in LAUNCH_KNOWS)
     ):

@@ -11,7 +11,7 @@ from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
 from pretrain.plan.estimate.held import held_bytes
 from tests.helpers.families import FAMILIES, family_config
@@ -109,10 +109,10 @@ def _measured(configs: list[RunConfig]) -> list[tuple[int, int]]:
 
 def _estimated(config: RunConfig, world: int) -> dict[int, float]:
     """By stage: of those between the first and the last one, the first, which holds most of them."""
-    choice = Choice(plan_layout(config, world), config.batch.micro_sequences, config.parallel.recompute)
-    configured = Configured(config, CPU, world)
-    held = held_bytes(configured.work([choice]), constants(), overhead=False)
-    stages = configured.stages(choice.layout.pipeline, choice.layout.virtual).position
+    choice = LayoutChoice(plan_layout(config, world), config.batch.micro_sequences, config.parallel.recompute)
+    builder = WorkloadBuilder(config, CPU, world)
+    held = held_bytes(builder.build([choice]), constants(), overhead=False)
+    stages = builder.stages(choice.layout.pipeline, choice.layout.virtual).position
     return dict(zip(map(int, stages), (held.activations + held.working)[0].tolist(), strict=False))
 
 

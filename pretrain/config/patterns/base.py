@@ -40,6 +40,17 @@ class PatternSettings(Section):
         """Keys that a query sees, itself included, averaged over `length` positions and all heads; `causal`: none that
         come later."""
 
+    @property
+    def key_copies(self) -> float:
+        """Windows in which a fused kernel keeps each key besides its own, for estimates of memory. A pattern of several
+        tiles is assumed to keep it in one."""
+        return 1.0
+
+    def chunk_keys(self, length: int) -> int:
+        """Keys of `length` that a chunk of a decoder's queries meets where scores are written out, for estimates of
+        memory."""
+        return length
+
     def check(self, length: int, encoder: bool, decoder: bool) -> None:
         """Raises ValueError, in a sentence, where this is no pattern for sequences of `length` positions."""
 

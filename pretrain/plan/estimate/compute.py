@@ -1,11 +1,11 @@
 """Seconds that one device computes: matrix products, attention, and what only moves memory."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.work import GENERATIONS, KERNELS, Array, Stack, Work
+from pretrain.plan.estimate.workload import GENERATIONS, KERNELS, Array, LayerStack, StepWorkload
 
 _TILE = (128, 256)
 
@@ -20,120 +20,128 @@ class Passes:
     """part of `forward` that selective recomputation repeats"""
 
 
-def layer(work: Work, c: Constants, stack: Stack) -> Passes:
+def layer(work: StepWorkload, c: Constants, stack: LayerStack) -> Passes:
     """Seconds of one layer of `stack`, on one rank."""
-    positions = work.micro * stack.length / work.context
-    inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
+    model, layout, step = work.model, work.layout, work.step
+    positions = step.micro_sequences * stack.length / layout.context
     products = [
-        (positions, (inner + 2 * keys) / work.tensor, work.hidden),
-        (positions, work.hidden, inner / work.tensor),
-        (positions, (1 + work.gated) * work.ffn / work.tensor, work.hidden),
-        (positions, work.hidden, work.ffn / work.tensor),
+        (positions, (model.query_dim + 2 * model.key_dim) / layout.tensor, model.hidden),
+        (positions, model.hidden, model.query_dim / layout.tensor),
+        (positions, (1 + model.gated) * model.ffn / layout.tensor, model.hidden),
+        (positions, model.hidden, model.ffn / layout.tensor),
     ]
-    crosses = stack.memory_length > 0
-    forward, backward = _products(work, c, products)
+    crosses = stack.encoder_length > 0
+    forward, backward = _products(work, c, products, step.fp8)
     if crosses.any():
-        memory = work.micro * stack.memory_length / work.context
-        once, twice = _products(
-            work,
-            c,
-            [
-                (positions, inner / work.tensor, work.hidden),
-                (np.maximum(memory, 1), 2 * keys / work.tensor, work.hidden),
-                (positions, work.hidden, inner / work.tensor),
-            ],
-        )
-        forward, backward = forward + crosses * once, backward + crosses * twice
+        encoder_positions = step.micro_sequences * stack.encoder_length / layout.context
+        cross_products = [
+            (positions, model.query_dim / layout.tensor, model.hidden),
+            (np.maximum(encoder_positions, 1), 2 * model.key_dim / layout.tensor, model.hidden),
+            (positions, model.hidden, model.query_dim / layout.tensor),
+        ]
+        cross_forward, cross_backward = _products(work, c, cross_products, step.fp8)
+        forward, backward = forward + crosses * cross_forward, backward + crosses * cross_backward
     core, core_back = _attention(work, c, stack.length, stack.length, stack.keys)
     if crosses.any():
-        other, other_back = _attention(work, c, stack.length, np.maximum(stack.memory_length, 1), stack.memory_length)
-        core, core_back = core + crosses * other, core_back + crosses * other_back
-    # Norms, residuals and dropout see whole hidden states; biases, activations and rotations what tensor ranks share.
-    norms = np.where(work.fused_norms > 0, c.norm_passes, c.plain_norm_passes)
+        keys = np.maximum(stack.encoder_length, 1)
+        cross_core, cross_core_back = _attention(work, c, stack.length, keys, stack.encoder_length)
+        core, core_back = core + crosses * cross_core, core_back + crosses * cross_core_back
+    # Norms, residuals and dropout see full hidden states; biases, activations and rotations what tensor ranks share.
+    norm_passes = np.where(work.kernels.fused_norms > 0, c.norm_passes, c.plain_norm_passes)
+    inner = (1 + model.gated) * model.ffn + model.query_dim + 2 * model.key_dim
     moved = (
         positions
-        * work.width
-        * (
-            norms * work.hidden / work.slices
-            + c.activation_passes * ((1 + work.gated) * work.ffn + inner + 2 * keys) / work.tensor
-        )
+        * step.activation_bytes
+        * (norm_passes * model.hidden / layout.sequence_slices + c.activation_passes * inner / layout.tensor)
     )
-    plain = moved / (work.memory_bytes_per_s * c.memory_share) + c.operations * c.launch_s
+    plain = moved / (work.device.memory_bytes_per_s * c.memory_share) + c.operations * c.launch_s
     return Passes(forward + core + plain, backward + core_back + 2 * plain, core)
 
 
-def embedding(work: Work, c: Constants) -> Array:
+def embedding(work: StepWorkload, c: Constants) -> Array:
     """Seconds of the embedding lookup, forward and backward; it only moves memory."""
-    moved = 8 * work.micro * work.stacks[0].length / work.context * work.hidden * work.width / work.slices
-    return moved / (work.memory_bytes_per_s * c.memory_share)
+    step, layout = work.step, work.layout
+    positions = 8 * step.micro_sequences * work.stacks[0].length / layout.context
+    moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
+    return moved / (work.device.memory_bytes_per_s * c.memory_share)
 
 
-def head(work: Work, c: Constants) -> Array:
-    """Seconds forward and backward of logits and loss."""
-    positions, rows = work.micro * work.labels / work.context, work.vocabulary / work.tensor
-    forward, backward = _products(replace(work, fp8=np.zeros_like(rows)), c, [(positions, rows, work.embedding_dim)])
-    moved = c.loss_passes * positions * rows * 4
-    return forward + backward + moved / (work.memory_bytes_per_s * c.memory_share)
+def head(work: StepWorkload, c: Constants) -> Array:
+    """Seconds forward and backward of logits and loss, which no precision computes in fp8."""
+    model, layout = work.model, work.layout
+    positions = work.step.micro_sequences * model.label_length / layout.context
+    columns = model.vocabulary / layout.tensor
+    forward, backward = _products(work, c, [(positions, columns, model.embedding_dim)], np.zeros_like(columns))
+    moved = c.loss_passes * positions * columns * 4
+    return forward + backward + moved / (work.device.memory_bytes_per_s * c.memory_share)
 
 
-def update(work: Work, c: Constants) -> Array:
+def update(work: StepWorkload, c: Constants) -> Array:
     """Seconds of the optimizer, [n, s]: gradients, moments and weights are read and written once."""
-    copies = work.context * work.data
-    own = work.parameters / np.where(work.zero > 0, copies, 1.0)[:, None]
-    return c.update_bytes * own / (work.memory_bytes_per_s * c.memory_share)[:, None]
+    updated = work.parameters / np.where(work.layout.zero > 0, work.layout.replicas, 1.0)[:, None]
+    return c.update_bytes * updated / (work.device.memory_bytes_per_s * c.memory_share)[:, None]
 
 
-def _products(work: Work, c: Constants, products: list[tuple[Array, Array, Array]]) -> tuple[Array, Array]:
-    """Seconds forward and backward of x[m, k] @ w[k, n]; backward is two products of other shapes."""
-    forward, backward = np.zeros_like(work.hidden), np.zeros_like(work.hidden)
+def _products(
+    work: StepWorkload, c: Constants, products: list[tuple[Array, Array, Array]], fp8: Array
+) -> tuple[Array, Array]:
+    """Seconds forward and backward of x[m, k] @ w[k, n]; backward is two products of other shapes. `fp8`: 1 where
+    products are in fp8."""
+    forward, backward = np.zeros_like(work.model.hidden), np.zeros_like(work.model.hidden)
     for m, n, k in products:
-        forward = forward + _product(work, c, m, n, k)
-        backward = backward + _product(work, c, m, k, n) + _product(work, c, k, n, m)
-        once, again = _rounding(work, c, m * k, k * n, m * n)
-        forward, backward = forward + once, backward + again
+        forward = forward + _product(work, c, (m, n, k), fp8)
+        backward = backward + _product(work, c, (m, k, n), fp8) + _product(work, c, (k, n, m), fp8)
+        rounding, rounding_back = _rounding(work, c, (m * k, k * n, m * n), fp8)
+        forward, backward = forward + rounding, backward + rounding_back
     return forward, backward
 
 
-def _rounding(work: Work, c: Constants, x: Array, weight: Array, out: Array) -> tuple[Array, Array]:
-    """Seconds forward and backward of rounding so many elements to 8 bits, where other work does not do it in passing.
-    The backward pass rounds again, and also transposes."""
-    speed = work.memory_bytes_per_s * c.memory_share
-    once, turning = work.fp8 * work.rounding_bytes, work.fp8 * (work.rounding_bytes > 0) * 2
-    return once * (x + weight) / speed, (once + turning) * (x + weight + out) / speed
+def _rounding(
+    work: StepWorkload, c: Constants, elements: tuple[Array, Array, Array], fp8: Array
+) -> tuple[Array, Array]:
+    """Seconds forward and backward of rounding the `elements` of inputs, weights and outputs to 8 bits, where other
+    work does not do it in passing. The backward pass rounds again, and also transposes."""
+    x, weight, out = elements
+    speed, rounding_bytes = work.device.memory_bytes_per_s * c.memory_share, work.kernels.rounding_bytes
+    rounded, transposed = fp8 * rounding_bytes, fp8 * (rounding_bytes > 0) * 2
+    return rounded * (x + weight) / speed, (rounded + transposed) * (x + weight + out) / speed
 
 
-def _product(work: Work, c: Constants, m: Array, n: Array, k: Array) -> Array:
-    """Seconds of one matrix product. Tiles run in waves, of which the last may be short, and each tile adds some depth
-    to begin and end."""
+def _product(work: StepWorkload, c: Constants, shape: tuple[Array, Array, Array], fp8: Array) -> Array:
+    """Seconds of one matrix product [m, k] @ [k, n] of `shape` (m, n, k). Tiles run in waves, of which the last may be
+    short, and each tile adds some depth to begin and end."""
+    m, n, k = shape
+    device = work.device
     short, long = _TILE
     tiles = np.minimum(np.ceil(m / short) * np.ceil(n / long), np.ceil(m / long) * np.ceil(n / short))
-    full = m * n / (short * long * work.processors)
-    waves = full + c.wave_share * (np.ceil(tiles / work.processors) - full)
-    flops = waves * work.processors * short * long * 2 * (k + c.depth)
-    share = c.per_generation("matmul", work.generation)
-    speed = work.peak_flops * share * np.where(work.fp8 > 0, 2 * c.fp8_share, 1.0)
-    moved = (m * n + m * k + k * n) * work.width / (work.memory_bytes_per_s * c.memory_share)
+    full = m * n / (short * long * device.processors)
+    waves = full + c.wave_share * (np.ceil(tiles / device.processors) - full)
+    flops = waves * device.processors * short * long * 2 * (k + c.depth)
+    share = c.per_generation("matmul", device.generation)
+    speed = device.peak_flops * share * np.where(fp8 > 0, 2 * c.fp8_share, 1.0)
+    moved = (m * n + m * k + k * n) * work.step.activation_bytes / (device.memory_bytes_per_s * c.memory_share)
     slower: Array = np.maximum(flops / speed, moved)
     return slower + c.launch_s
 
 
-def _attention(work: Work, c: Constants, queries: Array, length: Array, keys: Array) -> tuple[Array, Array]:
+def _attention(work: StepWorkload, c: Constants, queries: Array, length: Array, keys: Array) -> tuple[Array, Array]:
     """Seconds forward and backward of softmax(q k) v: `keys` are what a query sees of `length`."""
-    heads = work.micro * work.heads / (work.tensor * work.context)
-    flops = 4 * heads * queries * work.head_dim
-    flash = work.kernel >= KERNELS.index("flash1")
+    model, layout, device, kernel = work.model, work.layout, work.device, work.kernels.attention
+    heads = work.step.micro_sequences * model.heads / (layout.tensor * layout.context)
+    flops = 4 * heads * queries * model.head_dim
+    flash = kernel >= KERNELS.index("flash1")
     names = KERNELS[KERNELS.index("flash1") :]
-    hopper = work.generation >= GENERATIONS.index("hopper")
+    hopper = device.generation >= GENERATIONS.index("hopper")
     share = np.ones_like(heads)
     for name in names:
-        of_kernel = np.where(hopper, c[f"{name}_hopper"], c[f"{name}_ampere"])
-        share = np.where(work.kernel == KERNELS.index(name), of_kernel, share)
-    # A block of keys that is seen in part is computed whole.
+        kernel_share = np.where(hopper, c[f"{name}_hopper"], c[f"{name}_ampere"])
+        share = np.where(kernel == KERNELS.index(name), kernel_share, share)
+    # A block of keys that is seen in part is computed in full.
     seen = np.minimum(keys + c.attention_block, length)
-    fused = flops * seen / (work.peak_flops * share) + c.launch_s
-    misaligned = np.where(work.head_dim % 8 > 0, c.misaligned, 1.0)
-    speed = work.peak_flops * c.batched_share * c.per_generation("matmul", work.generation)
-    passes = np.where(work.kernel == 0, c.score_passes, c.fused_score_passes)
+    fused = flops * seen / (device.peak_flops * share) + c.launch_s
+    misaligned = np.where(model.head_dim % 8 > 0, c.misaligned, 1.0)
+    speed = device.peak_flops * c.batched_share * c.per_generation("matmul", device.generation)
+    passes = np.where(kernel == KERNELS.index("unfused"), c.score_passes, c.fused_score_passes)
     moved = passes * heads * queries * length * 2
-    plain = misaligned * flops * length / speed + moved / (work.memory_bytes_per_s * c.memory_share) + 6 * c.launch_s
+    plain = misaligned * flops * length / speed + moved / (device.memory_bytes_per_s * c.memory_share) + 6 * c.launch_s
     return np.where(flash, fused, plain), np.where(flash, c.flash_backward * fused, 2 * plain)

@@ -1,4 +1,4 @@
-"""The constants of the estimates, each with its meaning, from a data file that `pretrain.plan.fit` writes."""
+"""The constants of the estimates, each with its meaning, from a data file that `tools/fit_plan/fit.py` writes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.common.suggestions import close_matches, did_you_mean
@@ -14,7 +13,7 @@ from pretrain.config.load import load, read
 from pretrain.config.section import Section
 from pretrain.errors import ConfigError
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.work import GENERATIONS, Array
+from pretrain.plan.estimate.workload import GENERATIONS, Array
 
 CONSTANTS = Path(__file__).with_name("constants.yaml")
 STACKS = Path(__file__).with_name("stacks.yaml")
@@ -35,11 +34,10 @@ class Constants:
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
-    def per_generation(self, name: str, generation: NDArray[np.int64]) -> Array:
-        """Constant `NAME_GENERATION` of each entry."""
-        found = np.array([self.values[f"{name}_{one}"] for one in GENERATIONS])
-        picked: Array = found[generation]
-        return picked
+    def per_generation(self, name: str, generation: Array) -> Array:
+        """Constant `NAME_GENERATION` of each entry. `generation`: indices into GENERATIONS."""
+        values = np.array([self.values[f"{name}_{one}"] for one in GENERATIONS])
+        return values[generation.astype(np.int64)]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.work import KERNELS, Array, Stack, Work
+from pretrain.plan.estimate.workload import KERNELS, Array, LayerStack, StepWorkload
 
 
 @dataclass(frozen=True)
@@ -36,133 +36,147 @@ class HeldBytes:
         return most
 
 
-def held_bytes(work: Work, c: Constants, overhead: bool = True) -> HeldBytes:
+def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldBytes:
     """Bytes that each layout holds. `overhead`: include the device's own, which host memory does not have."""
-    copies = (work.context * work.data)[:, None]
-    shared = np.where((work.zero == 3)[:, None], work.parameters / copies, work.parameters)
-    weights = work.weight_bytes[:, None] * work.parameters
-    gradients = work.gradient_state_bytes[:, None] * work.parameters
-    optimizer = work.optimizer_bytes[:, None] * work.parameters
-    kept, again = _of_layers(work)
-    last = work.predicts * loss_bytes(work)[:, None]
-    working = np.maximum(again, last)
-    dropped = work.dropout / work.width
-    embedded = _hidden(work, work.stacks[0].length) * (dropped + work.embedding_norms * _norm_copies(work))
-    first = embedded[:, None] * work.embeds * work.in_flight
-    layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages)), 1)
+    layout, step, parameters = work.layout, work.step, work.parameters
+    replicas, shards_weights = layout.replicas[:, None], (layout.zero == 3)[:, None]
+    resident = np.where(shards_weights, parameters / replicas, parameters)
+    weights = step.weight_bytes[:, None] * parameters
+    gradients = step.gradient_bytes[:, None] * parameters
+    optimizer = step.optimizer_bytes[:, None] * parameters
+    saved, recomputed = _saved_by_layers(work)
+    loss = work.stages.predicts * loss_bytes(work)[:, None]
+    working = np.maximum(recomputed, loss)
+    masks = work.kernels.dropout_bytes / step.activation_bytes
+    embedded = _hidden(work, work.stacks[0].length) * (masks + work.model.embedding_norm * _norm_tensors(work))
+    first = embedded[:, None] * work.stages.embeds * work.in_flight
+    layers = np.maximum(sum((stack.layers for stack in work.stacks), np.zeros_like(work.stages.count)), 1)
     # Stage 3 gathers the weights of a layer, and of the next one.
-    gathered = np.where((work.zero == 3)[:, None], 2 * work.width[:, None] * (work.parameters - shared) / layers, 0.0)
-    moving = 2 * _hidden(work, work.length)[:, None] * (work.pipeline > 1)[:, None]
-    buffers = gathered + moving
+    gathered_weights = 2 * step.activation_bytes[:, None] * (parameters - resident) / layers
+    gathered = np.where(shards_weights, gathered_weights, 0.0)
+    messages = 2 * _hidden(work, work.length)[:, None] * (layout.pipeline > 1)[:, None]
+    buffers = gathered + messages
     if overhead:
-        buffers = buffers + c.overhead_gib * 2**30 + c.fragments * (kept + working)
-    return HeldBytes(weights, gradients, optimizer, kept + first, working, buffers)
+        buffers = buffers + c.overhead_gib * 2**30 + c.fragments * (saved + working)
+    return HeldBytes(weights, gradients, optimizer, saved + first, working, buffers)
 
 
-def _of_layers(work: Work) -> tuple[Array, Array]:
-    """[n, s] what layers keep of all micro-batches in flight, and what is there besides while one is computed again:
-    then its input is among those kept, and what later stacks kept of the micro-batch has gone."""
-    whole_layers, selective = (work.recompute == 2)[:, None], (work.recompute == 1)[:, None]
-    kept, again, behind = (np.zeros_like(work.stages) for _ in range(3))
+def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array]:
+    """Bytes that layers save for all micro-batches in flight, and bytes beside them while one layer is recomputed,
+    whose input is among those saved; what later stacks saved of the micro-batch is free by then. [n, s] each."""
+    model, stages, recompute = work.model, work.stages, work.step.recompute
+    full, selective = (recompute == 2)[:, None], (recompute == 1)[:, None]
+    saved, recomputed, behind = (np.zeros_like(stages.count) for _ in range(3))
     for stack in reversed(work.stacks):
         last = stack is work.stacks[-1]
-        inputs, whole = (part[:, None] for part in (_hidden(work, stack.length), layer_bytes(work, stack)))
-        norm = inputs * (work.final_norms * _norm_copies(work))[:, None] * (work.predicts if last else work.embeds)
-        of_one = stack.layers / work.virtual[:, None] * np.where(whole_layers, inputs, whole)
-        behind, earlier = behind + of_one, behind
+        inputs, of_layer = (part[:, None] for part in (_hidden(work, stack.length), layer_bytes(work, stack)))
+        ends = stages.predicts if last else stages.embeds
+        norm = inputs * (model.final_norm * _norm_tensors(work))[:, None] * ends
+        of_stack = stack.layers / work.layout.virtual[:, None] * np.where(full, inputs, of_layer)
+        behind, freed = behind + of_stack, behind
         # What a decoder reads; on the first stage, if layers are not recomputed, the stream that both were in, too.
-        read = _hidden(work, stack.memory_length)[:, None] * (1 + np.where(whole_layers, 0.0, work.embeds))
-        of_one = of_one + np.where(stack.layers > 0, read, 0.0)
+        encoded = _hidden(work, stack.encoder_length)[:, None] * (1 + np.where(full, 0.0, stages.embeds))
+        of_stack = of_stack + np.where(stack.layers > 0, encoded, 0.0)
         if not last:  # the last norm lies with the head
-            of_one = of_one + np.where(whole_layers, 0.0, norm)
-        kept = kept + of_one * work.in_flight
-        core = core_bytes(work, stack, work.most_scores) - _behind_core(work, stack)
-        one = np.select([whole_layers, selective], [whole - inputs + norm, core[:, None]], 0.0) - earlier
-        again = np.maximum(again, np.where(stack.layers > 0, one, 0.0))
-    return kept, again
+            of_stack = of_stack + np.where(full, 0.0, norm)
+        saved = saved + of_stack * work.in_flight
+        core = core_bytes(work, stack, work.attention.max_score_share) - _freed_before_core(work, stack)
+        of_one = np.select([full, selective], [of_layer - inputs + norm, core[:, None]], 0.0) - freed
+        recomputed = np.maximum(recomputed, np.where(stack.layers > 0, of_one, 0.0))
+    return saved, recomputed
 
 
-def layer_bytes(work: Work, stack: Stack) -> Array:
+def layer_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     """Bytes that one layer keeps of a micro-batch, [n], where at most selective recomputation applies: the mean over
-    layers or, if whole layers are recomputed, the layer with the most scores."""
-    positions = work.micro * stack.length / work.context
-    inner, keys = work.heads * work.head_dim, work.kv_heads * work.head_dim
+    layers or, under full recomputation, the layer with the most scores."""
+    model, layout, kernels = work.model, work.layout, work.kernels
+    width, recompute, slices = work.step.activation_bytes, work.step.recompute, layout.sequence_slices
+    positions = work.step.micro_sequences * stack.length / layout.context
+    queries, keys = model.query_dim, model.key_dim
     # Inputs of norms, and outputs that something is made of; under sequence parallelism gathered again for the backward
     # pass.
-    crossing = np.where(stack.memory_length > 0, 1.0, 0.0)
-    norm_copies = work.norm_bytes / work.width
-    outside = (2 + work.norms + 2 * crossing + (work.norms + crossing) * norm_copies) * work.hidden / work.slices
-    attention = inner + 2 * keys + inner
-    between = (work.kv_heads > 1) & (work.kv_heads < work.heads)  # a group's queries have keys behind them: copied
-    copied = between * inner * np.maximum(work.head_norms, work.recompute == 1)
-    attention = attention + copied + work.head_norms * (inner + 2 * keys + (inner + keys) * norm_copies)
-    attention = attention + crossing * (2 * inner + 2 * keys * stack.memory_length / stack.length)
-    feed_forward = work.inner_widths * work.ffn
-    saved = positions * work.width * (outside + (attention + feed_forward) / work.tensor)
-    masks = positions * work.dropout * (2 + crossing) * work.hidden / work.slices
-    masks = masks + positions * work.ffn_dropout * work.ffn / work.tensor
-    share = np.where(work.recompute == 2, work.most_scores, work.score_share)
+    crossing = np.where(stack.encoder_length > 0, 1.0, 0.0)
+    norm_tensors, norms = kernels.norm_bytes / width, model.layer_norms
+    outside = (2 + norms + 2 * crossing + (norms + crossing) * norm_tensors) * model.hidden / slices
+    attention = queries + 2 * keys + queries
+    copied = (model.kv_heads > 1) & model.grouped  # a group's queries have keys behind them: copied
+    copies = copied * queries * np.maximum(model.qk_norm, recompute == 1)
+    attention = attention + copies + model.qk_norm * (queries + 2 * keys + (queries + keys) * norm_tensors)
+    attention = attention + crossing * (2 * queries + 2 * keys * stack.encoder_length / stack.length)
+    feed_forward = kernels.ffn_tensors * model.ffn
+    inputs = positions * width * (outside + (attention + feed_forward) / layout.tensor)
+    masks = positions * kernels.dropout_bytes * (2 + crossing) * model.hidden / slices
+    masks = masks + positions * kernels.ffn_dropout_bytes * model.ffn / layout.tensor
+    share = np.where(recompute == 2, work.attention.max_score_share, work.attention.score_share)
     # Of grouped queries and keys the copies alone.
-    instead = np.where(work.kv_heads < work.heads, positions * work.width * (inner + 2 * keys) / work.tensor, 0.0)
-    read = np.where(work.read_score_bytes > 0, stack.memory_length * work.read_score_bytes, 4.0)
-    of_reading = crossing * positions * work.heads / work.tensor * read
-    core = np.where(work.recompute == 1, 0.0, core_bytes(work, stack, share) - instead + of_reading)
-    every = saved + core + masks + 16 * positions / work.slices
+    replaced = np.where(model.grouped, positions * width * (queries + 2 * keys) / layout.tensor, 0.0)
+    cross_score_bytes = work.attention.cross_score_bytes
+    row_bytes = np.where(cross_score_bytes > 0, stack.encoder_length * cross_score_bytes, 4.0)
+    cross_scores = crossing * positions * model.heads / layout.tensor * row_bytes
+    core = np.where(recompute == 1, 0.0, core_bytes(work, stack, share) - replaced + cross_scores)
+    every = inputs + core + masks + 16 * positions / slices
     # The layer's input; of its products those of queries and values, a gate or the first of two, and the last.
-    products = 2 * work.hidden / work.slices + (2 * inner + keys + work.ffn) / work.tensor
-    chosen = work.products_kept * (work.recompute == 1) > 0
-    found: Array = np.where(chosen, positions * work.width * products, every)
-    return found
+    products = 2 * model.hidden / slices + (2 * queries + keys + model.ffn) / layout.tensor
+    keeps_products = kernels.keeps_products * (recompute == 1) > 0
+    return np.where(keeps_products, positions * width * products, every)
 
 
-def core_bytes(work: Work, stack: Stack, share: Array) -> Array:
+def core_bytes(work: StepWorkload, stack: LayerStack, share: Array) -> Array:
     """Bytes that one layer keeps of a micro-batch, [n], between its queries, keys and values and the output of
     attention. `share` [n]: share of the keys whose scores are written out."""
-    positions = work.micro * stack.length / work.context
-    inner, grouped = work.heads * work.head_dim, work.kv_heads < work.heads
-    turned = np.where(grouped, 3 * inner, 2 * inner * work.rotary)  # each key's queries get a copy of it
+    model, layout, attention, kernel = work.model, work.layout, work.attention, work.kernels.attention
+    width, queries = work.step.activation_bytes, model.query_dim
+    positions = work.step.micro_sequences * stack.length / layout.context
+    # Each key's queries get a copy of it.
+    rotated = np.where(model.grouped, 3 * queries, 2 * queries * model.rotary)
     # Exchanged between context ranks for others, which are kept alone; so is what attention made of them.
-    copies = np.where(work.context > 1, np.where(grouped, 4 * inner, inner), turned) + work.windows * 2 * inner
-    angles = work.rotary * positions * 2 * work.head_dim * work.angle_bytes
+    exchanged = np.where(layout.context > 1, np.where(model.grouped, 4 * queries, queries), rotated)
+    copies = exchanged + attention.key_copies * 2 * queries
+    angles = model.rotary * positions * 2 * model.head_dim * work.kernels.angle_bytes
     # Sums of rows for the softmax's backward pass; of plain attention, and where scores are written out, probabilities.
-    heads = positions * work.heads / work.tensor
-    score_bytes = np.where(work.kernel == 0, 4 + work.width + 1 + work.width, work.width * 2 + 1)
-    per_score = np.where(work.kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
-    scaled = np.where(grouped | (work.rotary > 0), 0.0, work.head_dim)  # queries, where they are no copy already
-    written = heads * (stack.length * share * work.score_bytes + (scaled + 2 * work.shaw_rows) * work.width)
-    per_score = np.where(work.score_bytes > 0, written, per_score)
-    per_score = per_score + work.score_biases * heads * stack.length * work.width
-    per_score = per_score + positions / work.micro * stack.length * share * work.pair_bytes
-    found: Array = positions * work.width * copies / work.tensor + angles + per_score
-    return found
+    heads = positions * model.heads / layout.tensor
+    score_bytes = np.where(kernel == KERNELS.index("unfused"), 4 + width + 1 + width, width * 2 + 1)
+    scores = np.where(kernel < KERNELS.index("flash1"), heads * stack.length * score_bytes, heads * 4)
+    scaled = np.where(model.grouped | (model.rotary > 0), 0.0, model.head_dim)  # queries that are no copy already
+    written = heads * (stack.length * share * attention.score_bytes + (scaled + 2 * model.shaw_rows) * width)
+    scores = np.where(attention.score_bytes > 0, written, scores)
+    scores = scores + work.kept_score_biases * heads * stack.length * width
+    scores = scores + positions / work.step.micro_sequences * stack.length * share * attention.pair_bytes
+    return positions * width * copies / layout.tensor + angles + scores
 
 
-def _behind_core(work: Work, stack: Stack) -> Array:
-    """[n] what a layer keeps that has gone when its attention is computed again: of its feed-forward part, and with
-    that one's norm half of what lies outside."""
-    positions = work.micro * stack.length / work.context
-    outside = (1 + work.norms / 2 * _norm_copies(work)) * work.hidden / work.slices
-    found: Array = positions * work.width * (outside + work.inner_widths * work.ffn / work.tensor)
-    return found
+def _freed_before_core(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes that a layer keeps, [n], and that are free when its attention is recomputed: those of its feed-forward
+    layer, and with that one's norm half of what lies outside."""
+    layout, step = work.layout, work.step
+    positions = step.micro_sequences * stack.length / layout.context
+    norms = 1 + work.model.layer_norms / 2 * _norm_tensors(work)
+    outside = norms * work.model.hidden / layout.sequence_slices
+    feed_forward = work.kernels.ffn_tensors * work.model.ffn / layout.tensor
+    return positions * step.activation_bytes * (outside + feed_forward)
 
 
-def loss_bytes(work: Work) -> Array:
-    """[n] of one micro-batch: what lies between the last layer and logits, and the probabilities of all words in fp32,
-    which take the place of fp32 logits; half-precision logits and their gradients are beside them. Of some positions at
-    a time, if not all: then the gradient of what makes them is there too, in fp32, and that of all their hidden
-    states."""
-    positions, words = work.micro * work.labels / work.context, work.vocabulary / work.logit_ranks
-    logits = work.logit_bytes * np.minimum(positions, work.logit_positions) * words
-    sums = 4 * words * work.embedding_dim + positions * work.embedding_dim * work.width
-    norm = positions * work.hidden * (work.head_tensors * work.width + work.norm_bytes) / work.slices
-    return norm + logits + np.where(positions > work.logit_positions, sums, 0.0)
+def loss_bytes(work: StepWorkload) -> Array:
+    """Bytes of one micro-batch's loss, [n]: what lies between the last layer and logits, and the probabilities of all
+    vocabulary entries in fp32, which take the place of fp32 logits; half-precision logits and their gradients are
+    beside them. Where logits are made in chunks of positions, the gradient of their weight, in fp32, and that of all
+    hidden states are there too."""
+    model, kernels, width, columns = work.model, work.kernels, work.step.activation_bytes, work.logit_columns
+    positions = work.step.micro_sequences * model.label_length / work.layout.context
+    logits = kernels.logit_bytes * np.minimum(positions, kernels.logit_positions) * columns
+    sums = 4 * columns * model.embedding_dim + positions * model.embedding_dim * width
+    head_bytes = model.head_tensors * width + kernels.norm_bytes
+    norm = positions * model.hidden * head_bytes / work.layout.sequence_slices
+    return norm + logits + np.where(positions > kernels.logit_positions, sums, 0.0)
 
 
-def _norm_copies(work: Work) -> Array:
-    """Copies of its input that a norm keeps, [n]."""
-    return 1 + work.norm_bytes / work.width
+def _norm_tensors(work: StepWorkload) -> Array:
+    """Tensors as large as its input that a norm keeps, [n]."""
+    return 1 + work.kernels.norm_bytes / work.step.activation_bytes
 
 
-def _hidden(work: Work, length: Array) -> Array:
+def _hidden(work: StepWorkload, length: Array) -> Array:
     """Bytes of a micro-batch's hidden states on a rank, [n]."""
-    return work.micro * length / work.context * work.hidden * work.width / work.slices
+    layout, step = work.layout, work.step
+    positions = step.micro_sequences * length / layout.context
+    return positions * work.model.hidden * step.activation_bytes / layout.sequence_slices

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pretrain.plan.estimate import compute, traffic
 from pretrain.plan.estimate.constants import Constants
-from pretrain.plan.estimate.work import Array, Work
+from pretrain.plan.estimate.workload import Array, StepWorkload
 
 _ALIKE = 0.01  # of a step: a fifth of the median error, so that no estimate tells these apart
 
@@ -36,30 +36,30 @@ class StepSeconds:
         return sum((getattr(self, name) for name in self.__dataclass_fields__), np.zeros_like(self.compute))
 
 
-def step_seconds(work: Work, c: Constants, factor: Array | float = 1.0) -> StepSeconds:
+def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) -> StepSeconds:
     """Estimates a step of each layout. `factor`: the software stack's, on the seconds of everything that devices
     compute.
 
     One stage works on a micro-batch at a time, first forward and then backward (1F1B, Narayanan et al. 2021, arXiv
     2104.04473, section 2.2): the slowest stage works on all of them, and waits while the first one passes through the
     others, of which `virtual` chunks pass at once."""
-    at = traffic.links(work, c)
-    forward, backward, again, tensor, context = (np.zeros_like(work.stages) for _ in range(5))
+    at, stages, recompute = traffic.links(work, c), work.stages, work.step.recompute
+    forward, backward, again, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
     for stack in work.stacks:
         passes = compute.layer(work, c, stack)
-        redone = np.select([work.recompute == 2, work.recompute == 1], [passes.forward, passes.attention], 0.0)
+        redone = np.select([recompute == 2, recompute == 1], [passes.forward, passes.attention], 0.0)
         sums = traffic.tensor(work, c, at, stack)
         exchanged = traffic.context(work, c, at, stack)
-        times = 2.0 + (work.recompute == 2)
+        times = 2.0 + (recompute == 2)
         forward += stack.layers * passes.forward[:, None]
         backward += stack.layers * passes.backward[:, None]
         again += stack.layers * redone[:, None]
         tensor += stack.layers * (sums * times)[:, None]
         context += stack.layers * (exchanged * times)[:, None]
-    factor = np.broadcast_to(np.asarray(factor, float), work.hidden.shape)[:, None]
-    ends = work.embeds * compute.embedding(work, c)[:, None] + work.predicts * compute.head(work, c)[:, None]
+    factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
+    ends = stages.embeds * compute.embedding(work, c)[:, None] + stages.predicts * compute.head(work, c)[:, None]
     forward, backward, again, ends = (factor * part for part in (forward, backward, again, ends))
-    sent = np.broadcast_to(traffic.pipeline(work, c, at)[:, None], work.stages.shape)
+    sent = np.broadcast_to(traffic.pipeline(work, c, at)[:, None], stages.count.shape)
 
     per_step, per_micro = traffic.exchange(work, at)
     once = forward + backward + again + ends + tensor + context + sent
@@ -68,14 +68,14 @@ def step_seconds(work: Work, c: Constants, factor: Array | float = 1.0) -> StepS
     gathered = (once**sharp + per_micro**sharp) ** (1 / sharp) - once
     stage = once + gathered
     rows = np.arange(len(stage))
-    slowest = np.argmax(np.where(work.stages > 0, stage, -1.0), axis=1)
+    slowest = np.argmax(np.where(stages.count > 0, stage, -1.0), axis=1)
 
     def of(part: Array) -> Array:
         picked: Array = part[rows, slowest]
         return picked
 
     micro_batches, longest = work.micro_batches, of(stage)
-    passing = (work.stages * stage).sum(axis=1) - longest
+    passing = (stages.count * stage).sum(axis=1) - longest
     window = of(backward)
     unhidden = c.replica_exposed * of(per_step) + np.maximum(0.0, (1 - c.replica_exposed) * of(per_step) - window)
     update = (compute.update(work, c)).max(axis=1)
@@ -86,12 +86,12 @@ def step_seconds(work: Work, c: Constants, factor: Array | float = 1.0) -> StepS
         "tensor": micro_batches * of(tensor),
         "context": micro_batches * of(context),
         "pipeline": micro_batches * of(sent),
-        "bubble": c.bubble_share * passing / work.virtual,
+        "bubble": c.bubble_share * passing / work.layout.virtual,
         "replicas": unhidden + micro_batches * of(gathered),
         "update": update,
     }
     known = sum(parts.values(), np.zeros_like(longest))
-    machines = np.maximum(1.0, work.world / work.node)
+    machines = np.maximum(1.0, work.layout.world / work.device.per_node)
     rest = c.step_s + known * c.straggler * np.log2(machines)
     return StepSeconds(**parts, rest=rest)
 

@@ -18,9 +18,8 @@ from pretrain.layout.layout import Layout
 from pretrain.layout.names import parse_layout
 from pretrain.model_spec.parameters import num_rank_parameters
 from pretrain.plan.device import device_names, find_device
-from pretrain.plan.estimate.attention_kept import copies
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.compute import head, layer
-from pretrain.plan.estimate.configured import Choice, Configured
 from pretrain.plan.estimate.constants import constants, find_stack
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, step_seconds
@@ -38,34 +37,34 @@ def gpt3(name: str, **model: Any) -> RunConfig:
 
 
 def held(run: RunConfig, layout: str, micro: int = 1, recompute: str = "none") -> HeldBytes:
-    work = Configured(run, H100, 8).work([Choice(parse_layout(layout, zero=0), micro, recompute)])
+    work = WorkloadBuilder(run, H100, 8).build([LayoutChoice(parse_layout(layout, zero=0), micro, recompute)])
     return held_bytes(work, constants(), overhead=False)
 
 
 def seconds(run: RunConfig, *layouts: str, micro: int = 1, recompute: str = "none") -> StepSeconds:
-    choices = [Choice(parse_layout(layout, zero=0), micro, recompute) for layout in layouts]
-    return step_seconds(Configured(run, H100, 8).work(choices), constants())
+    choices = [LayoutChoice(parse_layout(layout, zero=0), micro, recompute) for layout in layouts]
+    return step_seconds(WorkloadBuilder(run, H100, 8).build(choices), constants())
 
 
 @pytest.mark.parametrize("name", ["gpt3/6.7b", "t5/11b", "bert/large", "gpt2/124m"])
 @pytest.mark.parametrize("layout", ["tp2pp4dp2", "pp2dp2+vp2", "tp4dp2"])
 def test_stages_hold_the_parameters_that_are_declared(name: str, layout: str) -> None:
     run, laid = load(RunConfig, name, ["model.vocabulary=32000"]), parse_layout(layout, zero=0)
-    work = Configured(run, H100, 8).work([Choice(laid, 1, "none")])
+    work = WorkloadBuilder(run, H100, 8).build([LayoutChoice(laid, 1, "none")])
     known = [num_rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
     if not run.model.is_encoder_decoder and laid.pipeline > 3:
         assert known[1] == known[2]
         known = [known[0], known[1], known[-1]]
     assert work.parameters[0, : len(known)].tolist() == known
-    assert work.stages[0].sum() == laid.pipeline
+    assert work.stages.count[0].sum() == laid.pipeline
 
 
 @pytest.mark.parametrize("layout", ["tp2pp4dp2", "pp2dp2", "tp4dp2"])
 def test_every_stage_holds_layers_that_are_one(layout: str) -> None:
     run, laid = load(RunConfig, "albert/large"), parse_layout(layout, zero=0)
-    work = Configured(run, H100, 8).work([Choice(laid, 1, "none")])
+    work = WorkloadBuilder(run, H100, 8).build([LayoutChoice(laid, 1, "none")])
     known = [num_rank_parameters(run.model, laid, stage) for stage in range(laid.pipeline)]
-    held = work.parameters[0, work.stages[0] > 0].tolist()
+    held = work.parameters[0, work.stages.count[0] > 0].tolist()
     assert held == ([known[0], known[1], known[-1]] if len(known) > 3 else known)
 
 
@@ -100,7 +99,9 @@ def test_windows_of_a_band_are_counted_as_attention_elsewhere_than_on_a_cpu_keep
         heads_first = (x.transpose(0, 1)[None] for x in (q, k, v))
         _out = disjoint(*heads_first, tiles_of(pattern, length, True), scale=1.0, sdpa=F.scaled_dot_product_attention)
         of_one = saved.now / q.untyped_storage().nbytes()
-    assert of_one == pytest.approx(4 + 2 * copies(pattern), rel=0.05), "queries, keys, values and what is made of them"
+    assert of_one == pytest.approx(4 + 2 * pattern.key_copies, rel=0.05), (
+        "queries, keys, values and what is made of them"
+    )
 
 
 def test_logits_are_held_a_gibibyte_at_a_time_but_in_fp16() -> None:
@@ -144,22 +145,24 @@ def test_a_query_that_sees_fewer_keys_takes_less() -> None:
 def test_messages_between_machines_are_slower_than_inside() -> None:
     run = gpt3("6.7b")
     inside = seconds(run, "dp8+zero1").replicas[0]
-    wide = Configured(run, H100, 8).work([Choice(parse_layout("dp8+zero1", zero=0), 1, "none")])
-    narrow = replace(wide, node=np.ones(1))
+    wide = WorkloadBuilder(run, H100, 8).build([LayoutChoice(parse_layout("dp8+zero1", zero=0), 1, "none")])
+    narrow = replace(wide, device=replace(wide.device, per_node=np.ones(1)))
     assert step_seconds(narrow, constants()).replicas[0] > inside
 
 
 def test_a_ring_of_context_ranks_goes_around_tensor_ranks() -> None:
     """Four tensor ranks fill half of a machine of 8, so a ring of four context ranks leaves it, with two in it."""
     c, device = constants(), H100
-    work = Configured(gpt3("6.7b"), device, 8).work([Choice(parse_layout("tp4cp4", zero=0), 1, "none")])
-    inside = work.link_bytes_per_s[0] * c.link_share
-    outside = work.network_bytes_per_s[0] * c.network_share
+    work = WorkloadBuilder(gpt3("6.7b"), device, 8).build([LayoutChoice(parse_layout("tp4cp4", zero=0), 1, "none")])
+    inside = work.device.link_bytes_per_s[0] * c.link_share
+    outside = work.device.network_bytes_per_s[0] * c.network_share
     at = links(work, c)
     assert at.tensor[0] == inside
     assert at.context[0] == min(inside, 2 * outside)
     assert at.context[0] < inside
-    alone = links(Configured(gpt3("6.7b"), device, 8).work([Choice(parse_layout("cp8", zero=0), 1, "none")]), c)
+    alone = links(
+        WorkloadBuilder(gpt3("6.7b"), device, 8).build([LayoutChoice(parse_layout("cp8", zero=0), 1, "none")]), c
+    )
     assert alone.context[0] == inside
 
 
@@ -167,11 +170,13 @@ def test_bytes_between_copies_are_those_of_each_zero_stage() -> None:
     """Gradients are sent to their owners, or twice around where all need them: in fp32, or by DeepSpeed in 16 bits.
     Weights come back in 16 bits; of stage 3 twice, and that for every micro-batch."""
     layouts = ["dp8", "dp8+zero1", "dp8+zero2", "dp8+zero3"]
-    work = Configured(gpt3("1.3b"), H100, 8).work([Choice(parse_layout(name, zero=0), 1, "none") for name in layouts])
+    work = WorkloadBuilder(gpt3("1.3b"), H100, 8).build(
+        [LayoutChoice(parse_layout(name, zero=0), 1, "none") for name in layouts]
+    )
     at = links(work, constants())
     step, micro = exchange(work, at)
     once = (7 / 8 * work.parameters[:, 0] / at.replicas).tolist()
-    assert (work.gradient_bytes.tolist(), work.width.tolist()) == ([4, 4, 2, 2], [2] * 4)
+    assert (work.exchanged_gradient_bytes.tolist(), work.step.activation_bytes.tolist()) == ([4, 4, 2, 2], [2] * 4)
     assert step[:, 0].tolist() == pytest.approx([8 * once[0], 6 * once[1], 2 * once[2], 0])
     assert micro[:, 0].tolist() == pytest.approx([0, 0, 2 * once[2], 6 * once[3]])
 
@@ -197,17 +202,19 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 )
 def test_precision_that_a_device_has_not(precision: str, device: str, instead: str) -> None:
     run = gpt3("1.3b").model_copy(update={"precision": precision})
-    with pytest.raises(ConfigError, match=f"precision={precision} is not in this hardware .*: use {instead}"):
-        Configured(run, find_device(device), 8).work([Choice(parse_layout("dp8", zero=0), 1, "none")])
+    with pytest.raises(
+        ConfigError, match=f"hardware of generation .* does not support precision={precision}: use {instead}"
+    ):
+        WorkloadBuilder(run, find_device(device), 8).build([LayoutChoice(parse_layout("dp8", zero=0), 1, "none")])
 
 
 def test_products_in_8_bits_make_layers_faster_and_logits_as_fast() -> None:
     run = gpt3("6.7b")
-    choices = [Choice(parse_layout("dp8", zero=0), 4, "none")]
+    choices = [LayoutChoice(parse_layout("dp8", zero=0), 4, "none")]
     found = {}
     for precision, kernels in (("bf16", "plain"), ("fp8", "plain"), ("fp8", "compiled")):
         chosen = run.model_copy(update={"precision": precision, "run": run.run.model_copy(update={"kernels": kernels})})
-        work = Configured(chosen, H100, 8).work(choices)
+        work = WorkloadBuilder(chosen, H100, 8).build(choices)
         whole = layer(work, constants(), work.stacks[0])
         found[precision, kernels] = whole.forward[0] + whole.backward[0], head(work, constants())[0]
     of_layer, of_head = zip(*found.values(), strict=True)

@@ -11,7 +11,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
 from pretrain.plan.device import Device, find_device
-from pretrain.plan.estimate.configured import Choice, Configured
+from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import Constants, constants, constants_on
 from pretrain.plan.estimate.seconds import step_seconds
 from pretrain.plan.measured import AtOnce, Machine, described
@@ -29,8 +29,8 @@ MACHINE = Machine("nowhere", 2, 2**34, 1e10, 1e11, 2e11, 2**29, configs(), {})
 
 
 def _seconds(run: RunConfig, device: Device, c: Constants, ranks: int = 1) -> float:
-    choice = Choice(plan_layout(run, ranks), run.batch.micro_sequences, "none")
-    return float(step_seconds(Configured(run, device, ranks).work([choice]), c).total[0])
+    choice = LayoutChoice(plan_layout(run, ranks), run.batch.micro_sequences, "none")
+    return float(step_seconds(WorkloadBuilder(run, device, ranks).build([choice]), c).total[0])
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_ranks_of_a_pipeline_that_share_cores_gain_what_others_wait(device: Devi
         2: AtOnce([2.0] * len(MACHINE.configs), 2e-4, 5e8)
     }))  # fmt: skip
     for machine, waits in ((device, True), (shared, False)):
-        choice = Choice(plan_layout(run, 2), run.batch.micro_sequences, "none")
-        work = Configured(run, machine, 2).work([choice])
+        choice = LayoutChoice(plan_layout(run, 2), run.batch.micro_sequences, "none")
+        work = WorkloadBuilder(run, machine, 2).build([choice])
         assert (step_seconds(work, constants_on(machine, 2)).bubble[0] > 0) == waits
 
 

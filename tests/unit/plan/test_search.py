@@ -46,7 +46,7 @@ def test_what_is_judged_is_legal_and_nothing_legal_is_left_out() -> None:
         as_config = run.model_copy(
             update={
                 "parallel": run.parallel.model_copy(update=parallel),
-                "batch": run.batch.model_copy(update={"micro_sequences": choice.micro}),
+                "batch": run.batch.model_copy(update={"micro_sequences": choice.micro_sequences}),
             }
         )
         assert plan_layout(as_config, 8) == layout

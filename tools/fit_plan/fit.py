@@ -1,8 +1,8 @@
 """Fits the constants of estimates, and a factor for each software stack, to published measurements.
 
-    python -m pretrain.plan.fit ROWS.csv            # shows how far off they are, on rows that a fit has not seen
-    python -m pretrain.plan.fit ROWS.csv --write    # and writes estimate/constants.yaml and estimate/stacks.yaml
-    python -m pretrain.plan.fit ROWS.csv --score    # judges what is written, and fits nothing
+    python -m tools.fit_plan.fit ROWS.csv            # shows how far off they are, on rows that a fit has not seen
+    python -m tools.fit_plan.fit ROWS.csv --write    # and writes pretrain/plan/estimate/{constants,stacks}.yaml
+    python -m tools.fit_plan.fit ROWS.csv --score    # judges what is written, and fits nothing
 
 A row is a step: model, layout, hardware, seconds, or that it ran out of memory. Rows are never copied; what is stored
 is fitted to them.
@@ -22,9 +22,9 @@ from scipy.optimize import least_squares
 from pretrain.config.load import read
 from pretrain.plan.estimate.constants import CONSTANTS, STACKS, Constants, constants, fitted_stacks
 from pretrain.plan.estimate.held import held_bytes
-from pretrain.plan.estimate.rows import Rows, load_rows
 from pretrain.plan.estimate.seconds import fastest_first, step_seconds
-from pretrain.plan.estimate.work import Array
+from pretrain.plan.estimate.workload import Array
+from tools.fit_plan.published import PublishedSteps, load_steps
 
 _HUBER = 0.05  # relative errors beyond this count less
 _CONSTANT_PULL, _FACTOR_PULL = 0.05, 0.2  # towards where constants start, and factors towards 1
@@ -33,14 +33,14 @@ _FOLDS = 6
 _SWEEP = 4  # layouts that a sweep has at least
 
 _HEADER = """\
-# Written by `python -m pretrain.plan.fit ROWS.csv --write`: of each software stack, how many times the estimate its
+# Written by `python -m tools.fit_plan.fit ROWS.csv --write`: of each software stack, how many times the estimate its
 # measured steps take. low, high: measured over predicted, on rows that a fit had not seen (8 of 10 lie between).
 
 """
 Factors = dict[str, float]
 
 
-def fit(rows: Rows, begin: Mapping[str, float] | None = None) -> tuple[Constants, Factors]:
+def fit(rows: PublishedSteps, begin: Mapping[str, float] | None = None) -> tuple[Constants, Factors]:
     """Least squares of log(predicted / measured), with a factor for each stack. `begin`: constants to start from."""
     tree = read(CONSTANTS)
     values = {name: float(entry["value"]) for name, entry in tree.items()}
@@ -54,7 +54,7 @@ def fit(rows: Rows, begin: Mapping[str, float] | None = None) -> tuple[Constants
 
     def residuals(x: Array) -> Array:
         c = Constants(values | dict(zip(names, np.exp(x[: len(names)]).tolist(), strict=True)))
-        off = weight * np.log(step_seconds(rows.work, c, np.exp(x[len(names) :])[which]).total / rows.seconds)
+        off = weight * np.log(step_seconds(rows.workload, c, np.exp(x[len(names) :])[which]).total / rows.seconds)
         bent = np.sign(off) * _HUBER * np.sqrt(2 * (np.sqrt(1 + (off / _HUBER) ** 2) - 1))
         pulled = _CONSTANT_PULL * (x[: len(names)] - start), _FACTOR_PULL * x[len(names) :]
         return np.concatenate([bent, *pulled])
@@ -66,12 +66,12 @@ def fit(rows: Rows, begin: Mapping[str, float] | None = None) -> tuple[Constants
     return found, dict(zip(stacks, np.exp(x[len(names) :]).tolist(), strict=True))
 
 
-def predicted(rows: Rows, c: Constants, factors: Factors) -> Array:
+def predicted(rows: PublishedSteps, c: Constants, factors: Factors) -> Array:
     """Seconds of a step of each row; 1 is the factor of a stack that is not among `factors`."""
-    return step_seconds(rows.work, c, np.array([factors.get(name, 1.0) for name in rows.stack])).total
+    return step_seconds(rows.workload, c, np.array([factors.get(name, 1.0) for name in rows.stack])).total
 
 
-def unseen(rows: Rows, groups: NDArray[Any], begin: Mapping[str, float]) -> Array:
+def unseen(rows: PublishedSteps, groups: NDArray[Any], begin: Mapping[str, float]) -> Array:
     """predicted / measured - 1 of each row, by a fit to rows of other groups only."""
     names = sorted(set(groups.tolist()), key=lambda name: -int((groups == name).sum()))
     fold_of = {name: fold % _FOLDS for fold, name in enumerate(names)}
@@ -91,28 +91,29 @@ def summary(name: str, off: Array) -> str:
     )
 
 
-def fitting(rows: Rows, c: Constants) -> str:
+def fitting(rows: PublishedSteps, c: Constants) -> str:
     """One line about which rows fit in memory."""
-    fits = held_bytes(rows.work, c).fullest <= rows.memory_bytes
+    fits = held_bytes(rows.workload, c).fullest <= rows.memory_bytes
     return (
         f"fits in memory: right of {len(fits)} rows {np.mean(fits == rows.fits):.1%}, of those that ran "
         f"{np.mean(fits[rows.fits]):.1%}, of those that did not {np.mean(~fits[~rows.fits]):.1%}"
     )
 
 
-def peaks(rows: Rows, c: Constants) -> str:
+def peaks(rows: PublishedSteps, c: Constants) -> str:
     """One line about published peaks of memory."""
-    told = ~np.isnan(rows.held_bytes)
-    off = np.abs(held_bytes(rows.work, c).fullest[told] / rows.held_bytes[told] - 1)
+    published = ~np.isnan(rows.held_bytes)
+    off = np.abs(held_bytes(rows.workload, c).fullest[published] / rows.held_bytes[published] - 1)
     return f"{len(off)} peaks of memory: median {np.median(off):.1%}, within 10% {np.mean(off < 0.1):.0%}"
 
 
-def sweeps(rows: Rows, c: Constants, factors: Factors) -> str:
+def sweeps(rows: PublishedSteps, c: Constants, factors: Factors) -> str:
     """One line about the first choice among the layouts of each published sweep: how much slower it was than the best
     that was measured, and whether it ran at all."""
-    work, seconds = rows.work, predicted(rows, c, factors)
+    work, seconds = rows.workload, predicted(rows, c, factors)
     fits = held_bytes(work, c).fullest <= rows.memory_bytes
-    keys = list(zip(rows.stack, rows.model, work.world, work.sequences, work.labels, work.fp8, strict=True))
+    settings = work.layout.world, work.step.sequences, work.model.label_length, work.step.fp8
+    keys = list(zip(rows.stack, rows.model, *settings, strict=True))
     losses = []
     for key in dict.fromkeys(keys):
         sweep = np.array([one == key for one in keys])
@@ -125,13 +126,13 @@ def sweeps(rows: Rows, c: Constants, factors: Factors) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """See above."""
-    parser = argparse.ArgumentParser(prog="python -m pretrain.plan.fit", description=__doc__)
+    """Fits the constants, or judges what is stored."""
+    parser = argparse.ArgumentParser(prog="python -m tools.fit_plan.fit", description=__doc__)
     parser.add_argument("rows", type=Path)
     parser.add_argument("--write", action="store_true", help="store constants, factors and errors")
     parser.add_argument("--score", action="store_true", help="judge what is stored")
     options = parser.parse_args(argv)
-    every = load_rows(options.rows)
+    every = load_steps(options.rows)
     rows = every.take(every.fits)
     if options.score:
         stored = {name: one.factor for name, one in fitted_stacks().items()}
@@ -150,11 +151,13 @@ def main(argv: list[str]) -> int:
     print(summary("stacks not seen", by_stack))
     print(fitting(every, c))
     if options.write:
-        _write(c, factors, rows, by_model, by_stack, known)
+        _write(c, factors, rows, by_model=by_model, by_stack=by_stack, known=known)
     return 0
 
 
-def _write(c: Constants, factors: Factors, rows: Rows, by_model: Array, by_stack: Array, known: NDArray[Any]) -> None:
+def _write(
+    c: Constants, factors: Factors, rows: PublishedSteps, *, by_model: Array, by_stack: Array, known: NDArray[Any]
+) -> None:
     yaml = YAML()
     yaml.width = 120
     tree = yaml.load(CONSTANTS.read_text())

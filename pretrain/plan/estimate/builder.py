@@ -1,0 +1,215 @@
+"""Builds the workload of a run's config on any number of layouts: the one place that does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout
+from pretrain.model_spec.modules import parameter_specs
+from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.model_spec.split import chunk_layers
+from pretrain.plan.device import Device
+from pretrain.plan.estimate.model_shapes import attention_shapes, kernel_shapes, layer_stacks, model_shapes
+from pretrain.plan.estimate.workload import (
+    GENERATIONS,
+    RECOMPUTE,
+    Array,
+    DeviceSpeeds,
+    LayoutSizes,
+    StageShapes,
+    StepSettings,
+    StepWorkload,
+)
+from pretrain.plan.memory import state_bytes
+
+
+@dataclass(frozen=True)
+class LayoutChoice:
+    """A layout, and the other settings that decide the speed and the memory of a step."""
+
+    layout: Layout
+    micro_sequences: int
+    recompute: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageGroups:
+    """Stages of a pipeline, grouped by kind: [s]."""
+
+    count: Array
+    layers: Array
+    """layers of the encoder and of the decoder, [2, s]"""
+    sharded: Array
+    """parameters that tensor ranks split"""
+    replicated: Array
+    """parameters that every tensor rank holds"""
+    embeds: Array
+    predicts: Array
+    position: Array
+    """index of the stage, from 0"""
+
+
+class ParametersByDepth:
+    """Parameters of a model by depth, summed once."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.model = config.model
+        depths = sum(self.model.stacks) + 2
+        self.sharded, self.replicated = np.zeros(depths), np.zeros(depths)
+        self.copies: dict[str, tuple[ParameterSpec, set[int]]] = {}
+        """shared parameters by name: the parameter, and the depths of its uses after the first"""
+        specs = parameter_specs(self.model)
+        by_name = {spec.name: spec for spec in specs}
+        for spec in specs:
+            if spec.alias_of is not None:
+                self.copies.setdefault(spec.alias_of, (by_name[spec.alias_of], set()))[1].add(spec.depth)
+            else:
+                (self.sharded if any(spec.axes) else self.replicated)[spec.depth] += spec.size
+
+    def stages(self, pipeline: int, virtual: int) -> StageGroups:
+        """Stages of a legal pipeline."""
+        ends = np.cumsum(chunk_layers(self.model, pipeline * virtual))
+        of_stage = np.searchsorted(ends, np.arange(1, ends[-1] + 1)) % pipeline  # stage of each layer
+        of_depth = np.concatenate([[0], of_stage, [pipeline - 1]])
+        sharded, replicated = (
+            np.bincount(of_depth, values, pipeline).astype(float) for values in (self.sharded, self.replicated)
+        )
+        for original, depths in self.copies.values():
+            elsewhere = np.unique(of_depth[list(depths)])
+            elsewhere = elsewhere[elsewhere != of_depth[original.depth]]
+            (sharded if any(original.axes) else replicated)[elsewhere] += original.size
+        encoder = self.model.stacks[0]
+        layers = np.stack([np.bincount(part, minlength=pipeline) for part in (of_stage[:encoder], of_stage[encoder:])])
+        groups = {
+            "count": np.ones(pipeline),
+            "layers": layers.astype(float),
+            "sharded": sharded,
+            "replicated": replicated,
+            "embeds": np.eye(pipeline)[0],
+            "predicts": np.eye(pipeline)[-1],
+            "position": np.arange(pipeline, dtype=np.float64),
+        }
+        if self.model.is_encoder_decoder or pipeline <= 3:
+            return StageGroups(**groups)
+        first_middle_last = [0, 1, pipeline - 1]  # stages between the ends are alike
+        groups = {name: values[..., first_middle_last] for name, values in groups.items()}
+        return StageGroups(**groups | {"count": np.array([1.0, pipeline - 2.0, 1.0])})
+
+
+class WorkloadBuilder:
+    """Builds the workload of one config on one kind of device for any choices of layouts."""
+
+    def __init__(self, config: RunConfig, device: Device, per_node: int) -> None:
+        """`per_node`: number of devices of a node."""
+        self.config, self.device, self.per_node = config, device, per_node
+        self._stages: dict[tuple[int, int], StageGroups] = {}
+
+    @cached_property
+    def _parameters(self) -> ParametersByDepth:
+        return ParametersByDepth(self.config)
+
+    def build(self, choices: Sequence[LayoutChoice]) -> StepWorkload:
+        """One entry for each choice. Raises ConfigError if the device has no such precision."""
+        model, count = self.config.model, len(choices)
+        width, on_cpu = 4.0 if self.config.precision == "fp32" else 2.0, self.device.generation == "cpu"
+        device = self._device(count)
+        # Many choices share a layout.
+        distinct = {id(choice.layout): choice.layout for choice in choices}
+        row_of = {key: row for row, key in enumerate(distinct)}
+        rows = np.array([row_of[id(choice.layout)] for choice in choices])
+        layouts = list(distinct.values())
+        sizes = _layout_sizes(layouts)
+        stages, layers = self._stage_shapes(layouts)
+        return StepWorkload(
+            model=model_shapes(model, count),
+            stacks=layer_stacks(model, layers[:, rows]),
+            stages=stages.take(rows),
+            layout=sizes.take(rows),
+            step=self._step_settings(choices, layouts, rows, width),
+            attention=attention_shapes(self.config, count, width, on_cpu),
+            kernels=kernel_shapes(self.config, sizes.tensor, width, on_cpu).take(rows),
+            device=device,
+        )
+
+    def stages(self, pipeline: int, virtual: int) -> StageGroups:
+        """Stages of a legal pipeline, computed once."""
+        key = pipeline, virtual
+        if key not in self._stages:
+            self._stages[key] = self._parameters.stages(pipeline, virtual)
+        return self._stages[key]
+
+    def _stage_shapes(self, layouts: Sequence[Layout]) -> tuple[StageShapes, Array]:
+        """Stages of each layout, [n, s], and the layers of the encoder and of the decoder on them, [2, n, s]. Layouts
+        with fewer stages than others end in empty ones."""
+        groups = [self.stages(layout.pipeline, layout.virtual) for layout in layouts]
+        width = max(len(group.count) for group in groups)
+
+        def padded(name: str, row: int | None = None) -> Array:
+            out = np.zeros((len(groups), width))
+            for entry, group in zip(out, groups, strict=True):
+                values = getattr(group, name) if row is None else getattr(group, name)[row]
+                entry[: len(values)] = values
+            return out
+
+        shapes = StageShapes(
+            count=padded("count"),
+            sharded_parameters=padded("sharded"),
+            replicated_parameters=padded("replicated"),
+            embeds=padded("embeds"),
+            predicts=padded("predicts"),
+            position=padded("position"),
+        )
+        return shapes, np.stack([padded("layers", row) for row in range(2)])
+
+    def _step_settings(
+        self, choices: Sequence[LayoutChoice], layouts: Sequence[Layout], rows: np.ndarray, width: float
+    ) -> StepSettings:
+        """Batch, recomputation and precision of each choice, whose layout is `layouts[rows[i]]`."""
+        config, parallel = self.config, self.config.parallel
+        states = [state_bytes(1.0, layout, config.precision, config.optimizer.num_moments) for layout in layouts]
+        weights_offloaded = np.array([parallel.offload_parameters and layout.zero == 3 for layout in layouts])
+        optimizer_offloaded = np.array(
+            [parallel.offload_optimizer and layout.shards_by_deepspeed for layout in layouts]
+        )
+        weights, optimizer = (np.array([getattr(state, name) for state in states]) for name in ("weights", "optimizer"))
+        return StepSettings.repeat(
+            len(choices),
+            sequences=config.batch.sequences,
+            micro_sequences=[choice.micro_sequences for choice in choices],
+            recompute=[RECOMPUTE.index(choice.recompute) for choice in choices],
+            activation_bytes=width,
+            weight_bytes=np.where(weights_offloaded, 0.0, weights)[rows],
+            gradient_bytes=np.array([state.gradients for state in states])[rows],
+            optimizer_bytes=np.where(optimizer_offloaded, 0.0, optimizer)[rows],
+            fp8=config.precision == "fp8",
+        )
+
+    def _device(self, count: int) -> DeviceSpeeds:
+        device, precision = self.device, self.config.precision
+        in_fp8 = precision == "fp8"
+        peak = device.peak("bf16" if in_fp8 else precision)
+        if peak is None or (in_fp8 and device.fp8_flops is None):
+            supported = "bf16" if in_fp8 and peak else "fp16"
+            raise ConfigError(
+                f"hardware of generation {device.generation} does not support precision={precision}: use {supported}"
+            )
+        return DeviceSpeeds.repeat(
+            count,
+            generation=GENERATIONS.index(device.generation),
+            peak_flops=peak,
+            memory_bytes_per_s=device.memory_bytes_per_s,
+            processors=device.processors,
+            link_bytes_per_s=device.link_bytes_per_s,
+            network_bytes_per_s=device.network_bytes_per_s,
+            per_node=self.per_node,
+        )
+
+
+def _layout_sizes(layouts: Sequence[Layout]) -> LayoutSizes:
+    axes = ("tensor", "sequence", "context", "pipeline", "virtual", "data", "zero")
+    sizes = {name: [float(getattr(layout, name)) for layout in layouts] for name in axes}
+    return LayoutSizes.repeat(len(layouts), **sizes, deepspeed=[layout.shards_by_deepspeed for layout in layouts])

@@ -1,0 +1,147 @@
+"""Shapes that a model's parts give to a step's workload. This is the one file of the planner that knows parts of models
+by name: a new part is planned once it has parameter specs (`pretrain/model_spec/modules.py`), a pattern its mean keys
+(`pretrain/config/patterns/base.py`), and what else it computes or keeps is said here."""
+
+from math import inf
+
+import numpy as np
+
+from pretrain.config.attention import Dense
+from pretrain.config.model import Model
+from pretrain.config.patterns.base import PatternSettings
+from pretrain.config.run_config import RunConfig
+from pretrain.model_spec.logits import positions_at_once
+from pretrain.plan.estimate.workload import KERNELS, Array, AttentionShapes, KernelShapes, LayerStack, ModelShapes
+
+
+def model_shapes(model: Model, count: int) -> ModelShapes:
+    """Widths and parts of `model`, `count` times."""
+    return ModelShapes.repeat(
+        count,
+        hidden=model.hidden,
+        ffn=model.ffn_dim,
+        gated=model.gated,
+        heads=model.heads,
+        kv_heads=model.num_kv_heads,
+        head_dim=model.dim_per_head,
+        embedding_dim=model.embedding_dim,
+        vocabulary=model.padded_vocab_size,
+        label_length=model.label_length,
+        rotary=model.positions.name == "rotary",
+        shaw_rows=model.shaw_rows,
+        qk_norm=model.qk_norm,
+        layer_norms=4 if model.norm == "sandwich" else 2,
+        embedding_norm=model.embedding_norm,
+        final_norm=model.norm_first,
+        head_tensors=4 if model.capabilities.masked_head else 2,
+    )
+
+
+def layer_stacks(model: Model, layers: Array) -> tuple[LayerStack, ...]:
+    """Stacks that `model` has, encoder first. `layers`: layers of the encoder and of the decoder on each stage of each
+    layout, [2, n, s]."""
+    stacks, count = [], layers.shape[1]
+    for is_decoder, depth in enumerate(model.stacks):
+        if depth:
+            length = model.label_length if is_decoder else model.sequence_length
+            keys = [model.attention.of_layer(layer).mean_keys(length, bool(is_decoder)) for layer in range(depth)]
+            shapes = {
+                "length": length,
+                "keys": float(np.mean(keys)),
+                "encoder_length": model.sequence_length if is_decoder and model.is_encoder_decoder else 0,
+            }
+            repeated = {name: np.full(count, float(value)) for name, value in shapes.items()}
+            stacks.append(LayerStack(layers=layers[is_decoder], **repeated))
+    return tuple(stacks)
+
+
+def kernel_shapes(config: RunConfig, tensor: Array, width: float, on_cpu: bool) -> KernelShapes:
+    """What this project's kernels keep. `tensor`: tensor ranks of each layout, [n]. `width`: bytes of an activation."""
+    model, compiled = config.model, config.run.kernels == "compiled"
+    mask_bytes = _mask_bytes(config)
+    vocabulary, chunked = model.padded_vocab_size, config.precision != "fp16"
+    return KernelShapes.repeat(
+        len(tensor),
+        attention=KERNELS.index("flash2"),
+        fused_norms=1,
+        norm_bytes=0 if compiled else _norm_bytes(model, width, on_cpu),
+        ffn_tensors=_ffn_tensors(model, width, compiled),
+        keeps_products=0,
+        logit_bytes=(4 if width == 4 else 8) + (width if model.final_logit_softcap is not None else 0),
+        logits_sharded=1,
+        logit_positions=[positions_at_once(vocabulary // int(ranks)) if chunked else inf for ranks in tensor],
+        angle_bytes=0 if compiled else 4,
+        dropout_bytes=(model.dropout > 0) * mask_bytes,
+        ffn_dropout_bytes=(model.ffn_dropout > 0) * mask_bytes,
+        # The largest value is found; then all are scaled and rounded, by one kernel or by two.
+        rounding_bytes=5 if compiled else 9,
+    )
+
+
+def attention_shapes(config: RunConfig, count: int, width: float, on_cpu: bool) -> AttentionShapes:
+    """What attention keeps, `count` times. `width`: bytes of an activation."""
+    model, mask_bytes = config.model, _mask_bytes(config)
+    learned = model.positions.name == "relative"
+    biased = learned or model.positions.name == "alibi"
+    drops = model.attention_dropout > 0
+    writes_scores = drops or model.needs_explicit_scores
+    patterns = [model.attention.of_layer(layer) for layer in range(max(model.stacks))]
+    if writes_scores:
+        shares = [1.0 if biased else _score_share(pattern, model) for pattern in patterns]
+        key_copies = [float(share < 1) for share in shares]
+    else:
+        shares, key_copies = [1.0], [_key_copies(pattern, model, on_cpu) for pattern in patterns]
+    pairs = 1.0 if writes_scores or (learned and not model.is_encoder_decoder) else 0.0
+    rows = 8.0 if model.shaw_rows else 0.0  # which row of the tables each pair picks
+    rounded = width if width < 4 else 0.0  # probabilities are made in fp32
+    capped = width if model.attention_logit_softcap is not None else 0.0
+    dropped = mask_bytes + width if drops else rounded
+    return AttentionShapes.repeat(
+        count,
+        key_copies=float(np.mean(key_copies)),
+        score_biases=biased and not writes_scores,
+        biases_shared=model.positions.name == "alibi",
+        score_bytes=4 + capped + dropped if writes_scores else 0.0,
+        cross_score_bytes=4 + dropped if drops else 0.0,
+        score_share=float(np.mean(shares)),
+        max_score_share=max(shares),
+        pair_bytes=pairs + rows,
+    )
+
+
+def _mask_bytes(config: RunConfig) -> float:
+    """Bytes of an element's dropout mask, which compiled kernels draw again for the backward pass."""
+    return 0.0 if config.run.kernels == "compiled" else 1.0
+
+
+def _score_share(pattern: PatternSettings, model: Model) -> float:
+    """Share of a sequence's keys that a chunk of queries meets (`attention/patterns/banded.py`)."""
+    return 1.0 if model.has_encoder else pattern.chunk_keys(model.sequence_length) / model.sequence_length
+
+
+def _key_copies(pattern: PatternSettings, model: Model, on_cpu: bool) -> float:
+    """On a CPU a kernel goes through windows and keeps none (`attention/patterns/merged.py`). Where biases by distance
+    are learned, it multiplies copies of queries and keys, of a window's size; of an encoder's padded rows it keeps what
+    it made of tokens, half of that size, beside the rows."""
+    if not on_cpu:
+        return pattern.key_copies
+    padded = 0.5 if model.has_encoder and not isinstance(pattern, Dense) else 0.0
+    return padded + (model.positions.name == "relative")
+
+
+def _norm_bytes(model: Model, width: float, on_cpu: bool) -> float:
+    """`KernelShapes.norm_bytes`: torch has no kernel for RMS norms on a CPU; those of Gemma are computed in fp32."""
+    in_fp32 = 4.0 if model.norm_type == "rms_zero_centered" and width < 4 else 0.0
+    written_out = on_cpu and model.norm_type != "layer"
+    return in_fp32 + (written_out * 4.0 if in_fp32 else written_out * width)
+
+
+def _ffn_tensors(model: Model, width: float, compiled: bool) -> float:
+    """Number of tensors of the feed-forward width that are kept for the backward pass. A gated layer keeps the gate,
+    its activation, the value and their product; compiled, it recomputes the activation, and ReLU keeps a byte of each
+    input. `width`: bytes of an activation."""
+    if model.gated:
+        return 3 if compiled else 4
+    if model.activation != "relu":
+        return 2
+    return 1 + 1 / width if compiled else 1 + (model.ffn_dropout > 0)

@@ -1,0 +1,294 @@
+"""Workload of one optimizer step, for any number of layouts at once: arrays [n] have an entry for each layout, arrays
+[n, s] one for each kind of pipeline stage as well. Estimates read nothing else, so that a config (`builder.py`), a
+published measurement and a search over thousands of layouts all go through the same arithmetic."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+KERNELS = ("unfused", "unfused-fusedsoftmax", "flash1", "flash2", "cudnn")
+"""Attention kernels: scores in memory, by plain or by fused operations; FlashAttention 1 and 2; NVIDIA's cuDNN."""
+GENERATIONS = ("volta", "ampere", "ada", "hopper", "blackwell", "cpu")
+RECOMPUTE = ("none", "selective", "full")
+
+
+class Entries:
+    """Base of dataclasses whose fields are float64 arrays, or dataclasses of this kind, with one entry per layout."""
+
+    @classmethod
+    def repeat(cls, count: int, **values: Any) -> Self:
+        """`count` entries. Each value is a number, which all entries share, or has one for each of them."""
+        return cls(**{name: np.full(count, value, np.float64) for name, value in values.items()})
+
+    def take(self, chosen: Any) -> Self:
+        """Entries that an index or a mask chooses."""
+        return type(self)(**{f.name: _take(getattr(self, f.name), chosen) for f in fields(self)})  # type: ignore[arg-type]
+
+
+def _take(value: Any, chosen: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_take(one, chosen) for one in value)
+    return value.take(chosen) if isinstance(value, Entries) else value[chosen]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShapes(Entries):
+    """Widths and parts of a model, [n]."""
+
+    hidden: Array
+    ffn: Array
+    gated: Array
+    """1 if the feed-forward layer multiplies two projections"""
+    heads: Array
+    kv_heads: Array
+    head_dim: Array
+    embedding_dim: Array
+    """width of what is multiplied with the embedding of the vocabulary"""
+    vocabulary: Array
+    """rows of the embedding, padded"""
+    label_length: Array
+    """positions of a sequence that have a label"""
+    rotary: Array
+    shaw_rows: Array
+    """rows of the distance tables that queries and probabilities are multiplied with"""
+    qk_norm: Array
+    """1 if queries and keys are normalized"""
+    layer_norms: Array
+    """norms of a layer, without the one of cross-attention"""
+    embedding_norm: Array
+    """1 if embeddings are normalized"""
+    final_norm: Array
+    """1 if each stack ends with a norm"""
+    head_tensors: Array
+    """number of tensors of the hidden width between the last layer and the logits"""
+
+    @property
+    def query_dim(self) -> Array:
+        """Width of all queries of a position."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_dim(self) -> Array:
+        """Width of all keys of a position, and of all values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def grouped(self) -> NDArray[np.bool_]:
+        """Whether several queries share a key."""
+        return self.kv_heads < self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerStack(Entries):
+    """Identical layers: those of an encoder, or of a decoder."""
+
+    layers: Array
+    """layers on a stage of each kind, [n, s]"""
+    length: Array
+    """positions of a sequence, [n]"""
+    keys: Array
+    """keys that a query sees, averaged over positions and layers, [n]"""
+    encoder_length: Array
+    """positions of the encoder that a decoder's layers attend to; 0: none, [n]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageShapes(Entries):
+    """Pipeline stages by kind (first, middle, last), [n, s]."""
+
+    count: Array
+    """number of stages of each kind"""
+    sharded_parameters: Array
+    """parameters of one such stage that tensor ranks split"""
+    replicated_parameters: Array
+    """parameters of one such stage that every tensor rank holds"""
+    embeds: Array
+    """1 on stages with the embedding"""
+    predicts: Array
+    """1 on stages with the head and the loss"""
+    position: Array
+    """index of the stage, from 0"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutSizes(Entries):
+    """Numbers of ranks along each axis of a layout, and how they share a training state, [n]."""
+
+    tensor: Array
+    sequence: Array
+    """1 under sequence parallelism"""
+    context: Array
+    pipeline: Array
+    virtual: Array
+    data: Array
+    zero: Array
+    """ZeRO stage"""
+    deepspeed: Array
+    """1 if DeepSpeed shares the training state"""
+
+    @property
+    def world(self) -> Array:
+        return self.tensor * self.context * self.pipeline * self.data
+
+    @property
+    def replicas(self) -> Array:
+        """Ranks that hold the same weights."""
+        return self.context * self.data
+
+    @property
+    def sequence_slices(self) -> Array:
+        """Slices of a sequence's hidden states outside of matrix products: sequence parallelism."""
+        return np.where(self.sequence > 0, self.tensor, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSettings(Entries):
+    """Batch, recomputation and precision of a step, [n]."""
+
+    sequences: Array
+    """sequences of the global batch"""
+    micro_sequences: Array
+    """sequences of a micro-batch"""
+    recompute: Array
+    """index into RECOMPUTE"""
+    activation_bytes: Array
+    """bytes of each activation and weight that the model computes with"""
+    weight_bytes: Array
+    """bytes of weights that a rank holds for each parameter of its stage"""
+    gradient_bytes: Array
+    """bytes of gradients that a rank holds for each parameter of its stage"""
+    optimizer_bytes: Array
+    """bytes of optimizer states that a rank holds for each parameter of its stage"""
+    fp8: Array
+    """1 if the matrix products of layers are in fp8"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShapes(Entries):
+    """What attention keeps for its backward pass besides queries, keys, values and its output, [n]."""
+
+    key_copies: Array
+    """copies of keys and values, averaged over layers"""
+    score_biases: Array
+    """1 where distance biases are kept for every score of a layer"""
+    biases_shared: Array
+    """1 where the rows of a micro-batch share these biases"""
+    score_bytes: Array
+    """bytes of each score of a head where scores are written out; 0: the kernel keeps none"""
+    cross_score_bytes: Array
+    """bytes of each score of cross-attention, where scores are written out; 0: none"""
+    score_share: Array
+    """share of the keys whose scores are written out, averaged over layers"""
+    max_score_share: Array
+    """share of the keys whose scores are written out, in the layer with the most"""
+    pair_bytes: Array
+    """bytes of each pair of query and key that has a score, for all heads and rows together"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelShapes(Entries):
+    """What the kernels of a software stack keep in memory, [n]."""
+
+    attention: Array
+    """index into KERNELS"""
+    fused_norms: Array
+    """1 if a norm is one kernel, 0 if it is written in several operations"""
+    norm_bytes: Array
+    """bytes that a norm keeps for each element besides its input"""
+    ffn_tensors: Array
+    """number of tensors of the feed-forward width that are kept for the backward pass"""
+    keeps_products: Array
+    """1 where selective recomputation keeps only every second matrix product and attention's output"""
+    logit_bytes: Array
+    """peak bytes for each position and vocabulary entry"""
+    logits_sharded: Array
+    """1 if tensor ranks share the logits of a position"""
+    logit_positions: Array
+    """positions whose logits a rank holds at a time; if not all, it accumulates the gradient of the head in chunks"""
+    angle_bytes: Array
+    """bytes of a cosine or sine that is kept"""
+    dropout_bytes: Array
+    """bytes of the dropout mask for each element of the hidden states"""
+    ffn_dropout_bytes: Array
+    """bytes of the dropout mask for each feature between the matrices of a feed-forward layer"""
+    rounding_bytes: Array
+    """bytes read and written to round each element to 8 bits; 0 where other work does it in passing"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpeeds(Entries):
+    """Speeds of one device and of its links, [n]."""
+
+    generation: Array
+    """index into GENERATIONS"""
+    peak_flops: Array
+    """peak of matrix products in 16 bits, or in fp32 if the model computes in fp32"""
+    memory_bytes_per_s: Array
+    processors: Array
+    """processors that work on tiles of a matrix product at the same time"""
+    link_bytes_per_s: Array
+    """speed of one device to others of its node, one way"""
+    network_bytes_per_s: Array
+    """speed of one device to other nodes, one way"""
+    per_node: Array
+    """devices of a node"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWorkload(Entries):
+    """Workload of a step: the model, its split into stages, the layout, and the kernels and devices that run it."""
+
+    model: ModelShapes
+    stacks: tuple[LayerStack, ...]
+    stages: StageShapes
+    layout: LayoutSizes
+    step: StepSettings
+    attention: AttentionShapes
+    kernels: KernelShapes
+    device: DeviceSpeeds
+
+    @property
+    def micro_batches(self) -> Array:
+        """Micro-batches that each rank processes in a step."""
+        return self.step.sequences / (self.layout.data * self.step.micro_sequences)
+
+    @property
+    def length(self) -> Array:
+        """Positions of a sequence, of both stacks together: what travels between stages."""
+        return sum((stack.length for stack in self.stacks), np.zeros_like(self.model.hidden))
+
+    @property
+    def parameters(self) -> Array:
+        """Parameters that one tensor rank of a stage holds, [n, s]."""
+        return self.stages.sharded_parameters / self.layout.tensor[:, None] + self.stages.replicated_parameters
+
+    @property
+    def in_flight(self) -> Array:
+        """Most micro-batches, each of one chunk of a stage, whose activations the stage holds at once, [n, s]: those
+        forwarded before the first backward pass, and one more (Narayanan et al. 2021, arXiv 2104.04473, section 2.2;
+        interleaved as megatron-core does)."""
+        pipeline, virtual = self.layout.pipeline[:, None], self.layout.virtual[:, None]
+        after = pipeline - 1 - self.stages.position
+        plain = after + 1
+        interleaved = 2 * after + (virtual - 1) * pipeline + 1
+        every = self.micro_batches[:, None] * virtual
+        return np.minimum(np.where(virtual > 1, interleaved, plain), every)
+
+    @property
+    def exchanged_gradient_bytes(self) -> Array:
+        """Bytes of each gradient element that ranks exchange: DeepSpeed's are as wide as activations, others fp32."""
+        return np.where(self.layout.deepspeed > 0, self.step.activation_bytes, 4.0)
+
+    @property
+    def kept_score_biases(self) -> Array:
+        """Distance biases that are kept for every score of a layer, on average over the rows of a micro-batch."""
+        shared = np.where(self.attention.biases_shared > 0, self.step.micro_sequences, 1.0)
+        return self.attention.score_biases / shared
+
+    @property
+    def logit_columns(self) -> Array:
+        """Vocabulary entries whose logits a rank holds."""
+        return self.model.vocabulary / np.where(self.kernels.logits_sharded > 0, self.layout.tensor, 1.0)
