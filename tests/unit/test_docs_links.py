@@ -1,5 +1,6 @@
 """Links of the site, checked by the command of `make docs`, and what the pages and the files beside them name."""
 
+import ast
 import os
 import re
 import shlex
@@ -11,8 +12,9 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-NAMED = re.compile(r"(?<![\w/.-])(?:docs|configs|tests|pretrain|data_pipeline|launch)/[\w/.-]*\w(?:::\w+)?")
+NAMED = re.compile(r"(?<![\w/.-])(?:docs|configs|tests|pretrain|data_pipeline|launch)/[\w/.-]*\w(?:::\w+(?:\.\w+)*)?")
 LINKED = re.compile(r"\]\(([^)#\s]+)")
+_DEFINITION = ast.FunctionDef | ast.ClassDef
 BUILD = re.compile(r"^docs: .*\n\t.*-m (mkdocs build .*)$", re.MULTILINE)
 
 
@@ -53,11 +55,20 @@ def test_every_link_outside_the_site_leads_to_a_file(page: str) -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
-def test_every_file_and_test_that_a_page_names_is_there() -> None:
+def _defines(path: Path, names: list[str]) -> bool:
+    """Whether a module defines a function or class, or a method of one: `names` from the outermost."""
+    node: ast.AST | None = ast.parse(path.read_text(encoding="utf-8"))
+    for name in names:
+        inside = ast.iter_child_nodes(node) if node is not None else ()
+        node = next((child for child in inside if isinstance(child, _DEFINITION) and child.name == name), None)
+    return node is not None
+
+
+def test_every_file_function_and_test_that_a_page_names_is_there() -> None:
     missing = []
     for page, text in _pages().items():
         for name in NAMED.findall(text):
-            path, _, test = name.partition("::")
-            there = (ROOT / path).exists() and (not test or f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"))
+            path, _, defined = name.partition("::")
+            there = (ROOT / path).exists() and (not defined or _defines(ROOT / path, defined.split(".")))
             missing += [] if there else [f"{page}: {name}"]
     assert missing == []
