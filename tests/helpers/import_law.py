@@ -55,7 +55,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "megatron",
         "make",
     ),
-    "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "stage12 stage3", "select"),
+    "pretrain.engine.zero": ("base deepspeed_setup", "megatron deepspeed", "partitioned_init stage12 stage3", "select"),
     "pretrain.engine.megatron": ("micro_batches state runner", "decoding", "engine"),
     "pretrain.objectives": ("base label_logits", "tokens", "next_sentence", "registry"),
     "pretrain.evaluate": (

@@ -9,7 +9,7 @@ import torch
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.select import creating
+from pretrain.engine.zero.select import model_init
 from pretrain.layout.layout import plan_layout
 from pretrain.layout.names import parse_layout
 from pretrain.model_spec.parameters import num_parameters
@@ -89,7 +89,7 @@ def _while_building() -> tuple[float, float]:
             share_out(self, module)
 
         patch.setattr(Init, "_post_init_method", counted)
-        with creating(config, groups):
+        with model_init(config, groups):
             chunk = build_chunk(config.model, megatron_config(config, plain(torch.device("cpu"))), True, True, None)
     assert chunk is not None, "alive until now"
     return max(seen), 4 * num_parameters(config.model)

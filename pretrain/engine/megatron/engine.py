@@ -56,7 +56,7 @@ class MegatronEngine:
         judging = (config, kernels, self.groups.tensor_group, self.groups.context_rank == 0)
         self.objective = make_loss(*judging)
         self.megatron_config = megatron_config(config, kernels)
-        with select.creating(config, self.groups) if train else nullcontext():
+        with select.model_init(config, self.groups) if train else nullcontext():
             self.bare = [self._build_chunk(chunk) for chunk in range(layout.virtual)]
         self.parameters = self._place_parameters()
         half = config.precision != "fp32"

@@ -1,9 +1,10 @@
-"""The seam under the engine: who holds which part of the gradient, of the weights and of the optimizer's state.
+"""The protocol of a sharding: which rank holds which part of the gradient, the weights and the optimizer's state.
 
-A step is `begin`, the schedule (which tells of each chunk's output by `forwarded`), `reduce`, then either `scale` and
+A step is `begin`, the schedule (which reports each chunk's output by `forwarded`), `reduce`, then either `scale` and
 `update` or `discard`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
-from pretrain.engine.optimizer.base import Owned
+from pretrain.engine.optimizer.base import Owned, Rule
 from pretrain.model_spec.parameters import first_layer_matrix_size
 from pretrain.models.placement import Parameter
 
@@ -23,7 +24,7 @@ _BLOCK = 1024
 
 @dataclass(frozen=True)
 class ParameterRange:
-    """Values [start, start + value.numel()) of a parameter's local part, flattened: a live view, in one dimension."""
+    """Values [start, start + value.numel()) of a parameter's local shard, flattened: a live 1-D view."""
 
     parameter: nn.Parameter
     start: int
@@ -34,59 +35,87 @@ class Sharding(Protocol):
     """One way to share a training step's memory between data ranks. All methods but the iterators are collective."""
 
     chunks: Sequence[Any]
-    """the model chunks as the schedule is to run them"""
+    """the model chunks, wrapped as the schedule runs them"""
     replicated: bool
     """data ranks own the same ranges"""
 
     def begin(self, keeps_gradients: bool) -> None:
-        """Before the first micro-batch of a step. `keeps_gradients`: until the next step's beginning."""
+        """Prepares a step, before its first micro-batch. `keeps_gradients`: `gradients` stay readable until the next
+        `begin`."""
 
     def forwarded(self, chunk: Any, output: Any) -> None:
-        """`chunk` has been run on a micro-batch that will be trained on."""
+        """Notes that `chunk` ran forward on a micro-batch whose backward pass follows."""
 
     def reduce(self, token_count: int) -> None:
-        """After the last micro-batch: the gradient of the owned ranges becomes the sum over all ranks divided by
-        `token_count`. (A loss scale is still in it.)"""
+        """Reduces gradients after the last micro-batch: those of the owned ranges become the sum over all ranks divided
+        by `token_count`. A loss scale is still in them."""
 
     def norm(self) -> Tensor:
-        """[1] float64: of the whole gradient, every value of the model once, on all ranks the same."""
+        """[1] float64: the norm of the full model's gradient, each value counted once; the same on all ranks."""
 
     def scale(self, factor: float) -> None:
         """Multiplies the gradient by `factor`."""
 
     def update(self, learning_rate: float) -> None:
-        """Makes the optimizer's step with the gradient as it is, and brings the weights in use up to date."""
+        """Runs the optimizer's step with the gradient as it is, and refreshes the weights in use."""
 
     def discard(self) -> None:
-        """Instead of `update`: forgets the gradient."""
+        """Drops the gradient, in place of `update`."""
 
     def owned(self) -> Iterator[Owned]:
         """The ranges that this rank updates."""
 
     def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
-        """What the optimizer keeps of whole parameters (`optimizer.base.Rule.factors`)."""
+        """State that the optimizer keeps of full parameters (`optimizer.base.Rule.factors`)."""
 
     def gradients(self) -> Iterator[ParameterRange]:
-        """The gradient of the last update, if it was to be kept, of the owned ranges."""
+        """The owned ranges of the last update's gradient, if `begin` said to keep it."""
 
     def in_use(self) -> Iterator[ParameterRange]:
-        """The weights as this rank holds them for computing."""
+        """The weights that this rank computes with."""
 
     def loaded(self, updates: int) -> None:
-        """The weights and moments in `owned` have been written to: makes the weights in use follow. `updates` is how
-        many led to them, on which the next one depends."""
+        """Refreshes the weights in use after weights and moments in `owned` were written to. `updates` is the number of
+        updates that led to them, on which the next one depends."""
+
+
+class OptimizerState(ABC):
+    """The optimizer state of a sharding: that of torch's Adam inside `optimizer`, or that of a rule."""
+
+    optimizer: Any
+    """megatron-core's or DeepSpeed's, around the optimizer of torch that is its `optimizer`"""
+    _rule: Rule | None
+    """None: torch's Adam makes the step"""
+
+    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
+        """See `Sharding.factors`."""
+        if self._rule is not None:
+            yield from self._rule.factors()
+
+    def loaded(self, updates: int) -> None:
+        """See `Sharding.loaded`."""
+        if self._rule is not None:
+            self._rule.updates = updates
+        else:
+            for state in self.optimizer.optimizer.state.values():
+                state["step"].fill_(float(updates))
+        self._publish()
+
+    @abstractmethod
+    def _publish(self) -> None:
+        """Copies the fp32 weights into those in use, on every data rank."""
 
 
 def bucket_parameters(config: RunConfig) -> int:
-    """Parameters whose gradients are exchanged at once: unless the config says otherwise, as many as a layer's matrices
-    have. Fewer would mean more messages, more would mean more memory and a later first exchange."""
+    """Parameters per gradient bucket: by default the size of one layer's matrices. Smaller buckets mean more messages,
+    larger ones more memory and a later first exchange."""
     return config.parallel.bucket_parameters or first_layer_matrix_size(config.model) // config.parallel.tensor
 
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:
     """Whether gradients are exchanged during the backward pass. In a pipeline that would compete with what stages send
-    each other; DeepSpeed's stage 1 has one exchange, after the last pass; and of layers that are one and recomputed, a
-    gradient arrives once for each."""
+    each other; DeepSpeed's stage 1 has one exchange, after the last backward pass; and the gradient of shared layers
+    that are recomputed arrives once for each layer."""
     parallel = config.parallel
     if config.model.shared_layers and parallel.recompute == "full":
         return False
@@ -96,14 +125,14 @@ def overlaps(config: RunConfig, device: torch.device) -> bool:
 
 
 def clip_factor(grad_norm: float, limit: float) -> float:
-    """What shortens a gradient of `grad_norm` to `limit`, as torch's clipping does (0: no limit)."""
+    """The factor that clips a gradient of `grad_norm` to `limit`, computed as torch's clipping does (0: no limit)."""
     if not 0 < limit < grad_norm:
         return 1.0
     return float(np.float32(limit) / (np.float32(grad_norm) + np.float32(1e-6)))
 
 
 def scale(gradients: list[Tensor], factor: float) -> None:
-    """In place. A rank with little to update may have none."""
+    """Multiplies in place. A rank with little to update may have no gradients."""
     if gradients:
         torch._foreach_mul_(gradients, factor)
 
@@ -114,12 +143,12 @@ def norm(
     device: torch.device,
     copies: Sequence[Tensor] = (),
 ) -> Tensor:
-    """[1] float64, rounded to fp32: the norm of all ranks' `gradients` together; not finite either if one of `copies`
-    isn't, which count elsewhere and are applied here as well, nor if its square, as a second moment may be, is beyond
-    fp32."""
+    """[1] float64, rounded to fp32: the norm over all ranks' `gradients`. It is not finite if one of `copies` is not
+    finite (another rank counts these, and this one applies them too), or if its square, which second moments may reach,
+    is beyond fp32."""
     squares = squares_of(gradients, device)
     if copies:
-        squares += 0 * squares_of(copies, device)  # 0, but of what is not finite NaN
+        squares += 0 * squares_of(copies, device)  # 0; NaN if one is not finite
     dist.all_reduce(squares, group=group)
     squares.masked_fill_(squares > torch.finfo(torch.float32).max, torch.inf)
     return squares.sqrt().float().double()
@@ -135,13 +164,13 @@ def squares_of(gradients: Sequence[Tensor], device: torch.device) -> Tensor:
     # depends on how ranks share it: so blocks in fp32, and their sum in fp64.
     for gradient in gradients:
         flat = gradient.reshape(-1)
-        whole = flat.numel() // _BLOCK * _BLOCK
-        for blocks in (flat[:whole].view(-1, _BLOCK), flat[whole:].view(1, -1)):
+        blocked = flat.numel() // _BLOCK * _BLOCK
+        for blocks in (flat[:blocked].view(-1, _BLOCK), flat[blocked:].view(1, -1)):
             squares += torch.linalg.vector_norm(blocks, dim=1).double().square().sum().to(device)
     return squares
 
 
 def norms_in_few_kernels(gradients: Sequence[Tensor]) -> list[Tensor]:
-    """float64 norm of each, summed up in float64. On a GPU a kernel takes many of them at once."""
-    found: list[Tensor] = list(torch._foreach_norm(list(gradients), 2, dtype=torch.float64))
-    return found
+    """float64 norm of each gradient, accumulated in float64. On a GPU one kernel takes many of them."""
+    norms: list[Tensor] = list(torch._foreach_norm(list(gradients), 2, dtype=torch.float64))
+    return norms

@@ -1,18 +1,21 @@
 """DeepSpeed's ZeRO under megatron-core's schedules: what stages 1, 2 and 3 have in common.
 
-The schedule runs forward and backward; DeepSpeed's optimizer, without its engine, shares out gradients and holds the
-optimizer's state. A step is closed on the owned ranges alone, which lie the same way on all tensor ranks and, for what
-several stages hold, on all of these: sums over those ranks, the division by the token count, norm and clipping cost
-nothing more under stage 3 than under stage 1. DeepSpeed's own averaging, scaling and clipping are off.
+The schedule runs forward and backward; DeepSpeed's optimizer, without its engine, reduces gradients and holds the
+optimizer's state. Everything after the reduction works on the owned ranges alone. These are the same on all tensor
+ranks and, for parameters that several pipeline stages hold, on all of those stages: sums over such ranks, the division
+by the token count, norm and clipping cost no more under stage 3 than under stage 1. DeepSpeed's own averaging, scaling
+and clipping are off.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from deepspeed.runtime.zero.offload_config import DeepSpeedZeroOffloadOptimizerConfig
+from deepspeed.utils.timer import NoopTimer
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
@@ -22,14 +25,14 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
-from pretrain.engine.zero.base import ParameterRange, norm, scale
+from pretrain.engine.zero.base import OptimizerState, ParameterRange, bucket_parameters, norm, overlaps, scale
 from pretrain.errors import RunError
 from pretrain.models.placement import Parameter
 
 
 @dataclass(frozen=True)
 class Flat:
-    """Where a range of a parameter lies in the flat tensors of one of DeepSpeed's groups."""
+    """Position of a parameter's range in the flat tensors of one of DeepSpeed's groups."""
 
     parameter: Parameter
     group: int
@@ -40,12 +43,12 @@ class Flat:
     count: int
 
 
-class DeepSpeedSharding(ABC):
-    """See `base.Sharding`. `optimizer` is DeepSpeed's, `flats` where this rank's ranges lie in its groups."""
+class DeepSpeedSharding(OptimizerState):
+    """See `base.Sharding`."""
 
     replicated = False
-    optimizer: Any
     flats: list[Flat]
+    """where this rank's ranges lie in the groups of DeepSpeed's optimizer"""
 
     def __init__(
         self, config: RunConfig, groups: Groups, chunks: Sequence[nn.Module], parameters: Sequence[Parameter],
@@ -53,14 +56,15 @@ class DeepSpeedSharding(ABC):
     ) -> None:  # fmt: skip
         self.config, self.groups, self.chunks, self.device = config, groups, chunks, device
         self.parameters = parameters
+        self._parameter_of = {parameter.value: parameter for parameter in parameters}
         self._offloads = config.parallel.offload_optimizer
         self._rule = find_rule(config, parameters, groups, device, self.replicated)
         self._keeps = False
         self._kept: list[ParameterRange] = []
 
     def _torch_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer that DeepSpeed is to wrap. What several stages hold, each among other parameters, gets groups
-        of its own, so that it is cut alike on all."""
+        """The optimizer that DeepSpeed wraps. Parameters that several pipeline stages hold, each among other ones, get
+        groups of their own, so that each of these stages cuts them at the same positions."""
         settings = self.config.optimizer
         groups = adam.parameter_groups(settings, [p for p in self.parameters if not p.tied])
         for stages in ("ends", "all"):
@@ -70,9 +74,25 @@ class DeepSpeedSharding(ABC):
             return adam.adam(settings, groups)
         return NullOptimizer(groups, settings.learning_rate)
 
-    def _make_moments(self, mains: Iterable[Tensor]) -> None:
-        """Adam's, of flat groups of weights. (A rule makes its own.)"""
-        for main in mains if self._rule is None else ():
+    @property
+    def _shared_arguments(self) -> dict[str, Any]:
+        """Arguments that the constructors of DeepSpeed's optimizers have in common."""
+        offload = DeepSpeedZeroOffloadOptimizerConfig(device="cpu", pin_memory=self.device.type == "cuda")
+        return {
+            "init_optimizer": self._torch_optimizer(),
+            "param_names": self.names,
+            "timers": NoopTimer(),
+            "reduce_bucket_size": bucket_parameters(self.config),
+            "dp_process_group": self.groups.replica_group,
+            "overlap_comm": overlaps(self.config, self.device),
+            "offload_optimizer_config": offload if self._offloads else None,
+            "gradient_accumulation_dtype": torch.float32,
+            "communication_data_type": torch.float32,
+        }
+
+    def _make_moments(self) -> None:
+        """Makes Adam's moments of the flat groups of weights. (A rule makes its own.)"""
+        for main in self._mains if self._rule is None else ():
             self.optimizer.optimizer.state[main] = adam.adam_state(main)
 
     @property
@@ -85,15 +105,16 @@ class DeepSpeedSharding(ABC):
         self.optimizer.set_gradient_accumulation_boundary(False)
 
     def forwarded(self, chunk: Any, output: Any) -> None:
-        """The gradient's arrival at the chunk's output (at the first, if it has several) is the beginning of its
-        backward pass. DeepSpeed's engine would call these two; in a pipeline, several forward passes lie between."""
+        """Hooks the chunk's backward pass: it begins when a gradient arrives at the chunk's output (at the first, if it
+        has several). DeepSpeed's engine would call these two methods; in a pipeline, several forward passes lie
+        between."""
 
         def begins(_: Any) -> None:
             self._backward_begins(chunk)
-            # Of this backward pass, however many are nested in it (recomputed layers run their own).
+            # Called at the end of this backward pass, not of those nested in it (recomputed layers run their own).
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
 
-        register_multi_grad_hook([one for one in _tensors(output) if one.requires_grad], begins, mode="any")
+        register_multi_grad_hook([tensor for tensor in _tensors(output) if tensor.requires_grad], begins, mode="any")
 
     def reduce(self, token_count: int) -> None:
         self._finish()
@@ -105,12 +126,12 @@ class DeepSpeedSharding(ABC):
         tied = (flat for flat in self.flats if flat.parameter.tied)
         for flat in sorted(tied, key=lambda flat: (flat.parameter.stages, flat.parameter.name)):  # alike on all stages
             self._sum(self._gradient(flat), self.groups.holders(flat.parameter.stages))
-        self.scale(self._summed / max(1, token_count))  # without tokens it is zero
+        self.scale(self._to_sum / max(1, token_count))  # without tokens it is zero
 
     def norm(self) -> Tensor:
-        once = [self._gradient(flat) for flat in self.flats if flat.parameter.primary]
+        primary = [self._gradient(flat) for flat in self.flats if flat.parameter.primary]
         copies = [self._gradient(flat) for flat in self.flats if not flat.parameter.primary]
-        return norm(once, None, self.device, copies)
+        return norm(primary, None, self.device, copies)
 
     def scale(self, factor: float) -> None:
         scale([self._gradient(flat) for flat in self.flats], factor)
@@ -124,7 +145,7 @@ class DeepSpeedSharding(ABC):
             self._rule.update(self.owned(), map(self._gradient, self.flats), learning_rate)
         self.optimizer.step()
         if self.optimizer.overflow:
-            raise RunError("DeepSpeed took a finite gradient for one that is not, and left the update out")
+            raise RunError("DeepSpeed skipped an update because of an overflow, although the gradient is finite")
 
     def gradients(self) -> Iterator[ParameterRange]:
         yield from self._kept
@@ -132,47 +153,44 @@ class DeepSpeedSharding(ABC):
     def owned(self) -> Iterator[Owned]:
         for flat in self.flats:
             yield Owned(
-                flat.parameter.value, flat.start, self._range(flat, self._main(flat.group)), self._moments(flat)
+                flat.parameter.value, flat.start, self._range(flat, self._mains[flat.group]), self._moments(flat)
             )
-
-    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
-        if self._rule is not None:
-            yield from self._rule.factors()
-
-    def loaded(self, updates: int) -> None:
-        if self._rule is not None:
-            self._rule.updates = updates
-        else:
-            for state in self.optimizer.optimizer.state.values():
-                state["step"].fill_(float(updates))
-        self._publish()
 
     def _range(self, flat: Flat, group: Tensor) -> Tensor:
         return group.detach().narrow(0, flat.position, flat.count)
 
     def _moments(self, flat: Flat) -> dict[str, Tensor]:
-        main = self._main(flat.group)
+        main = self._mains[flat.group]
         if self._rule is not None:
             return self._rule.moments(flat.parameter, self._range(flat, main))
         state = self.optimizer.optimizer.state[main]
         return {name: self._range(flat, state[name]) for name in adam.MOMENTS}
 
     def _sum(self, gradient: Tensor, group: dist.ProcessGroup) -> None:
-        """Over the ranks of `group`, in place. NCCL knows no gradients that are offloaded."""
+        """Sums over the ranks of `group` in place, on the device: NCCL cannot read offloaded gradients."""
         on_device = gradient.to(self.device)
         dist.all_reduce(on_device, group=group)
         gradient.copy_(on_device)
 
-    _summed = 1.0
-    """what turns the gradient as DeepSpeed leaves it into a sum over data ranks"""
-
-    @abstractmethod
-    def _main(self, group: int) -> Tensor:
-        """The fp32 weights of a group that this rank updates, flat."""
-
-    @abstractmethod
     def _gradient(self, flat: Flat) -> Tensor:
         """The gradient of a range after `_finish`: fp32, flat."""
+        if self._offloads:
+            offloaded = self._mains[flat.group].grad
+            assert offloaded is not None
+            return offloaded.narrow(0, flat.position, flat.count)
+        return self._device_gradient(flat)
+
+    _to_sum = 1.0
+    """factor that turns the gradient as DeepSpeed leaves it into a sum over data ranks"""
+
+    @property
+    @abstractmethod
+    def _mains(self) -> Sequence[Tensor]:
+        """The fp32 weights that this rank updates: one flat tensor for each group."""
+
+    @abstractmethod
+    def _device_gradient(self, flat: Flat) -> Tensor:
+        """See `_gradient`, where gradients are not offloaded."""
 
     @abstractmethod
     def _backward_begins(self, chunk: Any) -> None: ...
@@ -184,15 +202,11 @@ class DeepSpeedSharding(ABC):
     def _finish(self) -> None:
         """Completes the exchange of gradients after the last backward pass of a step."""
 
-    @abstractmethod
-    def _publish(self) -> None:
-        """Copies the fp32 weights into those in use, on every data rank."""
-
 
 def _tensors(output: Any) -> Iterator[Tensor]:
     """The tensors in nested tuples."""
     if isinstance(output, tuple):
-        for one in output:
-            yield from _tensors(one)
+        for item in output:
+            yield from _tensors(item)
     else:
         yield output

@@ -27,13 +27,13 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import find_rule
-from pretrain.engine.zero.base import ParameterRange, bucket_parameters, norm, overlaps, scale
+from pretrain.engine.zero.base import OptimizerState, ParameterRange, bucket_parameters, norm, overlaps, scale
 from pretrain.layout.layout import Layout
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
 
 
-class MegatronSharding:
+class MegatronSharding(OptimizerState):
     """See `base.Sharding`."""
 
     def __init__(
@@ -127,10 +127,6 @@ class MegatronSharding:
         for parameter, main, start in self._mains():
             yield Owned(parameter, start, main.detach(), self._moments(parameter, main))
 
-    def factors(self) -> Iterator[tuple[Parameter, dict[str, Tensor]]]:
-        if self._rule is not None:
-            yield from self._rule.factors()
-
     def gradients(self) -> Iterator[ParameterRange]:
         for parameter, main, start in self._mains():
             yield ParameterRange(parameter, start, _gradient(main).view(-1))
@@ -139,14 +135,6 @@ class MegatronSharding:
         for parameter in self._parameters:
             yield ParameterRange(parameter.value, 0, parameter.value.detach().view(-1))
 
-    def loaded(self, updates: int) -> None:
-        if self._rule is not None:
-            self._rule.updates = updates
-        else:
-            for state in self.optimizer.optimizer.state.values():
-                state["step"].fill_(float(updates))
-        self._publish()
-
     def _moments(self, parameter: nn.Parameter, main: Tensor) -> dict[str, Tensor]:
         if self._rule is not None:
             return self._rule.moments(self._rule.holders.parameters[parameter], main)
@@ -154,7 +142,6 @@ class MegatronSharding:
         return {name: state[name] for name in adam.MOMENTS}
 
     def _publish(self) -> None:
-        """Copies the fp32 weights into those in use, on every data rank."""
         optimizer = self.optimizer
         if isinstance(optimizer, DistributedOptimizer):
             optimizer._copy_main_params_to_model_params()

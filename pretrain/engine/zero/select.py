@@ -17,23 +17,24 @@ from pretrain.layout.layout import Layout
 from pretrain.models.placement import Parameter
 
 
-def creating(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
-    """Where the model chunks that `make_sharding` gets are to be made."""
+def model_init(config: RunConfig, groups: Groups) -> AbstractContextManager[Any]:
+    """The context in which the model chunks for `make_sharding` must be created."""
     if not config.parallel.shards_by_deepspeed:
         return nullcontext()
     deepspeed_setup.join()
     if config.parallel.zero < 3:
         return nullcontext()
-    from pretrain.engine.zero import stage3
+    from pretrain.engine.zero.partitioned_init import partitioned_init
 
-    return stage3.creating(config, groups)
+    return partitioned_init(config, groups)
 
 
 def make_sharding(
     *, config: RunConfig, layout: Layout, groups: Groups, megatron: TransformerConfig, chunks: Sequence[nn.Module],
     parameters: Sequence[Parameter], device: torch.device,
 ) -> Sharding:  # fmt: skip
-    """Shares gradients and optimizer states of `chunks`, whose `parameters` these are, as the config asks."""
+    """Shards gradients and optimizer state of `chunks`, which have these `parameters`, by `parallel.zero` and
+    `parallel.zero_engine`."""
     if not config.parallel.shards_by_deepspeed:
         return MegatronSharding(
             config=config,
