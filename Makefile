@@ -1,7 +1,7 @@
 # make demo [TEXT=path]   raw text -> shards -> a GPT on several ranks -> a few-shot report
 # make test               the tests that CI runs
 # make docs               the documentation, into site/index.html
-# `make setup` makes .venv with everything pinned; the others do so by themselves.
+# `make setup` creates .venv with pinned versions of everything; the other targets run it first if necessary.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -13,10 +13,10 @@ STAMP := $(VENV)/.installed
 setup: $(STAMP)
 
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --root-user-action ignore
-# torch comes first and alone: with it installed, nothing else pulls another build of it.
+# torch is installed first and alone, so that no other package pulls in a different build of it.
 $(STAMP): pyproject.toml .ci/constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
-	@echo "setup: fills $(VENV) with 2.3 GB of packages, which takes 2 to 10 minutes; pip names each as it downloads it"
+	@echo "setup: installs 2.3 GB of packages into $(VENV), which takes 2 to 10 minutes; pip names each as it downloads it"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint .ci/constraints.txt torch==2.13.0
 	$(PIP) --constraint .ci/constraints.txt --editable '.[dev]'
@@ -25,11 +25,11 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 demo: $(STAMP)
 	$(BIN)/python -m examples.demo $(if $(TEXT),"$(TEXT)")
 
-# A scaling law on real text, and a run that tests it: up to three hours on two cores alone. TINY=1: minutes.
+# Fits a scaling law on real text and tests it on one more run: up to three hours on two idle cores. TINY=1: minutes.
 ladder: $(STAMP)
 	$(BIN)/python -m examples.ladder $(if $(TINY),--tiny)
 
-# Up to 8 ranks, on the CPU also where there are GPUs: they may be fewer. WORKERS processes share the tests.
+# Up to 8 ranks on the CPU, even on a machine with GPUs, which may have fewer than 8. WORKERS processes share the tests.
 WORKERS ?= 2
 test: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not slow and not gpu and not cluster' -n $(WORKERS)
@@ -37,11 +37,11 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'slow and not cluster' -n $(WORKERS)
 
-# The numeric tests as on processors with fewer instructions. SMALL=1: the part of it that CI runs.
+# The numeric tests as processors with fewer instructions run them. SMALL=1: only the tests that CI runs.
 test-machines: $(STAMP)
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m tests.machines --workers $(WORKERS) $(if $(SMALL),--small)
 
-# Ray comes into an environment of its own, on top of the other.
+# Ray is installed into an environment of its own, which sees the packages of $(VENV) too.
 RAY_BIN := $(VENV)/ray/bin
 test-ray: $(STAMP)
 	test -x $(RAY_BIN)/python || $(BIN)/python -m venv $(VENV)/ray
@@ -52,12 +52,12 @@ test-ray: $(STAMP)
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu tests/gpu
 
-# On a Slurm that the tests start on this machine, as root, from
+# Needs root: the tests start Slurm on this machine, from the packages of
 # apt-get install --no-install-recommends slurmctld slurmd slurm-client munge
 test-cluster: $(STAMP)
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
-# 200 random faults over one run on such a Slurm, for hours. FAULTS of them; SLICE at a time: the same line goes on.
+# FAULTS random faults (200) in one run on such a Slurm, for hours. SLICE of them per call; call again to resume.
 FAULTS ?= 200
 SLICE ?= $(FAULTS)
 chaos: $(STAMP)
@@ -68,7 +68,7 @@ check: $(STAMP) docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# The site of docs/, into site/index.html. A link or an anchor that leads nowhere is an error: without --quiet, which
+# Builds the site of docs/ into site/index.html. A link or anchor without a target is an error. Not --quiet, which
 # drops warnings before --strict counts them.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 CUDA_VISIBLE_DEVICES= $(BIN)/python -m mkdocs build --strict

