@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -74,6 +74,7 @@ class Rows:
     """[rows, L] the id to predict at each position."""
     loss_mask: NDArray[np.float32] = field(metadata=column("rows", "labels", masked=0))
     """[rows, L] 1 where the label counts, 0 where it does not."""
+    _: KW_ONLY
     decoder_tokens: NDArray[np.int64] | None = field(default=None, metadata=column("rows", "labels"))
     """[rows, L] input ids of an encoder-decoder's decoder: the labels shifted right by one position."""
     attention_mask: NDArray[np.bool_] | None = field(default=None, metadata=column("rows", "inputs", replicated=True))

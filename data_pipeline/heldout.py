@@ -21,6 +21,7 @@ def heldout(
     dataset: Dataset,
     recipe: Recipe | int,
     rows: int,
+    *,
     data_rank: int = 0,
     data_world: int = 1,
     limit: int | None = None,
@@ -37,8 +38,10 @@ def heldout(
     """
     if isinstance(recipe, int | CausalRecipe):
         length = recipe if isinstance(recipe, int) else recipe.sequence_length
-        return _heldout_windows(dataset, length, rows, data_rank, data_world, limit, split)
-    return _heldout_samples(dataset, recipe, rows, data_rank, data_world, limit, split)
+        return _heldout_windows(
+            dataset, length, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split
+        )
+    return _heldout_samples(dataset, recipe, rows, data_rank=data_rank, data_world=data_world, limit=limit, split=split)
 
 
 def num_heldout(dataset: Dataset, recipe: Recipe | int, split: SplitName = "validation") -> int:
@@ -50,7 +53,7 @@ def num_heldout(dataset: Dataset, recipe: Recipe | int, split: SplitName = "vali
 
 
 def _heldout_samples(
-    dataset: Dataset, recipe: Recipe, rows: int, data_rank: int, data_world: int, limit: int | None, split: SplitName
+    dataset: Dataset, recipe: Recipe, rows: int, *, data_rank: int, data_world: int, limit: int | None, split: SplitName
 ) -> Iterator[Batch]:
     samples = recipe.samples(dataset, split)
     mine = rows_of_rank(rows, data_rank, data_world)
@@ -68,6 +71,7 @@ def _heldout_windows(
     dataset: Dataset,
     sequence_length: int,
     rows: int,
+    *,
     data_rank: int,
     data_world: int,
     limit: int | None,

@@ -252,6 +252,7 @@ def load(
     stream: SampleStream | ChainedStreams,
     cursor: Cursor,
     batch_size: Callable[[int], int],
+    *,
     data_rank: int = 0,
     data_world: int = 1,
     workers: int = 1,

@@ -98,7 +98,7 @@ def build(
                 if (found := _identity_there(config.output)) is not None:
                     _check_built(config.output, found, identity)
                 else:
-                    _build(config, sources, sha256, identity, folder, run, executor)
+                    _build(config, sources, sha256=sha256, identity=identity, folder=folder, run=run, executor=executor)
                     _publish(folder / "output", config.output)
                 cache_digests(config, sources, sha256)
         scratch.remove_scratch(config.output)
@@ -115,6 +115,7 @@ def build(
 def _build(
     config: BuildConfig,
     sources: list[InputSource],
+    *,
     sha256: dict[Path, str],
     identity: str,
     folder: Path,
@@ -123,16 +124,36 @@ def _build(
 ) -> None:
     """Builds the output in `folder / "output"`."""
     chunks = split_into_chunks(config, sources, folder, run)
-    surveys = run_steps(config, chunks, folder, run)
+    summaries = run_steps(config, chunks, folder, run)
     groups = summarize_groups(config, chunks, folder, run)
-    cutoff = validation_cutoffs(config, sources, surveys)
-    path = make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
-    tokens = encode(config, surveys, cutoff, path, folder, run, executor.cores_per_task(len(surveys)))
+    cutoff = validation_cutoffs(config, sources, summaries)
+    path = make_tokenizer(config, sources, summaries=summaries, groups=groups, cutoff=cutoff, folder=folder, run=run)
+    tokens = encode(
+        config,
+        summaries,
+        cutoff=cutoff,
+        tokenizer=path,
+        folder=folder,
+        run=run,
+        threads=executor.cores_per_task(len(summaries)),
+    )
     tokenizer = load_tokenizer(path)
-    plans = plan_splits(config, sources, surveys, tokens, cutoff, folder)
+    plans = plan_splits(config, sources, summaries=summaries, tokens=tokens, cutoff=cutoff, folder=folder)
     check_output(config, plans, tokenizer.vocabulary_size, folder)
-    made = write_shards(config, sources, plans, tokenizer.vocabulary_size, folder, run)
-    finish = partial(_finish, config, sources, sha256, identity, groups, plans, made, tokenizer, path, folder)
+    made = write_shards(config, sources, plans, vocabulary=tokenizer.vocabulary_size, folder=folder, run=run)
+    finish = partial(
+        _finish,
+        config,
+        sources,
+        sha256=sha256,
+        identity=identity,
+        groups=groups,
+        plans=plans,
+        made=made,
+        tokenizer=tokenizer,
+        tokenizer_path=path,
+        folder=folder,
+    )
     run("finishing", [BuildTask("finish", finish, serial=True)])
 
 
@@ -163,6 +184,7 @@ def _runner(executor: Executor, folder: Path, progress: Callable[[str], TaskProg
 def _finish(
     config: BuildConfig,
     sources: list[InputSource],
+    *,
     sha256: dict[Path, str],
     identity: str,
     groups: list[GroupSummary],

@@ -27,7 +27,7 @@ RunTasks = Callable[[str, list[BuildTask]], list[Any]]
 """Runs a stage's tasks: (its name, also that of its folder; the tasks) -> their results."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputChunk:
     """Documents that one task works on, of one source, from validation files only or from none."""
 
@@ -64,7 +64,17 @@ def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: P
 
     def add(of: _Run, piece: str | None, size: int, bad: dict[str, Any] | None) -> None:
         source, validation, first, files = of
-        found.append(InputChunk(len(found), source, validation, files, first, piece, size, bad))
+        chunk = InputChunk(
+            number=len(found),
+            source=source,
+            validation=validation,
+            files=files,
+            first_file=first,
+            piece=piece,
+            bytes=size,
+            bad=bad,
+        )
+        found.append(chunk)
 
     for number, of in enumerate(runs):
         if number not in pieces:

@@ -74,7 +74,7 @@ class StageCost:
     """Wall-clock seconds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildCost:
     """Projected cost of a build."""
 
@@ -147,7 +147,7 @@ def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int
     cells = 0 if grid.direct else grid.row_groups * grid.column_groups
     passes = sum(stage.name.startswith("pass-") for stage in rates.stages)
     return BuildCost(
-        stages=[_cost(config, rates, stage, times, chunks, cores) for stage in rates.stages],
+        stages=[_cost(config, rates, stage, times=times, chunks=chunks, cores=cores) for stage in rates.stages],
         input_bytes=input_bytes,
         tokens=tokens,
         chunks=chunks,
@@ -158,7 +158,9 @@ def project(config: BuildConfig, rates: BuildRates, input_bytes: int, cores: int
     )
 
 
-def _cost(config: BuildConfig, rates: BuildRates, stage: StageRate, times: float, chunks: int, cores: int) -> StageCost:
+def _cost(
+    config: BuildConfig, rates: BuildRates, stage: StageRate, *, times: float, chunks: int, cores: int
+) -> StageCost:
     """Projected cost of a stage. In wall-clock time, its work is divided by the cores, plus one chunk for the last task
     to end; a serial stage takes all of its seconds."""
     if stage.grows == "no":

@@ -83,7 +83,8 @@ def encoded_file(chunk: int, folder: Path) -> Path:
 
 def encode(
     config: BuildConfig,
-    surveys: list[ChunkSummary],
+    summaries: list[ChunkSummary],
+    *,
     cutoff: dict[str, int],
     tokenizer: Path,
     folder: Path,
@@ -93,14 +94,22 @@ def encode(
     """Encodes all chunks; returns {split: tokens} of each."""
     tasks = [
         BuildTask(
-            f"{survey.chunk.number:06d}",
-            partial(_encode, config, survey.chunk, cutoff[survey.chunk.source], tokenizer, folder, threads),
-            survey.bytes,
+            f"{summary.chunk.number:06d}",
+            partial(
+                _encode,
+                config,
+                summary.chunk,
+                cutoff=cutoff[summary.chunk.source],
+                tokenizer_path=tokenizer,
+                folder=folder,
+                threads=threads,
+            ),
+            summary.bytes,
         )
-        for survey in surveys
+        for summary in summaries
     ]
     results = run("encoding", tasks)
-    groups = group_chunks([survey.chunk for survey in surveys])
+    groups = group_chunks([summary.chunk for summary in summaries])
     paths = ([cleaned_documents(config, chunk, folder) for chunk in group] for group in groups)
     run(
         "clearing", [BuildTask(f"{number:06d}", partial(_remove, some), len(some)) for number, some in enumerate(paths)]
@@ -109,7 +118,7 @@ def encode(
 
 
 def _encode(
-    config: BuildConfig, chunk: InputChunk, cutoff: int, tokenizer_path: Path, folder: Path, threads: int
+    config: BuildConfig, chunk: InputChunk, *, cutoff: int, tokenizer_path: Path, folder: Path, threads: int
 ) -> dict[SplitName, int]:
     remove_last_input(config, chunk, folder)
     tokenizer = _tokenizer(tokenizer_path)

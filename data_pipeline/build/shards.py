@@ -33,7 +33,7 @@ Tokens = list[dict[SplitName, int]]
 """Number of tokens of each chunk, by split."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitPlan:
     """The shards of one split of a source. Data that grows with the chunks is in files."""
 
@@ -84,7 +84,8 @@ class SplitPlan:
 def plan_splits(
     config: BuildConfig,
     sources: list[InputSource],
-    surveys: list[ChunkSummary],
+    *,
+    summaries: list[ChunkSummary],
     tokens: Tokens,
     cutoff: dict[str, int],
     folder: Path,
@@ -94,16 +95,18 @@ def plan_splits(
     for source in sources:
         for split in SPLITS:
             chunks, total, by_files = [], 0, source.has_validation_files
-            for survey, counts in zip(surveys, tokens, strict=True):
-                held_out = survey.chunk.validation
-                if survey.chunk.source == source.name and not (by_files and held_out != (split == "validation")):
-                    chunks.append(survey.chunk.number)
+            for summary, counts in zip(summaries, tokens, strict=True):
+                held_out = summary.chunk.validation
+                if summary.chunk.source == source.name and not (by_files and held_out != (split == "validation")):
+                    chunks.append(summary.chunk.number)
                     total += counts[split]
             least, end = (0, cutoff[source.name]) if split == "validation" else (cutoff[source.name], 2**HASH_BITS)
             if by_files:
                 least, end = 0, 2**HASH_BITS
             grid = Grid(len(chunks), -(-total // config.shard_tokens))
-            plan = SplitPlan(source.name, split, least, end, total, grid, folder)
+            plan = SplitPlan(
+                source=source.name, split=split, least_key=least, end_key=end, tokens=total, grid=grid, folder=folder
+            )
             plan.save_chunks(chunks)
             plans.append(plan)
     return plans
@@ -113,6 +116,7 @@ def write_shards(
     config: BuildConfig,
     sources: list[InputSource],
     plans: list[SplitPlan],
+    *,
     vocabulary: int,
     folder: Path,
     run: RunTasks,

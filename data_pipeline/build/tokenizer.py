@@ -27,7 +27,9 @@ from data_pipeline.tokenizers.load import load_tokenizer, train_tokenizer
 _NAMED = 3  # files that an error about a source without text names
 
 
-def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys: list[ChunkSummary]) -> dict[str, int]:
+def validation_cutoffs(
+    config: BuildConfig, sources: list[InputSource], summaries: list[ChunkSummary]
+) -> dict[str, int]:
     """The key of each source below which its documents are held out (0 if it has validation files), such that at least
     one is.
 
@@ -35,9 +37,9 @@ def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys:
     """
     cutoffs = {}
     for source in sources:
-        mine = [survey for survey in surveys if survey.chunk.source == source.name]
-        training = [survey for survey in mine if not survey.chunk.validation]
-        documents = sum(survey.documents for survey in training)
+        mine = [summary for summary in summaries if summary.chunk.source == source.name]
+        training = [summary for summary in mine if not summary.chunk.validation]
+        documents = sum(summary.documents for summary in training)
         whose = f"source {source.name}" if source.name else "input"
         after = " after its steps" if config.steps else ""
         if not documents:
@@ -45,12 +47,12 @@ def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys:
             raise DataError(f"The {whose} holds no text{after} ({named}); give files with text.")
         cutoff = 0
         if source.has_validation_files:
-            if not any(survey.documents for survey in mine if survey.chunk.validation):
+            if not any(summary.documents for summary in mine if summary.chunk.validation):
                 raise DataError(f"The validation_input of the {whose} holds no text{after}; give files with text.")
         else:
-            least = min(survey.least_key for survey in training)
+            least = min(summary.least_key for summary in training)
             cutoff = max(int(config.validation_fraction * 2**HASH_BITS), least + 1)
-        if max(survey.most_key for survey in training) < cutoff:
+        if max(summary.most_key for summary in training) < cutoff:
             raise DataError(
                 f"All of the {whose}'s {documents} documents fall into the validation split, none is left to train on; "
                 "give more text, a smaller validation_fraction, or smaller documents (txt_documents=paragraph)."
@@ -62,7 +64,8 @@ def validation_cutoffs(config: BuildConfig, sources: list[InputSource], surveys:
 def make_tokenizer(
     config: BuildConfig,
     sources: list[InputSource],
-    surveys: list[ChunkSummary],
+    *,
+    summaries: list[ChunkSummary],
     groups: list[GroupSummary],
     cutoff: dict[str, int],
     folder: Path,
@@ -75,15 +78,17 @@ def make_tokenizer(
         total_weight = sum(source.weight for source in sources)
         tasks = []
         for source in sources:
-            mine = [s for s in surveys if s.chunk.source == source.name and not s.chunk.validation]
+            mine = [s for s in summaries if s.chunk.source == source.name and not s.chunk.validation]
             sums = [group.bytes_by_key for group in groups if group.source == source.name and not group.validation]
             wanted = max(1, int(settings.training_bytes * source.weight / total_weight))
             limit = _limit(sums, cutoff[source.name], wanted)
             samples[source.name] = wanted, []
-            for survey in mine:
-                path = folder / "sample" / f"{survey.chunk.number:06d}{SUFFIX}"
-                work = partial(_sample, config, survey.chunk, folder, cutoff[source.name], limit, path)
-                tasks.append(BuildTask(path.name.removesuffix(SUFFIX), work, survey.bytes))
+            for summary in mine:
+                path = folder / "sample" / f"{summary.chunk.number:06d}{SUFFIX}"
+                work = partial(
+                    _sample, config, summary.chunk, folder=folder, least_key=cutoff[source.name], limit=limit, path=path
+                )
+                tasks.append(BuildTask(path.name.removesuffix(SUFFIX), work, summary.bytes))
                 samples[source.name][1].append(path)
         run("sample", tasks)
     (name,) = run("tokenizer", [BuildTask("tokenizer", partial(_make, config, samples, folder), serial=True)])
@@ -104,7 +109,7 @@ def _limit(sums: list[Path], cutoff: int, wanted_bytes: int) -> int:
     return limit
 
 
-def _sample(config: BuildConfig, chunk: InputChunk, folder: Path, least_key: int, limit: int, path: Path) -> None:
+def _sample(config: BuildConfig, chunk: InputChunk, *, folder: Path, least_key: int, limit: int, path: Path) -> None:
     """Task: samples a chunk. Reads it only if it may hold a sampled document, as few chunks of a crawl do."""
     buckets, _ = next(read_arrays(bytes_by_key(chunk.number, folder)))
     first, end = (np.searchsorted(buckets, key * KEY_BUCKETS >> HASH_BITS) for key in (least_key, limit))

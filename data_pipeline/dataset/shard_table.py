@@ -23,7 +23,7 @@ _DIGEST_BYTES = 32
 _COLUMNS = 8  # arrays of a table
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ShardTable(Sequence[Shard]):
     """The shards of a split, in order. As a sequence, each is made into a record when it is asked for."""
 
@@ -93,13 +93,13 @@ class ShardTable(Sequence[Shard]):
         whole = all(member.sha256 is not None and member.head_sha256 is not None for member in members)
         digests = b"".join(bytes.fromhex(f"{m.sha256}{m.head_sha256}") for m in members) if whole else b""
         return cls(
-            tuple(shard.file for shard in shards),
-            _digests(b"".join(bytes.fromhex(shard.sha256) for shard in shards), 1),
-            np.array([[s.bytes, s.documents, s.tokens] for s in shards], np.int64).reshape(-1, 3).T,
-            np.concatenate([[0], np.cumsum([len(shard.members) for shard in shards])]).astype(np.int64),
-            np.array([member.offset for member in members], np.int64),
-            np.array([member.tokens for member in members], np.int64),
-            _digests(digests, 2),
+            names=tuple(shard.file for shard in shards),
+            sha256=_digests(b"".join(bytes.fromhex(shard.sha256) for shard in shards), 1),
+            sizes=np.array([[s.bytes, s.documents, s.tokens] for s in shards], np.int64).reshape(-1, 3).T,
+            firsts=np.concatenate([[0], np.cumsum([len(shard.members) for shard in shards])]).astype(np.int64),
+            offsets=np.array([member.offset for member in members], np.int64),
+            tokens=np.array([member.tokens for member in members], np.int64),
+            digests=_digests(digests, 2),
         )
 
     @classmethod
@@ -108,11 +108,13 @@ class ShardTable(Sequence[Shard]):
         tables = [cls.of(()), *tables]
         counts = np.concatenate([np.diff(table.firsts) for table in tables])
         return cls(
-            tuple(name for table in tables for name in table.names),
-            np.concatenate([table.sha256 for table in tables]),
-            np.concatenate([table.sizes for table in tables], axis=1),
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            *(np.concatenate([getattr(table, n) for table in tables]) for n in ("offsets", "tokens", "digests")),
+            names=tuple(name for table in tables for name in table.names),
+            sha256=np.concatenate([table.sha256 for table in tables]),
+            sizes=np.concatenate([table.sizes for table in tables], axis=1),
+            firsts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            offsets=np.concatenate([table.offsets for table in tables]),
+            tokens=np.concatenate([table.tokens for table in tables]),
+            digests=np.concatenate([table.digests for table in tables]),
         )
 
     def arrays(self) -> list[NDArray[Any]]:
@@ -135,7 +137,9 @@ class ShardTable(Sequence[Shard]):
             if array.dtype != dtype or array.shape != shape:
                 raise ValueError(f"an array of it is of {array.dtype} and {array.shape}")
         listed = tuple(map(plain_name, names.tobytes().decode().split("\n"))) if shards else ()
-        table = cls(listed, sha256, sizes, firsts, offsets, tokens, digests)
+        table = cls(
+            names=listed, sha256=sha256, sizes=sizes, firsts=firsts, offsets=offsets, tokens=tokens, digests=digests
+        )
         if len(listed) != shards or firsts[0] != 0 or firsts[-1] != members or (np.diff(firsts) < 1).any():
             raise ValueError("its shards and their members don't fit together")
         if members and not (

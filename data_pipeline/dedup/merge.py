@@ -96,7 +96,7 @@ def merge_pairs(folder: Path, kind: str, rows: int, columns: int) -> None:
     span = blocks.start * plan.block, blocks.stop * plan.block
     held, size = _NONE, 0
     for row in plan.pairs.rows_of(rows):
-        for pairs in _pairs_in_row(folder, plan, kind, row, *span):
+        for pairs in _pairs_in_row(folder, plan, kind, row, begin=span[0], end=span[1]):
             held, size = np.concatenate([held, pairs], axis=1), held.shape[1] + pairs.shape[1]
             if size > 2 * plan.block:  # the same pairs come again and again
                 held = unique_pairs(*held)
@@ -108,7 +108,7 @@ def pairs_of_block(folder: Path, plan: DedupPlan, kind: str, number: int) -> Ite
     span = number * plan.block, (number + 1) * plan.block
     if plan.pairs.direct:
         for row in range(plan.pairs.rows):
-            yield from _pairs_in_row(folder, plan, kind, row, *span)
+            yield from _pairs_in_row(folder, plan, kind, row, begin=span[0], end=span[1])
     else:
         columns = plan.pairs.group_of(number)
         for rows in range(plan.pairs.row_groups):
@@ -116,7 +116,7 @@ def pairs_of_block(folder: Path, plan: DedupPlan, kind: str, number: int) -> Ite
 
 
 def _pairs_in_row(
-    folder: Path, plan: DedupPlan, kind: str, row: int, begin: int, end: int
+    folder: Path, plan: DedupPlan, kind: str, row: int, *, begin: int, end: int
 ) -> Iterator[NDArray[np.int64]]:
     """The pairs of one row: of a range of keys, or of a group of chunks, which has links only."""
     if row >= plan.ranges:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from data_pipeline.dataset.dataset import Dataset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchedSet:
     """One evaluation set that the training text was searched for."""
 

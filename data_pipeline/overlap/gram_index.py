@@ -48,7 +48,7 @@ class SetFacts:
     """Examples of fewer words than a gram may have: never dirty."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GramIndex:
     """The grams of all sets. About 17 bytes of memory for each, 4 for each example that it makes dirty, and 4 to 8
     of a filter."""
@@ -98,27 +98,44 @@ class GramIndex:
                     hashes.append(gram)
                     holders.append(example + total)
                 total += len(batch.firsts) - 1
-        held = np.concatenate(hashes), np.concatenate(holders)
-        return cls._sorted(tuple(facts), ngram, removable, *held, lengths, np.concatenate(examples))
+        return cls._sorted(
+            tuple(facts),
+            ngram,
+            removable=removable,
+            hashes=np.concatenate(hashes),
+            holders=np.concatenate(holders),
+            lengths=lengths,
+            examples=np.concatenate(examples),
+        )
 
     @classmethod
     def _sorted(
         cls,
         sets: tuple[SetFacts, ...],
         ngram: int,
+        *,
         removable: list[NDArray[np.uint64]],
         hashes: NDArray[np.uint64],
         holders: NDArray[np.int64],
         lengths: set[int],
-        texts: NDArray[np.uint64],
+        examples: NDArray[np.uint64],
     ) -> Self:
         grams = np.unique(np.concatenate([hashes, *removable]))
         removed = np.zeros(len(grams), np.bool_)
         removed[np.searchsorted(grams, np.concatenate([hashes[:0], *removable]))] = True
-        examples = max(1, sum(one.examples for one in sets))
-        number, holder = np.divmod(np.unique(np.searchsorted(grams, hashes) * examples + holders), examples)
+        total = max(1, sum(one.examples for one in sets))
+        number, holder = np.divmod(np.unique(np.searchsorted(grams, hashes) * total + holders), total)
         firsts = np.searchsorted(number, np.arange(len(grams) + 1))
-        return cls(sets, ngram, grams, removed, firsts, holder.astype(np.int32), tuple(sorted(lengths)), texts)
+        return cls(
+            sets=sets,
+            ngram=ngram,
+            hashes=grams,
+            removable=removed,
+            firsts=firsts,
+            holders=holder.astype(np.int32),
+            lengths=tuple(sorted(lengths)),
+            examples=examples,
+        )
 
     def lookup(self, words: Words, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(number of the gram [found], number of its first word [found]) of each of its grams of `length` words that

@@ -43,7 +43,14 @@ class CorruptionObjective(TargetObjective):
             )
         known = Vocabulary.of(tokenizer, self.needs)
         full = not decoder_only and self.fills_inputs(sequence_length)
-        shape = RowShape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only, full)
+        shape = RowShape(
+            sequence_length=sequence_length,
+            target_length=length,
+            pad=known.specials.pad,
+            start=known.specials.start,
+            decoder_only=decoder_only,
+            full_inputs=full,
+        )
         return CorruptionRecipe(self, shape, known, text_tokens)
 
 

@@ -113,9 +113,15 @@ class MaskedRecipe(MaskingRecipe):
         """Raises DataError when the split makes no sample, or the dataset is of another kind."""
         check_dataset(dataset, self.known.tokenizer)
         if self.objective.has_segments:
-            size, short = self.text_tokens, self.objective.short_fraction
             kind = SwappedSegments if self.objective.sentence_order else Segments
-            return kind(dataset, split, self.masking, self.sequence_length, size, short)
+            return kind(
+                dataset,
+                split,
+                self.masking,
+                sequence_length=self.sequence_length,
+                text_tokens=self.text_tokens,
+                short_fraction=self.objective.short_fraction,
+            )
         count = dataset.num_tokens(split) // self.text_tokens
         if count == 0:
             raise too_short_error(dataset, split, self.text_tokens)

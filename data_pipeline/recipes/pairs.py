@@ -32,7 +32,13 @@ class Pairs(TargetObjective):
         """See `Objective`; targets may have any length."""
         length = sequence_length if target_length is None or decoder_only else target_length
         known = Vocabulary.of(tokenizer, self.needs)
-        shape = RowShape(sequence_length, length, known.specials.pad, known.specials.start, decoder_only)
+        shape = RowShape(
+            sequence_length=sequence_length,
+            target_length=length,
+            pad=known.specials.pad,
+            start=known.specials.start,
+            decoder_only=decoder_only,
+        )
         return PairsRecipe(self, shape, known)
 
 

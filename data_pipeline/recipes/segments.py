@@ -25,9 +25,15 @@ class Segments:
     fewest_documents = 2
 
     def __init__(
-        self, dataset: Dataset, split: SplitName, masking: Masking, sequence_length: int, text_tokens: int,
+        self,
+        dataset: Dataset,
+        split: SplitName,
+        masking: Masking,
+        *,
+        sequence_length: int,
+        text_tokens: int,
         short_fraction: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`short_fraction` of them are cut to a random length. Raises DataError unless there are as many documents with
         text as are needed, one of them of two tokens."""
         self._dataset, self._split, self._masking, self._known = dataset, split, masking, masking.known

@@ -21,7 +21,7 @@ class TargetObjective(Objective):
     suits: ClassVar[frozenset[ModelShape]] = frozenset({"encoder_decoder", "prefix_decoder"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowShape:
     """How inputs and targets become rows of an encoder-decoder, or of a decoder alone.
 
@@ -48,7 +48,11 @@ class RowShape:
         shifted[:, 1:] = labels[:, :-1]
         assert not self.full_inputs or visible.all()
         return Rows(
-            tokens, labels, counted.astype(np.float32), shifted, attention_mask=None if self.full_inputs else visible
+            tokens,
+            labels,
+            counted.astype(np.float32),
+            decoder_tokens=shifted,
+            attention_mask=None if self.full_inputs else visible,
         )
 
     def _as_one(self, samples: Sequence[Sample]) -> Rows:

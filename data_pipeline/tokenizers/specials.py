@@ -43,7 +43,7 @@ class SpecialTokenNeeds:
     """The last id of an input or target: </s> if the tokenizer has it, or the end of documents."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Specials:
     """Ids by role; -1 for a role that the objective does not need."""
 
@@ -100,7 +100,7 @@ def names(tokenizer: Tokenizer, specials: Specials) -> dict[int, str]:
     return dict(sorted((found | {i: n for i, n in sentinels.items() if i >= tokenizer.vocabulary_size}).items()))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """Properties of ids that recipes need."""
 
@@ -127,11 +127,11 @@ class Vocabulary:
         appended = (0, ids.vocabulary - tokenizer.vocabulary_size)
         is_special = np.pad(tokenizer.is_special(), appended, constant_values=True)
         return cls(
-            ids,
-            tokenizer.identity,
-            tokenizer.end_of_text,
-            is_special,
-            np.pad(tokenizer.starts_word(), appended, constant_values=True),
-            np.pad(tokenizer.ends_sentence(), appended, constant_values=False),
-            np.flatnonzero(~is_special),
+            specials=ids,
+            tokenizer=tokenizer.identity,
+            end_of_text=tokenizer.end_of_text,
+            is_special=is_special,
+            starts_word=np.pad(tokenizer.starts_word(), appended, constant_values=True),
+            ends_sentence=np.pad(tokenizer.ends_sentence(), appended, constant_values=False),
+            ordinary=np.flatnonzero(~is_special),
         )

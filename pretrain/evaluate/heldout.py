@@ -96,7 +96,7 @@ def heldout_loss(
     rows = rank_rows * engine.data_world
     parts = _parts(datasets, recipe, sequences)
     for one, part, sums in zip(datasets, parts, by_source, strict=True):
-        for batch in heldout(one, recipe, rows, engine.data_rank, engine.data_world, part):
+        for batch in heldout(one, recipe, rows, data_rank=engine.data_rank, data_world=engine.data_world, limit=part):
             scores = engine.score(batch)
             counted = batch.loss_mask > 0
             sums += -scores.log_probability[counted].sum(dtype=np.float64), counted.sum()

@@ -173,10 +173,10 @@ def _state(
         stream,
         cursor,
         partial(_next_batch_size, config, run_segments),
-        engine.data_rank,
-        engine.data_world,
-        config.data.workers,
-        config.data.prefetch,
+        data_rank=engine.data_rank,
+        data_world=engine.data_world,
+        workers=config.data.workers,
+        prefetch=config.data.prefetch,
     )
     return RunState(
         config=config,

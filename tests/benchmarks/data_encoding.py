@@ -87,7 +87,12 @@ def _prepared(
     chunks = split_into_chunks(config, sources, folder, run)
     surveys, groups = run_steps(config, chunks, folder, run), summarize_groups(config, chunks, folder, run)
     cutoff = validation_cutoffs(config, sources, surveys)
-    return config, surveys, cutoff, make_tokenizer(config, sources, surveys, groups, cutoff, folder, run)
+    return (
+        config,
+        surveys,
+        cutoff,
+        make_tokenizer(config, sources, summaries=surveys, groups=groups, cutoff=cutoff, folder=folder, run=run),
+    )
 
 
 def _staged(
@@ -104,7 +109,11 @@ def _staged(
         there = cleaned_documents(config, survey.chunk, place)
         there.parent.mkdir(parents=True, exist_ok=True)
         os.link(cleaned_documents(config, survey.chunk, folder), there)
-    return _timed(lambda: encode(config, surveys, cutoff, tokenizer, place, runner(place, workers), 1))
+    return _timed(
+        lambda: encode(
+            config, surveys, cutoff=cutoff, tokenizer=tokenizer, folder=place, run=runner(place, workers), threads=1
+        )
+    )
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -188,7 +188,9 @@ def _theirs(config: RunConfig, engine: Engine) -> GPT2LMHeadModel:
     weights = {
         name.removeprefix("model/"): part.pieces[0].value.detach().reshape(part.shape) for name, part in parts.items()
     }
-    known = Specials(*[-1] * 6, sentinels=(), vocabulary=config.model.vocabulary or 0)
+    known = Specials(
+        pad=-1, cls=-1, sep=-1, mask=-1, start=-1, end=-1, sentinels=(), vocabulary=config.model.vocabulary or 0
+    )
     model = GPT2LMHeadModel(hf_config(config.model, known)).eval()
     for link in links(config.model):
         values = link.out(*(weights[name] for name in link.ours))

@@ -106,7 +106,10 @@ def interrupted(
         sizes = (lambda samples: size) if resized else case.sizes  # noqa: B023
         workers = int(draw.choice([0] * 9 + [1, 2, 3]))  # threads take their time to start and to end
         prefetch = int(draw.integers(1, 4))
-        ranks = [load(stream, cursor, sizes, rank, world, workers, prefetch) for rank in range(world)]
+        ranks = [
+            load(stream, cursor, sizes, data_rank=rank, data_world=world, workers=workers, prefetch=prefetch)
+            for rank in range(world)
+        ]
         for batches in islice(zip(*ranks, strict=True), int(draw.integers(0, 5))):
             cursor = Cursor.from_dict(batches[0].cursor.to_dict())
             yield list(batches)

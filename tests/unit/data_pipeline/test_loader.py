@@ -48,7 +48,9 @@ def ramp(samples: int) -> int:
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_ranks_together_get_the_one_global_order(stream: SampleStream, world: int, workers: int) -> None:
     expected = rows(load(stream, stream.cursor(0), lambda _: 1, workers=0), 1200)
-    ranks = [load(stream, stream.cursor(0), ramp, rank, world, workers=workers) for rank in range(world)]
+    ranks = [
+        load(stream, stream.cursor(0), ramp, data_rank=rank, data_world=world, workers=workers) for rank in range(world)
+    ]
     seen, samples = [], 0
     while samples < 1000:
         batches = [next(rank) for rank in ranks]
@@ -67,7 +69,9 @@ def test_a_run_resumed_again_and_again_sees_what_an_unbroken_one_sees(stream: Sa
     while len(hashes) < 40:
         world = int(draw.choice([1, 2, 4, 8]))
         again = SampleStream([(d.directory, w) for d, w in zip(stream.datasets, (3, 1), strict=True)], LENGTH, seed=11)
-        batches = load(again, cursor, ramp, world - 1, world, workers=int(draw.integers(3)), prefetch=5)
+        batches = load(
+            again, cursor, ramp, data_rank=world - 1, data_world=world, workers=int(draw.integers(3)), prefetch=5
+        )
         for batch in islice(batches, int(draw.integers(1, 7))):
             hashes.append(batch.data_hash)
             cursor = Cursor.from_dict(batch.cursor.to_dict())  # what was trained on; prefetched batches don't count
@@ -185,7 +189,7 @@ def test_batches_that_ranks_cannot_share_are_refused(
     stream: SampleStream, count: int, world: int, workers: int
 ) -> None:
     with pytest.raises(ValueError, match=f"{count} sequences can't be shared evenly by {world}"):
-        next(load(stream, stream.cursor(0), lambda _: count, 0, world, workers=workers))
+        next(load(stream, stream.cursor(0), lambda _: count, data_world=world, workers=workers))
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -244,7 +248,7 @@ def test_only_so_many_batches_are_prepared_ahead(stream: SampleStream) -> None:
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("length", [7, 32, 100_000])
 def test_heldout_predicts_each_token_but_the_first_once(dataset: Dataset, length: int, world: int) -> None:
-    ranks = [list(heldout(dataset, length, 4, rank, world)) for rank in range(world)]
+    ranks = [list(heldout(dataset, length, 4, data_rank=rank, data_world=world)) for rank in range(world)]
     assert len({len(batches) for batches in ranks}) == 1
     seen = []
     for turn in zip(*ranks, strict=True):

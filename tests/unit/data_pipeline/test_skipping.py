@@ -37,7 +37,10 @@ def test_batches_are_those_of_the_order_without_the_gaps(stream: SampleStream) -
     expected = cut(stream.sample_ids(0, TOTAL), GAPS)
     without = stream.skipping(GAPS)
     for world in (1, 2, 4):
-        ranks = [load(without, without.cursor(0), lambda _: 8, rank, world, workers=0) for rank in range(world)]
+        ranks = [
+            load(without, without.cursor(0), lambda _: 8, data_rank=rank, data_world=world, workers=0)
+            for rank in range(world)
+        ]
         for number, batches in enumerate(islice(zip(*ranks, strict=True), 20)):
             ids = expected[number * 8 : number * 8 + 8]
             assert all(np.array_equal(batch.sample_ids, ids) for batch in batches)

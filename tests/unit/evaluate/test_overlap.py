@@ -244,7 +244,9 @@ def test_parts_of_a_task_are_compared_by_a_share_of_right_answers(task: str, met
     evaluation = many(only=[task])
     documents = evaluation.documents[task]
     hashes = example_hashes([document.context + document.target for document in documents])
-    known = SearchedSet("all", 13, len(hashes), 0, 0, {}, hashes, hashes[:0])
+    known = SearchedSet(
+        name="all", ngram=13, examples=len(hashes), short=0, dirty=0, removed={}, hashes=hashes, dirty_hashes=hashes[:0]
+    )
     found = overlap(evaluation, {"a": [known]})["tasks"][task]["shots"]["0"]
     right = evaluation.right[task]["0"]
     assert (found["metric"], found["all"][metric], found["clean_minus_all"]) == (metric, sum(right) / len(right), 0)
@@ -253,7 +255,9 @@ def test_parts_of_a_task_are_compared_by_a_share_of_right_answers(task: str, met
 def test_a_text_without_a_right_answer_is_counted_but_not_compared() -> None:
     evaluation = many(only=["ptb"])
     hashes = example_hashes([document.context + document.target for document in evaluation.documents["ptb"]])
-    known = SearchedSet("all", 13, 1, 0, 1, {}, hashes, hashes)
+    known = SearchedSet(
+        name="all", ngram=13, examples=1, short=0, dirty=1, removed={}, hashes=hashes, dirty_hashes=hashes
+    )
     found = overlap(evaluation, {"a": [known]})["tasks"]["ptb"]
     assert (found["dirty"], found["shots"]) == (1, {})
 
@@ -263,7 +267,9 @@ def test_documents_that_could_not_be_asked_are_in_no_share() -> None:
     evaluation.right["coqa"]["0"] = [None] * 15 + [True, True, True, True, False]
     documents = evaluation.documents["coqa"]
     hashes = example_hashes([document.context + document.target for document in documents])
-    known = SearchedSet("all", 13, len(hashes), 0, 0, {}, hashes, hashes[:0])
+    known = SearchedSet(
+        name="all", ngram=13, examples=len(hashes), short=0, dirty=0, removed={}, hashes=hashes, dirty_hashes=hashes[:0]
+    )
     found = overlap(evaluation, {"a": [known]})["tasks"]["coqa"]["shots"]["0"]
     assert (found["all"]["documents"], found["all"]["exact_match"]) == (5, 0.8)
     assert (found["clean"]["documents"], found["dirty"]["documents"]) == (5, 0)

@@ -181,7 +181,9 @@ def test_the_first_rows_are_like_all_of_them(packed: PackedRows) -> None:
 @pytest.mark.parametrize("world", [1, 2])
 def test_heldout_counts_every_label_once(dataset: Dataset, world: int) -> None:
     recipe = Causal(packing="best_fit").recipe(dataset.tokenizer(), LENGTH)
-    batches = [batch for rank in range(world) for batch in heldout(dataset, recipe, 4, rank, world)]
+    batches = [
+        batch for rank in range(world) for batch in heldout(dataset, recipe, 4, data_rank=rank, data_world=world)
+    ]
     found = np.concatenate([batch.labels[batch.loss_mask > 0] for batch in batches])
     end = dataset.manifest.tokenizer.end_of_text
     expected = [[*tokens[1:].tolist(), end] for _, tokens in dataset.documents("validation") if len(tokens)]

@@ -105,7 +105,8 @@ def test_words_are_masked_in_spans_whose_length_n_has_a_probability_as_1_by_n() 
     """At so low a density that spans hardly touch."""
     ids = np.arange(3000)
     known = Vocabulary(
-        Specials(pad=-1, cls=-1, sep=-1, mask=0, start=-1, end=-1, sentinels=(), vocabulary=3000), "", -1,
+        specials=Specials(pad=-1, cls=-1, sep=-1, mask=0, start=-1, end=-1, sentinels=(), vocabulary=3000),
+        tokenizer="", end_of_text=-1,
         is_special=ids == 0, starts_word=ids % 2 == 0, ends_sentence=ids < 0, ordinary=ids[1:],
     )  # fmt: skip
     masking, found = Masking(known, 0.02, whole_words=True, ngrams=3), np.zeros(4)
@@ -173,7 +174,8 @@ def test_words_are_drawn_as_ever(ngrams: int) -> None:
     for seed in range(1500):
         ids = np.arange(200)
         known = Vocabulary(
-            Specials(pad=0, cls=1, sep=2, mask=3, start=-1, end=-1, sentinels=(), vocabulary=200), "", -1,
+            specials=Specials(pad=0, cls=1, sep=2, mask=3, start=-1, end=-1, sentinels=(), vocabulary=200),
+            tokenizer="", end_of_text=-1,
             is_special=ids < 4, starts_word=source.random(200) < source.random(), ends_sentence=ids % 17 == 16,
             ordinary=ids[4:],
         )  # fmt: skip

@@ -95,7 +95,10 @@ def test_a_run_resumed_on_other_ranks_goes_on_as_an_unbroken_one(stream: SampleS
     expected = list(islice(load(stream, stream.cursor(0), lambda _: 8, workers=0), 12))
     cursor, turn = stream.cursor(0), 0
     for world, steps in ((1, 3), (4, 2), (2, 5), (8, 2)):
-        ranks = [load(stream, cursor, lambda _: 8, rank, world, workers=rank % 3) for rank in range(world)]
+        ranks = [
+            load(stream, cursor, lambda _: 8, data_rank=rank, data_world=world, workers=rank % 3)
+            for rank in range(world)
+        ]
         for _ in range(steps):
             batches = [next(rank) for rank in ranks]
             tokens = np.concatenate([batch.tokens for batch in batches])
@@ -182,7 +185,7 @@ def test_heldout_samples_come_once_in_order_and_fillers_do_not_count(
     count = min(samples.count, 7)
     ids = np.array([[0, 0, number] for number in range(count)])
     expected = samples.rows(0, ids)
-    ranks = [list(heldout(source, recipe, 4, rank, world, limit=7)) for rank in range(world)]
+    ranks = [list(heldout(source, recipe, 4, data_rank=rank, data_world=world, limit=7)) for rank in range(world)]
     rows = [batch for turn in zip(*ranks, strict=True) for batch in turn]
     numbers = np.concatenate([batch.sample_ids[:, 2] for batch in ranks[0]])
     assert numbers.tolist() == [*range(count), *[-1] * (-count % 4)]
@@ -239,7 +242,7 @@ def test_a_decoder_alone_reads_input_and_shifted_target_as_one(dataset: Dataset,
 
 def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> None:
     samples = [(np.array([5, 6, 1]), np.array([7, 1])), (np.array([8, 1]), np.array([9, 10, 1]))]
-    both = RowShape(4, 3, pad=0, start=2).rows(samples)
+    both = RowShape(sequence_length=4, target_length=3, pad=0, start=2).rows(samples)
     assert both.tokens.tolist() == [[5, 6, 1, 0], [8, 1, 0, 0]]
     assert both.attention_mask is not None
     assert both.attention_mask.tolist() == [[True, True, True, False], [True, True, False, False]]
@@ -247,7 +250,7 @@ def test_a_decoder_alone_gets_the_samples_that_an_encoder_and_decoder_get() -> N
     assert both.decoder_tokens is not None
     assert both.decoder_tokens.tolist() == [[2, 7, 1], [2, 9, 10]]
     assert both.loss_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
-    alone = RowShape(6, 6, pad=0, start=2, decoder_only=True).rows(samples)
+    alone = RowShape(sequence_length=6, target_length=6, pad=0, start=2, decoder_only=True).rows(samples)
     assert alone.tokens.tolist() == [[5, 6, 1, 2, 7, 1], [8, 1, 2, 9, 10, 1]]
     assert alone.labels.tolist() == [[6, 1, 2, 7, 1, 0], [1, 2, 9, 10, 1, 0]]
     assert alone.loss_mask.tolist() == [[0, 0, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0]]

@@ -14,7 +14,8 @@ from data_pipeline.tokenizers.specials import Specials, Vocabulary
 
 LENGTH, END_OF_TEXT, FULL_STOP = 10, 4, 5
 KNOWN = Vocabulary(
-    Specials(pad=0, cls=1, sep=2, mask=3, start=-1, end=-1, sentinels=(), vocabulary=400), "", END_OF_TEXT,
+    specials=Specials(pad=0, cls=1, sep=2, mask=3, start=-1, end=-1, sentinels=(), vocabulary=400),
+    tokenizer="", end_of_text=END_OF_TEXT,
     is_special=np.arange(400) < 5, starts_word=np.arange(400) > 5, ends_sentence=np.arange(400) == FULL_STOP,
     ordinary=np.arange(5, 400),
 )  # fmt: skip
@@ -43,7 +44,8 @@ class Stream:
 def segments_of(kind: type[Segments]) -> list[tuple[list[int], list[int], bool]]:
     """(first segment, second segment, whether it follows) of 200 samples."""
     stream: Any = Stream()
-    samples = kind(stream, "train", Masking(KNOWN, 0.15, whole_words=False), LENGTH + 3, LENGTH, 0.0)
+    masking = Masking(KNOWN, 0.15, whole_words=False)
+    samples = kind(stream, "train", masking, sequence_length=LENGTH + 3, text_tokens=LENGTH, short_fraction=0.0)
     assert samples.count == stream.count
     ids = np.array([[0, epoch, epoch % stream.count] for epoch in range(200)])
     rows = samples.rows(0, ids)
