@@ -19,7 +19,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.errors import ConfigError
-from pretrain.evaluate.decoding.base import Request, Sampling
+from pretrain.evaluate.decoding.base import DecodeRequest, Sampling
 from pretrain.evaluate.decoding.fill import fill, masked_input
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.decoding.sampling import sample
@@ -48,7 +48,7 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
                 if config.model.has_decoder:
                     request = prompts.request(prompt, generation.max_tokens)
                     # The same prompt again is another draw.
-                    request = Request(request.reads, request.start, request.longest, f"{turn}/{prompt}")
+                    request = DecodeRequest(request.reads, request.start, request.longest, f"{turn}/{prompt}")
                     answer(engine, prompts, request, how, stops, keyboard)
                 else:
                     ids = masked_input(prompts, prompt, config.model.sequence_length)
@@ -58,7 +58,7 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
 
 
 def answer(
-    engine: Engine, prompts: Prompts, request: Request, how: Sampling, stops: Sequence[str], keyboard: "Keyboard"
+    engine: Engine, prompts: Prompts, request: DecodeRequest, how: Sampling, stops: Sequence[str], keyboard: "Keyboard"
 ) -> None:  # fmt: skip
     """Shows the text of a request as it comes, until it is over or Ctrl-C is pressed. Collective."""
     stream = TextStream(prompts.decode, prompts.context(request), stops)

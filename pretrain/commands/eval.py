@@ -38,10 +38,10 @@ def main(argv: list[str]) -> int:
         return start_ranks(options.nproc, ["eval", *argv], None)
     from pretrain.evaluate.checkpoints import EvalRequest, evaluate_checkpoints
     from pretrain.evaluate.opening import open_checkpoint
-    from pretrain.evaluate.settings import Settings
+    from pretrain.evaluate.settings import EvalSettings
 
     shots = None if options.shots == _PAPER else options.shots
-    settings = Settings(
+    settings = EvalSettings(
         shots=shots, limit=options.limit, seed=options.seed, draws=options.draws, data_dir=options.data, how=how
     )
     request = EvalRequest(

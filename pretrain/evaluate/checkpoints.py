@@ -22,7 +22,7 @@ from pretrain.evaluate.report.facts import Facts, decoding_words
 from pretrain.evaluate.run import evaluate, read
 from pretrain.evaluate.run_data import run_datasets
 from pretrain.evaluate.scorers.make import make_scorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.model_spec.parameters import num_parameters
 
 
@@ -31,7 +31,7 @@ class EvalRequest:
     """A request of `pretrain eval`."""
 
     tasks: Sequence[str]
-    settings: Settings
+    settings: EvalSettings
     """without what depends on the run: its held-out text and its identity"""
     overlap: str | None
     """dataset whose training shards are searched for the documents; None: the run's own, whose builds may have"""

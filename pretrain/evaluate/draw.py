@@ -16,8 +16,8 @@ from pretrain.evaluate.outcomes import DocumentResult, Outcomes, digest
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Scorer
-from pretrain.evaluate.settings import Settings
-from pretrain.evaluate.tasks.base import Choice, Examples, Loaded, Task, TaskDocument
+from pretrain.evaluate.settings import EvalSettings
+from pretrain.evaluate.tasks.base import Continuation, Examples, Loaded, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.process import watchdog
 
@@ -72,7 +72,7 @@ class Scored:
 
 
 def score_draw(
-    engine: Engine, scorer: Scorer, draw: Draw, settings: Settings, outcomes: Outcomes,
+    engine: Engine, scorer: Scorer, draw: Draw, settings: EvalSettings, outcomes: Outcomes,
     progress: Callable[[str, int, int], None],
 ) -> Scored:  # fmt: skip
     """Scores every document that `outcomes` has no result of. `progress` gets a label, the number of documents done and
@@ -132,7 +132,7 @@ class _DrawScoring:
         if self._draw.task.output_types == (
             "loglikelihood_rolling",
         ):  # a text by itself, of any length, which is read in windows
-            return Prompt("", (Choice("", self._draw.documents[index].target),), (), 0, False)
+            return Prompt("", (Continuation("", self._draw.documents[index].target),), (), 0, False)
         draw = self._draw
         shown = [draw.example(number) for number in draw.shown(index, self._seed)]
         form = draw.task.format(draw.shots)

@@ -17,7 +17,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.decoding.base import Beam, Decoding, Request, Sampling
+from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Decoding, Sampling
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.ranks import gather, my_items
 from pretrain.evaluate.scorers.base import Pair, answer_text, stops_at
@@ -107,11 +107,11 @@ class HarnessModel(TemplateLM):
         scored = gather(self.engine, self.scorer.score(mine, owners), len(pairs))
         return [(float(log_probability), bool(greedy)) for log_probability, greedy in scored]
 
-    def _request(self, prompt: str, longest: int, time: int) -> Request:
+    def _request(self, prompt: str, longest: int, time: int) -> DecodeRequest:
         if longest >= self.length:
             longest = self.length - self.length // 2
         ids = (self.text.opened(self.text.encode(prompt)) or [self.eot_token_id])[-(self.length - longest) :]
-        return Request(ids[:-1], ids[-1], longest, f"{prompt}/{time}" if time else prompt)
+        return DecodeRequest(ids[:-1], ids[-1], longest, f"{prompt}/{time}" if time else prompt)
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:

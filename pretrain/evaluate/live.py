@@ -10,7 +10,7 @@ from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.run import Results, evaluate, read
 from pretrain.evaluate.scorers.make import make_scorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.registry import HELD_OUT, task_named
 
 Scores = Callable[[], Results]
@@ -32,6 +32,6 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
             "`pretrain eval`, on any layout"
         )
     scorer = make_scorer(config, engine, dataset.tokenizer())
-    settings = Settings(asked.shots, asked.limit, data_dir=Path(asked.data).expanduser() if asked.data else None)
+    settings = EvalSettings(asked.shots, asked.limit, data_dir=Path(asked.data).expanduser() if asked.data else None)
     work = read(scorer, dataset, asked.tasks, settings)
     return lambda: evaluate(engine, scorer, dataset, asked.tasks, settings, read_before=work).results

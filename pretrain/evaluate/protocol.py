@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.scorers.base import Pair, Scorer
-from pretrain.evaluate.tasks.base import Choice, Examples, Format, TaskDocument
+from pretrain.evaluate.tasks.base import Continuation, Examples, Format, TaskDocument
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Prompt:
 
     before: str
     """instruction and solved examples, with what separates them from the question"""
-    asks: tuple[Choice, ...]
+    asks: tuple[Continuation, ...]
     """the question, and a target, for each choice of the document; one for a document without choices"""
     pairs: tuple[Pair, ...]
     """each of them after `before`, as ids"""
@@ -65,7 +65,7 @@ def build_prompt(
         example.context + form.example_delimiter + example.target + form.fewshot_delimiter
         for example in map(form.example, shots)
     ]
-    asks = question.choices or (Choice(question.context, question.target),)
+    asks = question.choices or (Continuation(question.context, question.target),)
 
     def prompt(kept: int) -> Prompt:
         before = form.description + "".join(solved[:kept])

@@ -17,7 +17,7 @@ from pretrain.evaluate.draws import average_draws
 from pretrain.evaluate.heldout import count_text, heldout_loss
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.scorers.base import Scorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Examples, Loaded, Sources, Task, TaskDocument, check_data_dir
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.registry import HELD_OUT, task_named
@@ -60,7 +60,7 @@ class LoadedTasks:
     """what examples are drawn from; None: the task's own documents, or nothing is drawn"""
 
 
-def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings: Settings) -> LoadedTasks:
+def read(scorer: Scorer, dataset: Dataset | None, tasks: Sequence[str], settings: EvalSettings) -> LoadedTasks:
     """Reads all that will be needed, so that nothing fails after hours. Raises ConfigError as `evaluate`."""
     _check(settings)
     sources = Sources(settings.data_dir, dataset, scorer.tokenizer, settings.seed)
@@ -80,7 +80,7 @@ def evaluate(
     scorer: Scorer,
     dataset: Dataset | None,
     tasks: Sequence[str],
-    settings: Settings,
+    settings: EvalSettings,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     outcomes: Outcomes | None = None,
     read_before: LoadedTasks | None = None,
@@ -125,7 +125,7 @@ def evaluate(
     return Evaluation(results, samples, scored_documents, right, problems, not_shown)
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: EvalSettings) -> None:
     if settings.limit is not None and settings.limit < 1:
         raise ConfigError(f"a limit of {settings.limit} documents leaves nothing to score")
     if settings.shots is not None and min(settings.shots, default=-1) < 0:
@@ -135,7 +135,7 @@ def _check(settings: Settings) -> None:
         raise ConfigError(f"{settings.draws} draws of shots leave nothing to score")
 
 
-def _shots(task: Task, settings: Settings) -> Sequence[int]:
+def _shots(task: Task, settings: EvalSettings) -> Sequence[int]:
     if "loglikelihood_rolling" in task.output_types:  # of a text by itself, before which nothing is shown
         return (0,)
     if settings.shots is not None:
@@ -150,7 +150,7 @@ def _pool(task: Task, shots: Sequence[int], sources: Sources) -> Examples | None
     return None if task.load_shots is None or not any(shots) else task.load_shots(sources)
 
 
-def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings: Settings) -> dict[str, Any]:
+def _held_out(engine: Engine, scorer: Scorer, dataset: Dataset | None, settings: EvalSettings) -> dict[str, Any]:
     if dataset is None:
         raise ConfigError(f"task {HELD_OUT} scores the run's held-out text: give a run whose data can be read")
     datasets = settings.held_out or [dataset]

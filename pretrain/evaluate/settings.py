@@ -10,7 +10,7 @@ from pretrain.evaluate.decoding.base import Decoding
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvalSettings:
     """Settings of an evaluation."""
 
     shots: Sequence[int] | None

@@ -12,7 +12,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
 from pretrain.evaluate.bleu import bleu
-from pretrain.evaluate.decoding.base import Beam, Request, Stops
+from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Stops
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.opening import build_scorer
 
@@ -100,7 +100,7 @@ def translate(
     ranks share the sources, and all have the result."""
     ids = [tokenizer.encode(source) for source in lines.sources]
     cut = sum(len(source) >= length for source in ids)
-    requests = [Request([*source[: length - 1], specials.end], specials.start, longest, "") for source in ids]
+    requests = [DecodeRequest([*source[: length - 1], specials.end], specials.start, longest, "") for source in ids]
     decoded = decode(engine, requests, how, Stops(frozenset({specials.end})), hypotheses=_BATCH * how.width)
     known = tokenizer.vocabulary_size  # a target may hold ids that the objective added, which are no text
     texts = [tokenizer.decode([i for i in target.tokens if i < known]) for (target,) in decoded]

@@ -47,7 +47,7 @@ from pretrain.evaluate.protocol import build_prompt, shot_indices
 from pretrain.evaluate.scorers.base import Scorer
 from pretrain.evaluate.scorers.batches import groups
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.tasks.base import Choice, Format, TaskDocument
+from pretrain.evaluate.tasks.base import Continuation, Format, TaskDocument
 from pretrain.layout.layout import plan_layout
 from pretrain.model_spec.parameters import num_parameters
 
@@ -221,7 +221,7 @@ def _questions(count: int, scorer: Scorer) -> Texts:
     for _ in range(count + SHOTS):
         first, second, *others = draw.sample(sentences, 2 + CHOICES)
         context = f"{first}. {second}."
-        choices = tuple(Choice(context, f" {other}") for other in others)
+        choices = tuple(Continuation(context, f" {other}") for other in others)
         documents.append(TaskDocument(context, choices[0].target, choices, (0,)))
     found: Texts = []
     for number in range(count):

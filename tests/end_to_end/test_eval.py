@@ -103,7 +103,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
 
     import pretrain.evaluate.lm_eval_model  # noqa: F401  (its name in the registry)
     from pretrain.evaluate.run import evaluate
-    from pretrain.evaluate.settings import Settings
+    from pretrain.evaluate.settings import EvalSettings
 
     arguments = f"checkpoint={checkpoint},parallel.tensor=2,parallel.pipeline=1"
     model: Any = get_model("pretrain").create_from_arg_string(arguments, {"batch_size": 8, "device": "cpu"})
@@ -112,7 +112,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
         model.scorer,
         None,
         ["lambada_openai", "arithmetic_1dc"],
-        Settings((0,), data_dir=benchmarks),
+        EvalSettings((0,), data_dir=benchmarks),
     ).results
     manager = TaskManager(include_path=str(benchmarks), include_defaults=False)
     names = ["lambada_openai", "arithmetic_1dc"]

@@ -6,7 +6,7 @@ import pytest
 
 from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Sources
 from pretrain.evaluate.tasks.registry import task_named
 from tests.helpers.benchmarks import benchmarks
@@ -51,7 +51,7 @@ def test_every_choice_is_lm_evals(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["nq_open", "triviaqa"])
 def test_questions_are_answered_in_text(name: str) -> None:
-    settings = Settings((0,), limit=4, data_dir=benchmarks())
+    settings = EvalSettings((0,), limit=4, data_dir=benchmarks())
     scorer = CausalScorer(FakeEngine(random_model()), ToyTokenizer(), LENGTH)  # type: ignore[arg-type]
     evaluation = evaluate(FakeEngine(random_model()), scorer, None, [name], settings)  # type: ignore[arg-type]
     assert evaluation.results[name]["0"]["documents"] == 4

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pretrain.engine.base import DecodeEngine
-from pretrain.evaluate.decoding.base import Decoding, Generated, Request, Sampling, Stops
+from pretrain.evaluate.decoding.base import DecodeRequest, Decoding, Generated, Sampling, Stops
 from pretrain.evaluate.decoding.decode import decode_batch
 
 
@@ -11,7 +11,7 @@ def continued(
     engine: DecodeEngine, prompts: Sequence[Sequence[int]], new_tokens: int, how: Decoding, stop: int = -1
 ) -> list[list[Generated]]:  # fmt: skip
     """What a decoder alone says after `prompts`, decoded together."""
-    requests = [Request(ids[:-1], ids[-1], new_tokens, str(list(ids))) for ids in prompts]
+    requests = [DecodeRequest(ids[:-1], ids[-1], new_tokens, str(list(ids))) for ids in prompts]
     return decode_batch(engine, requests, how, Stops(frozenset({stop})))
 
 

@@ -9,7 +9,7 @@ from megatron.core.transformer import utils as megatron_utils
 
 from data_pipeline.batch import Rows
 from pretrain.engine.megatron.engine import MegatronEngine
-from pretrain.evaluate.decoding.base import Request, Sampling, Stops
+from pretrain.evaluate.decoding.base import DecodeRequest, Sampling, Stops
 from pretrain.evaluate.decoding.sampling import sample
 from tests.helpers.families import family_config
 from tests.helpers.hf import randomise
@@ -81,7 +81,7 @@ def _greedy(engine: MegatronEngine) -> list[tuple[list[int], list[int]]]:
     """Of each input: greedy decoding, all together; and the most probable tokens, each after all before it, read
     anew."""
     inputs = [row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)]
-    requests = [Request(ids, START, STEPS, "") for ids in inputs]
+    requests = [DecodeRequest(ids, START, STEPS, "") for ids in inputs]
     found = []
     for row, (text,) in enumerate(sample(engine, requests, Sampling(), Stops())):
         targets = [START]

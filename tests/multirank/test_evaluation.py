@@ -15,7 +15,7 @@ from pretrain.evaluate.outcomes import FILE, Outcomes
 from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.base import Pair
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from tests.helpers.hf import randomise
 from tests.helpers.ranks import run_ranks
 from tests.helpers.tiny import build_engine, tiny_config
@@ -63,8 +63,8 @@ def _evaluated(folder: Path, out: Path, parallel: dict[str, Any]) -> tuple[int, 
     engine = build_engine(tiny_config(model=wide, parallel=parallel), train=False)
     randomise(engine)
     scorer = Asked(engine, ByteTokenizer(), LENGTH)
-    settings = Settings(SHOTS, limit=DOCUMENTS)
-    choices = Settings(SHOTS, limit=DOCUMENTS, data_dir=folder)
+    settings = EvalSettings(SHOTS, limit=DOCUMENTS)
+    choices = EvalSettings(SHOTS, limit=DOCUMENTS, data_dir=folder)
     for number, (name, how) in enumerate((("arithmetic_1dc", settings), (str(folder / "foods.yaml"), choices))):
         outcomes = Outcomes(out / str(number) / FILE) if engine.is_reporter else None
         evaluate(engine, scorer, None, [name], how, outcomes=outcomes)

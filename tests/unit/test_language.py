@@ -15,8 +15,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.
 
 # What is still to be rewritten: these numbers only fall.
 FRAGMENTS = 42
-BANNED_WORDS = 90
-CLASSES = 8
+BANNED_WORDS = 88
+CLASSES = 5
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
 """First words of a text that cannot be understood without the name above it."""

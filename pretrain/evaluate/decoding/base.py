@@ -6,7 +6,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Request:
+class DecodeRequest:
     """One prompt, as the engine is to read it."""
 
     reads: Sequence[int]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pretrain.engine.base import DecodeEngine
-from pretrain.evaluate.decoding.base import Beam, Ended, Generated, Request, Stops
+from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Ended, Generated, Stops
 
 
 @dataclass
@@ -25,14 +25,14 @@ class _Hypothesis:
 class _Search:
     """Beam search of one request."""
 
-    request: Request
+    request: DecodeRequest
     open: list[_Hypothesis]
     """unfinished hypotheses, the best first"""
     done: list[tuple[float, Generated]] = field(default_factory=list)
     """finished hypotheses with their scores, the best first"""
 
 
-def search(engine: DecodeEngine, requests: Sequence[Request], how: Beam, stops: Stops) -> list[list[Generated]]:
+def search(engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Beam, stops: Stops) -> list[list[Generated]]:
     """Up to `how.texts` texts of each request, the best first. A beam of one is greedy. Collective within one replica
     of the model."""
     held = engine.prefill([request.reads for request in requests])

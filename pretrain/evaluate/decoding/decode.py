@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 
 from pretrain.engine.base import DecodeEngine, Engine
-from pretrain.evaluate.decoding.base import Beam, Decoding, Ended, Generated, Request, Stops
+from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Decoding, Ended, Generated, Stops
 from pretrain.evaluate.decoding.beam import search
 from pretrain.evaluate.decoding.sampling import sample
 from pretrain.evaluate.ranks import gather, my_items
@@ -18,7 +18,7 @@ _NONE = -1
 
 
 def decode(
-    engine: Engine, requests: Sequence[Request], how: Decoding, stops: Stops,
+    engine: Engine, requests: Sequence[DecodeRequest], how: Decoding, stops: Stops,
     progress: Callable[[str], None] = lambda line: None, hypotheses: int = _HYPOTHESES,
 ) -> list[list[Generated]]:  # fmt: skip
     """Up to `how.texts` texts of each of `requests`, those of a beam the best first; at least one request. Collective
@@ -33,7 +33,7 @@ def decode(
 
 
 def decode_mine(
-    engine: DecodeEngine, requests: Sequence[Request], how: Decoding, stops: Stops,
+    engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Decoding, stops: Stops,
     progress: Callable[[str], None] = lambda line: None, hypotheses: int = _HYPOTHESES,
 ) -> list[list[Generated]]:  # fmt: skip
     """Texts of this data rank's own requests, in batches of similar length. Collective within one replica of the
@@ -52,7 +52,7 @@ def decode_mine(
 
 
 def decode_batch(
-    engine: DecodeEngine, requests: Sequence[Request], how: Decoding, stops: Stops
+    engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Decoding, stops: Stops
 ) -> list[list[Generated]]:
     """Texts of requests that are decoded as one batch. Collective within one replica of the model."""
     if isinstance(how, Beam):

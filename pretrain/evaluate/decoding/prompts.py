@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.evaluate.decoding.base import Request, Stops
+from pretrain.evaluate.decoding.base import DecodeRequest, Stops
 
 USUAL = 128
 """tokens made of a prompt, if nobody says how many"""
@@ -53,7 +53,7 @@ class Prompts:
                 run.append(index)
         return "".join([*parts, self._tokenizer.decode(run)])
 
-    def request(self, text: str, longest: int | None, called: str = "the prompt") -> Request:
+    def request(self, text: str, longest: int | None, called: str = "the prompt") -> DecodeRequest:
         """What the model reads of a prompt, to say `longest` tokens; if None, USUAL ones or as many as there is room
         for. Raises ConfigError, in which it is `called` so, if it doesn't fit the model."""
         ids = self.encode(text)
@@ -72,7 +72,7 @@ class Prompts:
                 f"{called} leaves room for {room} of the {longest} tokens of --max-tokens: "
                 f"{'ask for fewer' if self._model.is_encoder_decoder else 'shorten it, or ask for fewer'}"
             )
-        return Request(reads, start, min(USUAL, room) if longest is None else longest, text)
+        return DecodeRequest(reads, start, min(USUAL, room) if longest is None else longest, text)
 
     def closed(self, ids: Sequence[int]) -> list[int]:
         """An input with what its objective puts around it."""
@@ -80,17 +80,17 @@ class Prompts:
         before, after = [known.cls] if known.cls >= 0 else [], known.sep if known.sep >= 0 else known.end
         return [*before, *ids, after]
 
-    def context(self, request: Request) -> list[int]:
+    def context(self, request: DecodeRequest) -> list[int]:
         """Ids of the text that the model continues."""
         return [*request.reads, request.start] if self.continues else []
 
-    def said(self, request: Request, tokens: Sequence[int]) -> str:
+    def said(self, request: DecodeRequest, tokens: Sequence[int]) -> str:
         """The generated text, without the context that the model continued."""
         context = self.context(request)
         before, whole = self.decode(context), self.decode([*context, *tokens])
         return whole[len(before) :] if whole.startswith(before) else self.decode(tokens)
 
-    def filled(self, request: Request, tokens: Sequence[int]) -> str | None:
+    def filled(self, request: DecodeRequest, tokens: Sequence[int]) -> str | None:
         """The prompt with each sentinel replaced by what was said for it; None where it has no sentinel."""
         sentinels = set(self.specials.sentinels)
         if sentinels.isdisjoint(request.reads):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pretrain.engine.base import DecodeEngine
-from pretrain.evaluate.decoding.base import Ended, Generated, Request, Sampling, Stops, Watch
+from pretrain.evaluate.decoding.base import DecodeRequest, Ended, Generated, Sampling, Stops, Watch
 from pretrain.evaluate.decoding.choice import choose
 
 
@@ -18,7 +18,7 @@ from pretrain.evaluate.decoding.choice import choose
 class _Text:
     """One that grows."""
 
-    request: Request
+    request: DecodeRequest
     stream: str
     parent: int
     """its number among hypotheses before its last token"""
@@ -36,7 +36,7 @@ class _Text:
 
 
 def sample(
-    engine: DecodeEngine, requests: Sequence[Request], how: Sampling, stops: Stops, watch: Watch | None = None
+    engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Sampling, stops: Stops, watch: Watch | None = None
 ) -> list[list[Generated]]:
     """`how.texts` texts of each request. Collective within one replica of the model."""
     held = engine.prefill([request.reads for request in requests])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from data_pipeline.batch import Rows
 from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.engine.base import Engine
-from pretrain.evaluate.decoding.base import Decoding, Request
+from pretrain.evaluate.decoding.base import DecodeRequest, Decoding
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.scorers.base import Pair, encode_pair, stops_at
 from pretrain.evaluate.scorers.batches import (
@@ -64,7 +64,7 @@ class CausalScorer:
     ) -> list[list[int]]:
         """See `base.Scorer`."""
         cut = [list(ids)[-(self.length - longest) :] for ids in contexts]
-        requests = [Request(ids[:-1], ids[-1], longest, str(ids)) for ids in cut]
+        requests = [DecodeRequest(ids[:-1], ids[-1], longest, str(ids)) for ids in cut]
         found = decode_mine(self._engine, requests, how, stops_at(self.tokenizer, stops))
         return [texts[0].tokens for texts in found]
 

@@ -15,7 +15,7 @@ from data_pipeline.tokenizers.base import Tokenizer
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.base import Engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.decoding.base import Decoding, Request, Stops
+from pretrain.evaluate.decoding.base import DecodeRequest, Decoding, Stops
 from pretrain.evaluate.decoding.decode import decode_mine
 from pretrain.evaluate.decoding.prompts import Prompts
 from pretrain.evaluate.scorers.base import Pair, stops_at
@@ -72,7 +72,7 @@ class TargetScorer:
         """See `base.Scorer`."""
         asked = longest + 2 * len(self._gap)  # the gap's sentinel, and the next one
         room = min(asked, self._model.label_length) if self._model.is_encoder_decoder else asked
-        requests = [Request(self._cut(ids, longest), self._specials.start, room, str(ids)) for ids in contexts]
+        requests = [DecodeRequest(self._cut(ids, longest), self._specials.start, room, str(ids)) for ids in contexts]
         plain = stops_at(self.tokenizer, stops)
         ends = Stops(plain.ids | {self._specials.end, *self._specials.sentinels[1:2]}, plain.text)
         found = decode_mine(self._engine, requests, how, ends)

@@ -17,7 +17,7 @@ from pretrain.evaluate.tasks.metric_names import OutputType
 
 
 @dataclass(frozen=True)
-class Choice:
+class Continuation:
     """A context and a continuation. Most tasks have one context for all choices; Winograd's have one continuation."""
 
     context: str
@@ -31,7 +31,7 @@ class TaskDocument:
     context: str
     target: str
     """the right answer; of loglikelihood_rolling the text, after an empty context"""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Continuation, ...] = ()
     right: tuple[int, ...] = ()
     """numbers of the right choices; one at least"""
     references: tuple[str, ...] = ()

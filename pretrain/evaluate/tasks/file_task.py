@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 
 from pretrain.errors import ConfigError
 from pretrain.evaluate.decoding.base import GREEDY, Beam, Decoding
-from pretrain.evaluate.tasks.base import Choice, Examples, Fetched, Format, Loaded, Sources, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Continuation, Examples, Fetched, Format, Loaded, Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import BadDocument, LinesOnDemand, documents
 from pretrain.evaluate.tasks.metric_names import METRIC_NAMES
 from pretrain.evaluate.tasks.normalization import RESPONSE_FILTERS, exact_match, regex_filter, squad
@@ -247,13 +247,13 @@ class _Reader:
                 raise BadDocument(f"doc_to_choice has {text!r:.60}, which is no choice in text")
         delimiter, text = self._task.target_delimiter, self._value("doc_to_text", fields)
         if isinstance(text, str):
-            choices = tuple(Choice(text, delimiter + choice) for choice in texts)
+            choices = tuple(Continuation(text, delimiter + choice) for choice in texts)
             right = _right(self._value("doc_to_target", fields), texts)
         elif type(text) is int:  # contexts to choose from, and what follows each
             target = self._text("doc_to_target", fields)
             if not target.strip():
                 raise BadDocument("its answer is empty")
-            choices = tuple(Choice(context, delimiter + target) for context in texts)
+            choices = tuple(Continuation(context, delimiter + target) for context in texts)
             right = [text]
         else:
             raise BadDocument(f"doc_to_text is {text!r:.60}, not text but {type(text).__name__}")

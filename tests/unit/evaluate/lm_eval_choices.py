@@ -18,7 +18,7 @@ from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.protocol import Prompt, build_prompt
 from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Sources, Task, TaskDocument
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer
@@ -56,7 +56,7 @@ def ours(engine: FakeEngine, data: Path, name: str, shots: int, folder: Path, li
     loaded = task.load(sources)
     assert not loaded.problems
     pool = task.load_shots(sources) if task.load_shots is not None and shots else None
-    settings = Settings((shots,), limit=limit, seed=_SEED, data_dir=data)
+    settings = EvalSettings((shots,), limit=limit, seed=_SEED, data_dir=data)
     file = folder / f"{name}-{shots}-documents.jsonl"
     evaluate(engine, scorer, None, [name], settings, outcomes=Outcomes(file))
     told = [json.loads(line) for line in file.read_text().splitlines()]

@@ -16,7 +16,7 @@ from pretrain.errors import ConfigError
 from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.arithmetic import document
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
 
@@ -70,7 +70,7 @@ def test_lambada_agrees_with_lm_eval(
     theirs = lm_eval_results(
         HarnessModel(engine, tokenizer, LENGTH, 3), tmp_path, lambada_openai=LAMBADA.format(file=file)
     )["lambada_openai"]
-    settings = Settings(shots=(0,), limit=LIMIT, data_dir=benchmarks)
+    settings = EvalSettings(shots=(0,), limit=LIMIT, data_dir=benchmarks)
     ours = evaluate(engine, CausalScorer(engine, tokenizer, LENGTH), None, ["lambada_openai"], settings).results[
         "lambada_openai"
     ]["0"]  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def test_arithmetic_agrees_with_lm_eval(learned: GPT2LMHeadModel, tokenizer: Toy
     generated = generated.replace('"{{completion}}"', '"{{completion.strip()}}"')
     model = HarnessModel(engine, tokenizer, LENGTH, 5)
     theirs = lm_eval_results(model, tmp_path, likelihood=likelihood, generated=generated)
-    settings = Settings(shots=(0,), limit=LIMIT, data_dir=tmp_path)
+    settings = EvalSettings(shots=(0,), limit=LIMIT, data_dir=tmp_path)
     ours = evaluate(engine, CausalScorer(engine, tokenizer, LENGTH), None, ["arithmetic_1dc"], settings).results[
         "arithmetic_1dc"
     ]["0"]  # type: ignore[arg-type]

@@ -12,11 +12,13 @@ from pretrain.evaluate.measures.choice import ChoiceMeasure
 from pretrain.evaluate.measures.group_metrics import GROUP_METRICS
 from pretrain.evaluate.measures.target import TargetMeasure
 from pretrain.evaluate.measures.text import _f1
-from pretrain.evaluate.tasks.base import Choice, TaskDocument
+from pretrain.evaluate.tasks.base import Continuation, TaskDocument
 
 
 def question(*choices: str, right: int = 0) -> TaskDocument:
-    return TaskDocument("a question", choices[right], tuple(Choice("a question", text) for text in choices), (right,))
+    return TaskDocument(
+        "a question", choices[right], tuple(Continuation("a question", text) for text in choices), (right,)
+    )
 
 
 def test_each_way_of_comparing_choices_prefers_another_one() -> None:

@@ -21,7 +21,7 @@ from pretrain.evaluate.overlap import overlap, searched_now
 from pretrain.evaluate.report.write import write
 from pretrain.evaluate.run import Evaluation, evaluate, read
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import Sources
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, Silent, ToyTokenizer, on_ranks
@@ -63,14 +63,14 @@ def _build(folder: Path, planted: list[str], against: list[dict[str, Any]] | Non
     return Dataset(folder / "set")
 
 
-def _scored(settings: Settings) -> Evaluation:
+def _scored(settings: EvalSettings) -> Evaluation:
     engine = KnowsAnn()
     return evaluate(engine, CausalScorer(engine, ToyTokenizer(), LENGTH), None, ["lambada_openai"], settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def evaluation(data_dir: Path) -> Evaluation:
-    settings = Settings(shots=(0,), data_dir=data_dir)
+    settings = EvalSettings(shots=(0,), data_dir=data_dir)
     return _scored(settings)
 
 
@@ -163,7 +163,7 @@ def test_the_shards_of_a_dataset_are_searched_as_they_are(
 
     def search(engine: FakeEngine) -> list[SearchedSet]:
         scorer = CausalScorer(engine, ToyTokenizer(), LENGTH)  # type: ignore[arg-type]
-        return searched_now(engine, read(scorer, None, tasks, Settings((0,), data_dir=data_dir, limit=3)), dataset)
+        return searched_now(engine, read(scorer, None, tasks, EvalSettings((0,), data_dir=data_dir, limit=3)), dataset)
 
     for lambada, reversed_words in on_ranks(model, 3, search):
         assert (lambada.name, lambada.ngram, lambada.examples, lambada.dirty) == ("lambada_openai", 12, 15, 2)
@@ -223,7 +223,7 @@ def test_examples_too_short_to_be_looked_for_are_not_known(
 
 
 def test_of_a_limit_only_what_was_scored_counts(data_dir: Path, lambada: Dataset) -> None:
-    settings = Settings(shots=(0, 1), data_dir=data_dir, limit=5)
+    settings = EvalSettings(shots=(0, 1), data_dir=data_dir, limit=5)
     few = _scored(settings)
     found = overlap(few, {"a": searched_sets(lambada)})["tasks"]["lambada_openai"]
     assert [found[name] for name in ("documents", "dirty", "clean")] == [5, 1, 4]

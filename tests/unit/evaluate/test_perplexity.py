@@ -13,7 +13,7 @@ from pretrain.evaluate.measures.perplexity import PerplexityMeasure, windows
 from pretrain.evaluate.outcomes import Outcomes
 from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.base import TaskDocument
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
@@ -50,7 +50,7 @@ def test_texts_longer_than_the_model_are_rated_whole(
     (tmp_path / "pages.yaml").write_text(TASK)
     (tmp_path / "pages.jsonl").write_text("".join(json.dumps({"page": text}) + "\n" for text in TEXTS))
     scorer = CausalScorer(engine, tokenizer, LENGTH)  # type: ignore[arg-type]
-    settings = Settings(shots=(0, 3), data_dir=tmp_path)
+    settings = EvalSettings(shots=(0, 3), data_dir=tmp_path)
     scored = evaluate(engine, scorer, None, [str(tmp_path / "pages.yaml")], settings)  # type: ignore[arg-type]
     assert scored.results["pages"].keys() == {"0"}, "nothing is shown before a text"
     result = scored.results["pages"]["0"]
@@ -93,7 +93,7 @@ def test_the_standard_error_of_a_single_text_is_that_of_its_windows(
     scorer = CausalScorer(engine, tokenizer, LENGTH)  # type: ignore[arg-type]
     outcomes = Outcomes(tmp_path / "documents.jsonl")
     names = [str(tmp_path / "pages.yaml")]
-    scored = evaluate(engine, scorer, None, names, Settings((0,), data_dir=tmp_path), outcomes=outcomes)  # type: ignore[arg-type]
+    scored = evaluate(engine, scorer, None, names, EvalSettings((0,), data_dir=tmp_path), outcomes=outcomes)  # type: ignore[arg-type]
     result = scored.results["pages"]["0"]
     (line,) = (tmp_path / "documents.jsonl").read_text().splitlines()
     sums, tokens = np.array(json.loads(line)["outcomes"]["perplexity"]["windows"]).T
@@ -109,7 +109,7 @@ def test_the_standard_error_of_a_single_text_is_that_of_its_windows(
         scorer,
         None,
         names,
-        Settings((0,), data_dir=tmp_path),
+        EvalSettings((0,), data_dir=tmp_path),
         outcomes=Outcomes(tmp_path / "documents.jsonl"),  # type: ignore[arg-type]
     )
     assert (again.results, engine.scored) == (scored.results, [])

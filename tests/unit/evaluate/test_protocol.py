@@ -11,7 +11,7 @@ from pretrain.evaluate.harness import HarnessModel
 from pretrain.evaluate.protocol import Prompt, build_prompt, shot_indices, shots_from_elsewhere
 from pretrain.evaluate.scorers.base import answer_text, encode_pair, stops_at
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.tasks.base import Choice, Format, Loaded, TaskDocument
+from pretrain.evaluate.tasks.base import Continuation, Format, Loaded, TaskDocument
 from pretrain.evaluate.tasks.jsonl import LinesOnDemand, documents, text_of
 from pretrain.evaluate.tasks.registry import task_named
 from tests.unit.evaluate.fakes import FakeEngine, ToyTokenizer
@@ -105,7 +105,7 @@ def test_lambada_is_plain_without_shots_and_has_blanks_with_them(tokenizer: ToyT
     assert _build(task.format(0), [], documents[0], tokenizer, 999, 0).text == "He saw the"
     one = _build(task.format(1), documents[1:], documents[0], tokenizer, 999, 0)
     assert one.text == "Fill in blank:\n\nShe ate the ____. -> pie\n\nHe saw the ____. ->"
-    assert one.asks == (Choice("\n\nHe saw the ____. ->", " cat"),)
+    assert one.asks == (Continuation("\n\nHe saw the ____. ->", " cat"),)
 
 
 @pytest.mark.parametrize("answer_tokens", [0, 9])
@@ -157,7 +157,7 @@ def test_no_context_is_an_end_of_text(tokenizer: ToyTokenizer) -> None:
 
 
 def test_a_prompt_with_choices_leaves_room_for_the_longest(tokenizer: ToyTokenizer) -> None:
-    choices = (Choice("Q", " yes"), Choice("Q", " certainly not"))
+    choices = (Continuation("Q", " yes"), Continuation("Q", " certainly not"))
     document = TaskDocument("Q", " yes", choices, (0,))
     for length in range(20, 80):
         prompt = _build(Format(fewshot_delimiter="; "), DOCUMENTS[:4], document, tokenizer, length, 0)

@@ -21,7 +21,7 @@ from pretrain.evaluate.report.write import write
 from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.run import evaluate as evaluate_with
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.table import table
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine, ToyTokenizer, on_ranks
 from tests.unit.evaluate.report.pages import FACTS, Page
@@ -30,7 +30,7 @@ TASKS = ["lambada_openai", "reversed_words"]
 
 
 def evaluate(
-    engine: FakeEngine, tokenizer: Any, dataset: Dataset | None, tasks: list[str], settings: Settings,
+    engine: FakeEngine, tokenizer: Any, dataset: Dataset | None, tasks: list[str], settings: EvalSettings,
     length: int = LENGTH, tokens: int = 4096, outcomes: Outcomes | None = None,
 ) -> Evaluation:  # fmt: skip
     scorer = CausalScorer(engine, tokenizer, length, tokens)  # type: ignore[arg-type]
@@ -38,8 +38,8 @@ def evaluate(
 
 
 @pytest.fixture
-def settings(data_dir: Path) -> Settings:
-    return Settings(shots=(0, 1, 4), data_dir=data_dir)
+def settings(data_dir: Path) -> EvalSettings:
+    return EvalSettings(shots=(0, 1, 4), data_dir=data_dir)
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -57,7 +57,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def test_scores_are_the_models_own_one_document_at_a_time(
-    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: EvalSettings
 ) -> None:
     result = evaluate(engine, tokenizer, None, ["lambada_openai"], settings).results["lambada_openai"]["0"]
     total, hits = 0.0, 0
@@ -77,7 +77,7 @@ def test_scores_are_the_models_own_one_document_at_a_time(
 
 
 def test_exact_match_counts_what_the_model_answers(learned: GPT2LMHeadModel, tokenizer: ToyTokenizer) -> None:
-    settings = Settings(shots=(0,), limit=24)
+    settings = EvalSettings(shots=(0,), limit=24)
     scored = evaluate(FakeEngine(learned), tokenizer, None, ["arithmetic_1dc"], settings)  # type: ignore[arg-type]
     result = scored.results["arithmetic_1dc"]["0"]
     assert 12 <= result["exact_match_count"] < 24, "it knows the first 12 by heart"
@@ -92,7 +92,7 @@ def test_exact_match_counts_what_the_model_answers(learned: GPT2LMHeadModel, tok
 
 @pytest.mark.parametrize("tokens", [1, 500])
 def test_results_do_not_depend_on_batch_size(
-    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings, tokens: int
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: EvalSettings, tokens: int
 ) -> None:
     whole, other = (evaluate(engine, tokenizer, None, TASKS, settings, tokens=n).results for n in (9999, tokens))  # type: ignore[arg-type]
     assert_same(whole, other)
@@ -100,7 +100,7 @@ def test_results_do_not_depend_on_batch_size(
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_every_data_rank_has_the_results_of_one(
-    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings, world: int
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: EvalSettings, world: int
 ) -> None:
     def call(engine: FakeEngine) -> Evaluation:
         return evaluate(engine, tokenizer, None, TASKS, settings, tokens=1)  # type: ignore[arg-type]
@@ -110,7 +110,9 @@ def test_every_data_rank_has_the_results_of_one(
         assert scored == alone, "rows of one: bit for bit"
 
 
-def test_more_data_ranks_than_documents(model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings) -> None:
+def test_more_data_ranks_than_documents(
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: EvalSettings
+) -> None:
     few = replace(settings, limit=2, shots=(1,))
     alone, *_ = on_ranks(model, 1, lambda engine: evaluate(engine, tokenizer, None, TASKS, few))
     for scored in on_ranks(model, 3, lambda engine: evaluate(engine, tokenizer, None, TASKS, few)):
@@ -118,7 +120,7 @@ def test_more_data_ranks_than_documents(model: GPT2LMHeadModel, tokenizer: ToyTo
 
 
 def test_a_limit_scores_the_same_prompts_as_without(
-    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: EvalSettings
 ) -> None:
     whole = evaluate(engine, tokenizer, None, TASKS, settings)  # type: ignore[arg-type]
     few = evaluate(engine, tokenizer, None, TASKS[::-1], replace(settings, limit=3, shots=(4, 1)))  # type: ignore[arg-type]
@@ -128,13 +130,15 @@ def test_a_limit_scores_the_same_prompts_as_without(
             assert_same(few.samples[task][shots], whole.samples[task][shots])  # scored in batches of other sizes
 
 
-def test_the_seed_draws_other_shots(engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings) -> None:
+def test_the_seed_draws_other_shots(engine: FakeEngine, tokenizer: ToyTokenizer, settings: EvalSettings) -> None:
     one, other = (evaluate(engine, tokenizer, None, TASKS, replace(settings, seed=s)).results for s in (0, 1))  # type: ignore[arg-type]
     assert one["lambada_openai"]["0"] == other["lambada_openai"]["0"]
     assert one["lambada_openai"]["4"] != other["lambada_openai"]["4"]
 
 
-def test_prompts_that_do_not_fit_are_counted(engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings) -> None:
+def test_prompts_that_do_not_fit_are_counted(
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: EvalSettings
+) -> None:
     results = evaluate(engine, tokenizer, None, TASKS, settings, length=128).results  # type: ignore[arg-type]
     assert results["lambada_openai"]["0"]["truncated"] == 0
     assert results["lambada_openai"]["1"]["mean_shots"] == 1
@@ -175,7 +179,7 @@ def test_greedy_means_every_token_of_the_target_and_no_other(
 
 
 def test_the_runs_own_text_needs_no_files(dataset: Dataset, engine: FakeEngine) -> None:
-    settings = Settings(shots=(0, 2))
+    settings = EvalSettings(shots=(0, 2))
     results = evaluate(engine, dataset.tokenizer(), dataset, ["heldout", "last_word"], settings).results
     assert results["heldout"].keys() == {"0"}
     assert results["heldout"]["0"]["token_count"] == dataset.num_tokens("validation") - 1
@@ -184,7 +188,7 @@ def test_the_runs_own_text_needs_no_files(dataset: Dataset, engine: FakeEngine) 
 
 
 def test_results_are_plain_and_finite_json(engine: FakeEngine, dataset: Dataset) -> None:
-    settings = Settings(shots=(0, 1), limit=1)
+    settings = EvalSettings(shots=(0, 1), limit=1)
     tasks = ["heldout", "last_word", "arithmetic_2dm"]
     results = evaluate(engine, dataset.tokenizer(), dataset, tasks, settings).results
     assert json.loads(json.dumps(results, allow_nan=False)) == results
@@ -192,7 +196,7 @@ def test_results_are_plain_and_finite_json(engine: FakeEngine, dataset: Dataset)
 
 
 def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
-    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: Settings
+    model: GPT2LMHeadModel, tokenizer: ToyTokenizer, settings: EvalSettings
 ) -> None:
     def call(engine: FakeEngine) -> str:
         if engine.data_rank == 1:
@@ -220,7 +224,7 @@ def test_scores_that_are_not_numbers_end_the_evaluation_on_every_rank(
     ],
 )
 def test_mistakes_are_one_sentence(
-    engine: FakeEngine, tokenizer: ToyTokenizer, settings: Settings, tasks: list[str], changes: Any, message: str
+    engine: FakeEngine, tokenizer: ToyTokenizer, settings: EvalSettings, tasks: list[str], changes: Any, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         evaluate(engine, tokenizer, None, tasks, replace(settings, **changes))  # type: ignore[arg-type]
@@ -241,7 +245,7 @@ def test_every_set_of_a_task_has_a_score_of_its_own(
         for name, (good, bad) in zip(("verbs", "nouns", "verbs"), pairs, strict=True)
     ]
     (tmp_path / "blimp.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    settings = Settings((0, 2), draws=2, data_dir=tmp_path)
+    settings = EvalSettings((0, 2), draws=2, data_dir=tmp_path)
     outcomes = Outcomes(tmp_path / "documents.jsonl")
     scored = evaluate(engine, tokenizer, None, ["blimp"], settings, outcomes=outcomes)
     told = [json.loads(line) for line in (tmp_path / "documents.jsonl").read_text().splitlines()]
@@ -268,7 +272,7 @@ def test_examples_that_are_no_documents_are_told(engine: FakeEngine, tokenizer: 
     line = '{"goal": "To dry a shirt,", "sol1": "hang it up.", "sol2": "eat it.", "label": %s}\n'
     (tmp_path / "piqa_validation.jsonl").write_text("".join(line % (number % 2) for number in range(4)))
     (tmp_path / "piqa_train.jsonl").write_text(line % 0 + '{"goal"\n' + line % 1 + line % 7)
-    scored = evaluate(engine, tokenizer, None, ["piqa"], Settings((2,), data_dir=tmp_path))
+    scored = evaluate(engine, tokenizer, None, ["piqa"], EvalSettings((2,), data_dir=tmp_path))
     assert {one.where for one in scored.not_shown["piqa"]} <= {"piqa_train.jsonl:2", "piqa_train.jsonl:4"}
     assert scored.not_shown["piqa"], "drawn for one of four documents"
     assert scored.results["piqa"]["2"]["mean_shots"] == 2

@@ -10,7 +10,7 @@ from data_pipeline.dataset.dataset import Dataset
 from pretrain.evaluate.in_training import InTraining, explanation, in_training
 from pretrain.evaluate.run import evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.table import scores, table
 from pretrain.evaluate.tasks.jsonl import Problem
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
@@ -53,7 +53,7 @@ def test_the_table_has_tasks_by_shots_with_errors_and_metrics_in_words() -> None
 
 
 def test_every_task_has_its_row(engine: FakeEngine, dataset: Dataset, data_dir: Path) -> None:
-    settings = Settings(shots=(0, 1), limit=2, data_dir=data_dir)
+    settings = EvalSettings(shots=(0, 1), limit=2, data_dir=data_dir)
     scorer = CausalScorer(engine, dataset.tokenizer(), LENGTH)
     found = evaluate(engine, scorer, dataset, ["heldout", "last_word", "reversed_words"], settings)
     lines = table(found.results, None, 1).splitlines()

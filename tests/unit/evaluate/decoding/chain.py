@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from pretrain.evaluate.decoding.base import Request, Stops
+from pretrain.evaluate.decoding.base import DecodeRequest, Stops
 
 VOCABULARY, START, END, LONGEST = 5, 0, 1, 4
 STOPS = Stops(frozenset({END}))
-REQUESTS = [Request([row], START, LONGEST, f"request {row}") for row in range(3)]
+REQUESTS = [DecodeRequest([row], START, LONGEST, f"request {row}") for row in range(3)]
 
 
 class Chain:

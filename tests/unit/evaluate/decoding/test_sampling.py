@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from pretrain.evaluate.decoding.base import Beam, Decoding, Request, Sampling, Stops
+from pretrain.evaluate.decoding.base import Beam, DecodeRequest, Decoding, Sampling, Stops
 from pretrain.evaluate.decoding.decode import decode
 from pretrain.evaluate.decoding.sampling import sample
 from tests.unit.evaluate.decoding.chain import END, LONGEST, REQUESTS, START, STOPS, Chain, ended, paths
@@ -47,7 +47,7 @@ def test_scores_are_the_model_s_own_before_temperature_and_top_k() -> None:
 def test_a_text_does_not_depend_on_what_is_decoded_with_it(how: Decoding) -> None:
     chain = Chain(5)
 
-    def texts(requests: Sequence[Request], hypotheses: int) -> list[list[list[int]]]:
+    def texts(requests: Sequence[DecodeRequest], hypotheses: int) -> list[list[list[int]]]:
         found = decode(chain, requests, how, STOPS, hypotheses=hypotheses)  # type: ignore[arg-type]
         return [[text.tokens for text in of_one] for of_one in found]
 
@@ -78,7 +78,7 @@ def test_a_prompt_is_read_once_for_all_its_samples_and_ended_texts_are_left_out(
 
 
 def test_a_text_ends_at_a_stop_or_with_its_own_number_of_tokens_or_when_nobody_wants_more() -> None:
-    requests = [Request([row], START, row + 1, "") for row in range(3)]
+    requests = [DecodeRequest([row], START, row + 1, "") for row in range(3)]
     chain = Chain(8)
     chain.table[..., END] = -np.inf
     found = sample(chain, requests, Sampling(), STOPS)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from pretrain.evaluate.measures.base import ForTask, Measure
 from pretrain.evaluate.measures.registry import MEASURES
 from pretrain.evaluate.report.facts import Facts
 from pretrain.evaluate.run import Evaluation
-from pretrain.evaluate.tasks.base import Choice, Task, TaskDocument
+from pretrain.evaluate.tasks.base import Continuation, Task, TaskDocument
 from pretrain.evaluate.tasks.jsonl import Problem
 from pretrain.evaluate.tasks.normalization import squad
 from tests.unit.evaluate.fakes import LENGTH, ToyTokenizer
@@ -116,9 +116,9 @@ def _choices(task: str, number: int) -> TaskDocument:
     where = f"{task}.jsonl:{number + 1}"
     if task == "winograd":
         begin = "The trophy did not fit into the trunk, because the "
-        choices = tuple(Choice(begin + name, " is too big.") for name in ("trophy", "trunk"))
+        choices = tuple(Continuation(begin + name, " is too big.") for name in ("trophy", "trunk"))
         return TaskDocument(begin, " is too big.", choices, (0,), where=where)
-    choices = tuple(Choice(_QUESTION, text) for text in _ENDINGS)
+    choices = tuple(Continuation(_QUESTION, text) for text in _ENDINGS)
     return TaskDocument(_QUESTION, _ENDINGS[number % 4], choices, (number % 4,), where=where)
 
 

@@ -14,7 +14,7 @@ from pretrain.evaluate.in_training import InTraining
 from pretrain.evaluate.report.write import _curve, write
 from pretrain.evaluate.run import Evaluation, evaluate
 from pretrain.evaluate.scorers.causal import CausalScorer
-from pretrain.evaluate.settings import Settings
+from pretrain.evaluate.settings import EvalSettings
 from pretrain.evaluate.tasks.jsonl import Problem
 from tests.unit.evaluate.fakes import LENGTH, FakeEngine
 from tests.unit.evaluate.report.pages import FACTS, Page, many
@@ -23,7 +23,7 @@ from tests.unit.evaluate.report.pages import FACTS, Page, many
 @pytest.fixture(scope="module")
 def evaluation(model: GPT2LMHeadModel, dataset: Dataset, data_dir: Path) -> Evaluation:
     engine = FakeEngine(model)
-    settings = Settings(shots=(0, 1, 4), limit=5, data_dir=data_dir)
+    settings = EvalSettings(shots=(0, 1, 4), limit=5, data_dir=data_dir)
     tasks = ["heldout", "last_word", "lambada_openai", "reversed_words"]
     return evaluate(engine, CausalScorer(engine, dataset.tokenizer(), LENGTH), dataset, tasks, settings)
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_without_a_run_has_no_curve(evaluation: Evaluation, tmp_pat
 
 @pytest.mark.parametrize("task", ["heldout", "arithmetic_2da", "last_word"])
 def test_one_task_alone_makes_a_report(engine: FakeEngine, dataset: Dataset, tmp_path: Path, task: str) -> None:
-    settings = Settings(shots=(0,), limit=1)
+    settings = EvalSettings(shots=(0,), limit=1)
     scorer = CausalScorer(engine, dataset.tokenizer(), LENGTH)
     write(tmp_path, evaluate(engine, scorer, dataset, [task], settings), FACTS)
     assert Page((tmp_path / "report.html").read_text()).text.count("toy") >= 1
