@@ -40,11 +40,10 @@ import re
 import sys
 import traceback
 import warnings
-from importlib import import_module
 
 from data_pipeline.errors import DataError, ExitStatus
 from pretrain.commands.lean_imports import install
-from pretrain.commands.verbs import MODULES, unknown
+from pretrain.commands.verbs import MODULES, command, unknown
 from pretrain.errors import ConfigError, RunError
 from pretrain.process import streams
 from pretrain.process.agreement import ERROR, STATUS, RendezvousError
@@ -81,8 +80,7 @@ def main(argv: list[str] | None = None) -> int:
             _print(error)  # on every rank, as there may be no rank 0
             return ConfigError.exit_status
     try:
-        command = import_module(f"pretrain.commands.{MODULES[verb]}")  # alone: most need seconds to import
-        return int(command.main(rest))
+        return command(MODULES[verb])(rest)
     except (ConfigError, DataError, RunError) as error:
         return _refuse(error, alone=verb in _ALONE)
     except Exception as error:

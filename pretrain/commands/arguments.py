@@ -13,7 +13,7 @@ from pretrain.errors import ConfigError
 _LONGEST_NAME = 255  # bytes, on any file system in use
 _END = """\
 exit status: 0 done, 1 failed, 2 bad usage or config,
-75 stopped by a signal after saving (start again to go on)"""
+75 stopped by a signal after saving (run it again to resume)"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,6 +63,12 @@ class Parser(argparse.ArgumentParser):
             type=path,
             metavar="CHECKPOINT_OR_RUN",
             help="a run (its newest valid checkpoint), or a checkpoint",
+        )
+
+    def add_launched_run(self) -> None:
+        """Adds `run`, the path of what `pretrain launch` submitted."""
+        self.add_argument(
+            "run", type=path, help="The run's directory (run.dir); for an array or a build, the folder of its records."
         )
 
     def add_trust_code(self) -> None:

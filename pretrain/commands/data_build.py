@@ -7,7 +7,7 @@ def main(argv: list[str]) -> int:
     """Builds a dataset and prints what is in it. Raises DataError for what the user has to fix."""
     parser = Parser(
         "data build",
-        "Cleans, tokenizes and shards text. The same command goes on with a build that was stopped.",
+        "Cleans, tokenizes and shards text. Run the same command again to resume a stopped build.",
         ("data/text input=book.txt output=datasets/book",),
     )
     parser.add_config("YAML file", "input=book.txt output=datasets/book", "pretrain keys --build")

@@ -1,4 +1,7 @@
-"""The verbs of `pretrain VERB`, and the message for an unknown one."""
+"""The verbs of `pretrain VERB`, the `main` of each, and the message for an unknown one."""
+
+from collections.abc import Callable
+from importlib import import_module
 
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 
@@ -27,3 +30,9 @@ def unknown(verb: str) -> str | None:
         return None
     hint = did_you_mean(close_matches(verb, MODULES), f"known are {', '.join(MODULES)}")
     return f"unknown command '{verb}': {hint}"
+
+
+def command(module: str) -> Callable[[list[str]], int]:
+    """`main` of a file in `commands/`. Imports this file alone, as most need seconds."""
+    main: Callable[[list[str]], int] = import_module(f"pretrain.commands.{module}").main
+    return main

@@ -106,10 +106,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.commands": (
         "arguments lean_imports local_ranks recorded printing verbs",
-        "conversation",
+        "conversation dispatch",
         "site_options decoding eval_fetch eval_report scale_fit scale_ladder scale_predict plan_data",
         "train eval verify compare export import_ translate generate lm_eval keys plan scale",
-        "data_build data_inspect data_report data_ledger data_trace launch_build launch_slurm launch_local launch_run",
+        "data_build data_inspect data_report data_ledger data_trace",
+        "launch_build launch_slurm launch_local launch_status launch_logs launch_cancel",
         "data launch",
     ),
     "launch": (
@@ -155,7 +156,7 @@ ONLY_IN: dict[str, tuple[str, ...]] = {
     "ray": ("data_pipeline/executors/ray_cluster.py",),
     "webdataset": ("data_pipeline/dataset",),
     "sentencepiece": ("data_pipeline/tokenizers",),
-    "importlib.import_module": ("pretrain/__main__.py",),  # by name it could import anything
+    "importlib.import_module": ("pretrain/commands/verbs.py",),  # by name it could import anything
     "importlib.metadata.entry_points": ("data_pipeline/common/plugins.py",),
     "runpy": (),
     "pytest": (),

@@ -80,7 +80,7 @@ def test_a_dry_run_leaves_nothing_behind(given: list[str], capsys: pytest.Captur
         (["--nodes", "2", "executor=ray", "ray_address=auto"], "the job starts a Ray cluster of its own"),
         (["--nodes", "2", "executor=ray", "input=nowhere.txt"], "nowhere.txt"),
         (["--nodes", "2", "executor=spark"], "executor"),
-        (["--nodes", "1", "ray_address=auto"], "ray_address is for executor: ray"),
+        (["--nodes", "1", "ray_address=auto"], "ray_address requires executor: ray"),
         (["--nodes", "1", "executor=ray", "ray_address=ray://a:1"], "ray_address"),
     ],
 )
