@@ -3,8 +3,7 @@
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.plan.capacity import check_fits
-from pretrain.plan.fits import check_holds
+from pretrain.plan.memory_check import check_memory
 
 _GIB = 2**30
 
@@ -17,8 +16,7 @@ def check(config: RunConfig, ranks: int, gpu_memory_gib: float | None) -> Layout
         config = config.model_copy(update={"model": config.model.model_copy(update=suits)})
     layout = plan_layout(config, ranks)
     if gpu_memory_gib is not None:
-        check_fits(config, layout, gpu_memory_gib * _GIB, host=False)
-        check_holds(config, layout, gpu_memory_gib * _GIB)
+        check_memory(config, layout, gpu_memory_gib * _GIB, host=False)
     return layout
 
 

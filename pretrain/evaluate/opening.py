@@ -16,8 +16,7 @@ from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.plan.capacity import check_fits
-from pretrain.plan.fits import check_holds
+from pretrain.plan.memory_check import check_memory
 
 
 def open_checkpoint(
@@ -37,7 +36,7 @@ def build_scorer(config: RunConfig, checkpoint: Path) -> Engine:
     from `open_checkpoint`."""
     rendezvous.init_process_group(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
-    check_memory(config, layout, trains=False)
+    check_memory_on_all_ranks(config, layout, trains=False)
     engine = make_engine(config, layout, train=False)
     store.load(checkpoint, engine.state(), file_group(config.health.timeout_s))
     return engine
@@ -54,18 +53,16 @@ def build_empty(config: RunConfig) -> Engine:
     """An engine on one rank that can only score, whose weights the caller fills in."""
     rendezvous.init_process_group(config.health)
     layout = plan_layout(config, dist.get_world_size(), trains=False)
-    check_memory(config, layout, trains=False)
+    check_memory_on_all_ranks(config, layout, trains=False)
     return make_engine(config, layout, train=False)
 
 
-def check_memory(config: RunConfig, layout: Layout, trains: bool = True) -> None:
+def check_memory_on_all_ranks(config: RunConfig, layout: Layout, trains: bool = True) -> None:
     """Raises ConfigError on every rank where one has too little memory. Collective."""
     problem = None
     try:
-        own, host = device.available_bytes()
-        check_fits(config, layout, own, host, trains)
-        if trains and not host:
-            check_holds(config, layout, own)
+        available, host = device.available_bytes()
+        check_memory(config, layout, available, host=host, trains=trains)
     except ConfigError as error:
         problem = str(error)
     found = next((p for p in gather(problem) if p is not None), None)

@@ -102,8 +102,7 @@ def judge(
 def option(choice: LayoutChoice, seconds: StepSeconds, held: HeldBytes, index: int, roomy: bool) -> Option:
     """Option for the choice at `index` of the estimates."""
     parts = {name: float(getattr(seconds, name)[index]) for name in seconds.__dataclass_fields__}
-    stage = int(held.total[index].argmax())
-    sizes = {name: float(getattr(held, name)[index, stage]) for name in held.__dataclass_fields__}
+    sizes = held.of_fullest(index)
     links = sum(parts[name] for name in ("tensor", "context", "pipeline", "replicas"))
     losses = {"compute": 0.1 * sum(parts.values()), "bubble": parts["bubble"], "links": links}
     if not roomy:  # more would be kept, or in larger micro-batches, if there were room

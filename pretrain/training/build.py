@@ -28,7 +28,7 @@ from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
 from pretrain.errors import ConfigError
-from pretrain.evaluate.opening import check_memory
+from pretrain.evaluate.opening import check_memory_on_all_ranks
 from pretrain.evaluate.tasks.base import check_data_dir
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults
@@ -74,7 +74,7 @@ def join_ranks(config: RunConfig) -> list[Dataset]:
 def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[RankLocation]) -> TrainingRun:
     """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
     layout = plan_layout(config, dist.get_world_size())
-    check_memory(config, layout)
+    check_memory_on_all_ranks(config, layout)
     watchdog.kick("opening the data")
     with watchdog.allow_slow_io():
         stream, recipe = open_stream(config, datasets)

@@ -24,7 +24,7 @@ from pretrain.engine.base import Engine
 from pretrain.engine.make import make_engine
 from pretrain.errors import RunError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.plan.capacity import check_fits
+from pretrain.plan.memory_check import check_memory
 from pretrain.verify.bounds import bounds_of
 from pretrain.verify.departure import Verdict
 from pretrain.verify.jobs import ONE_RANK, Job
@@ -165,7 +165,8 @@ class Verification:
 
     def _build(self, config: RunConfig, layout: Layout, initial: bool) -> Engine:
         """Builds an engine, with initial weights or to be loaded."""
-        check_fits(config, layout, *device.available_bytes())
+        available, host = device.available_bytes()
+        check_memory(config, layout, available, host=host)
         engine = make_engine(config, plan_layout(config, layout.world))
         if initial:
             engine.initialise()

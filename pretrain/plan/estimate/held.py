@@ -11,7 +11,7 @@ from pretrain.plan.estimate.constants import Constants
 from pretrain.plan.estimate.workload import KERNELS, Array, LayerStack, StepWorkload
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeldBytes:
     """Bytes that a rank on a stage of each kind holds, [n, s]."""
 
@@ -34,6 +34,11 @@ class HeldBytes:
         """Bytes of the stage that holds the most, [n]."""
         most: Array = self.total.max(axis=1)
         return most
+
+    def of_fullest(self, index: int) -> dict[str, float]:
+        """Bytes by part on the fullest stage of the layout at `index`."""
+        stage = int(self.total[index].argmax())
+        return {name: float(getattr(self, name)[index, stage]) for name in self.__dataclass_fields__}
 
 
 def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldBytes:
@@ -58,7 +63,14 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     buffers = gathered + messages
     if overhead:
         buffers = buffers + c.overhead_gib * 2**30 + c.fragments * (saved + working)
-    return HeldBytes(weights, gradients, optimizer, saved + first, working, buffers)
+    return HeldBytes(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=saved + first,
+        working=working,
+        buffers=buffers,
+    )
 
 
 def _saved_by_layers(work: StepWorkload) -> tuple[Array, Array]:

@@ -10,7 +10,7 @@ from pretrain.config.load import read, validate
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import plan_layout
-from pretrain.plan.capacity import check_fits
+from pretrain.plan.memory_check import check_memory
 from pretrain.run_length.segments import run_length
 from tests.helpers.nonsense import VALUES, keys_of
 
@@ -23,7 +23,7 @@ def refusal(tree: dict[str, object], overrides: list[str]) -> str | None:
     try:
         config = validate(RunConfig, tree, "config", overrides)
         layout = plan_layout(config, min(64, config.parallel.model_ranks))
-        check_fits(config, layout, _LARGEST_MODEL_BYTES)
+        check_memory(config, layout, _LARGEST_MODEL_BYTES)
         run_length(config)
     except ConfigError as error:
         return str(error)

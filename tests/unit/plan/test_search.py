@@ -16,8 +16,8 @@ from pretrain.plan.advice import advice
 from pretrain.plan.device import FOLDER, find_device
 from pretrain.plan.estimate.constants import Fitted
 from pretrain.plan.estimate.seconds import fastest_first
-from pretrain.plan.fits import check_holds
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
+from pretrain.plan.memory_check import check_memory
 from pretrain.plan.search import every_choice, near_counts, search
 from tests.helpers.small_configs import config
 
@@ -104,11 +104,11 @@ def test_a_run_that_does_not_fit_names_the_part_and_the_nearest_layout_that_does
     run = gpt3("6.7b", *asked)
     layout = plan_layout(run, 16)
     with pytest.raises(ConfigError, match=r"does not fit in memory: tp2\S* holds .* most of it activations") as caught:
-        check_holds(run, layout, 80 * 2**30)
-    said = str(caught.value).split("the nearest that does: ")[1].split()
+        check_memory(run, layout, 80 * 2**30, host=False)
+    said = str(caught.value).split("the nearest that fits: ")[1].split()
     assert len(said) == 1, said
     changed = gpt3("6.7b", *asked, *said)
-    check_holds(changed, plan_layout(changed, 16), 80 * 2**30)
+    check_memory(changed, plan_layout(changed, 16), 80 * 2**30, host=False)
 
 
 class TestGoodput:

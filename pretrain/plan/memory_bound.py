@@ -1,4 +1,4 @@
-"""Whether a run can fit where it is started: what each rank holds at least, part by part. No torch."""
+"""A lower bound of the bytes that a rank holds, part by part: computed at once for a model of any size. No torch."""
 
 from pretrain.config.model import Model
 from pretrain.config.run_config import RunConfig
@@ -15,10 +15,11 @@ _LAYER_BYTES, _TRAINED_LAYER_BYTES = 99e3, 559e3
 _GIB = 2**30
 
 
-def check_fits(config: RunConfig, layout: Layout, own_bytes: float, host: bool = True, trains: bool = True) -> None:
-    """Raises ConfigError if a rank of `layout`, which has `own_bytes` of memory, can't hold its share whatever else is
-    done; `host`: where its batches are, too. What passes may still be too large: activations are more than the least
-    that is counted here."""
+def check_bound(
+    config: RunConfig, layout: Layout, available_bytes: float, *, host: bool = True, trains: bool = True
+) -> None:
+    """Raises ConfigError if a rank of `layout` with `available_bytes` of memory can't even hold the lower bound.
+    `host`: whether this is the memory of a host, which also holds batches and modules."""
     parts = least_bytes(config, layout, trains)
     if host:
         parts["modules"] = (
@@ -33,21 +34,21 @@ def check_fits(config: RunConfig, layout: Layout, own_bytes: float, host: bool =
             if offloaded:
                 parts[name] = 0.0
     total = sum(parts.values())
-    if total <= own_bytes:
+    if total <= available_bytes:
         return
     shares = ", ".join(f"{name} {size / _GIB:,.1f}" for name, size in parts.items() if size > total / 1000)
     largest = max(parts, key=lambda name: parts[name])
     raise ConfigError(
         f"this run does not fit in memory: each rank would hold at least {total / _GIB:,.1f} GiB ({shares}) and has "
-        f"{own_bytes / _GIB:,.1f}; {_advice(largest, config, own_bytes / total)}"
+        f"{available_bytes / _GIB:,.1f}; {_advice(largest, config, available_bytes / total)}"
     )
 
 
 def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[str, float]:
-    """Bytes by part, on the rank that holds the most: it has no fewer parameters than ranks have on average, and
+    """Bytes by part that the fullest rank holds at least: it has no fewer parameters than ranks have on average, and
     keeps the input of each of its layers for the backward pass."""
     model, batch = config.model, config.batch
-    parameters = parameters_of(model) / (layout.tensor * layout.pipeline)
+    parameters = count_parameters(model) / (layout.tensor * layout.pipeline)
     width = 4 if config.precision == "fp32" else 2
     if not trains:
         return {"weights": width * parameters, "batches": 0.0}
@@ -64,22 +65,22 @@ def least_bytes(config: RunConfig, layout: Layout, trains: bool = True) -> dict[
     }
 
 
-def parameters_of(model: Model) -> int:
-    """`num_parameters`, at once for any number of layers: those of a stack are as large as each other."""
+def count_parameters(model: Model) -> int:
+    """The same as `num_parameters`, at once for any number of layers: all layers of a stack are equally large."""
     few = {name: min(value, _LISTED_LAYERS) for name in ("layers", "encoder_layers") if (value := getattr(model, name))}
     if "encoder_layers" not in few and model.is_encoder_decoder:
         few["encoder_layers"] = few["layers"]
     count = num_parameters(model.model_copy(update=few))
     for name, listed in few.items():
-        asked = getattr(model, name) or model.layers
-        if asked > listed:
+        layers = getattr(model, name) or model.layers
+        if layers > listed:
             less = num_parameters(model.model_copy(update=few | {name: listed - 1}))
-            count += (asked - listed) * (num_parameters(model.model_copy(update=few)) - less)
+            count += (layers - listed) * (num_parameters(model.model_copy(update=few)) - less)
     return count
 
 
 def _advice(largest: str, config: RunConfig, factor: float) -> str:
-    """What would fit, if no more than the largest part changed: `factor` of what is asked for."""
+    """The size that would fit if only the largest part changed, to `factor` of what the config says."""
     match largest:
         case "activations" if config.batch.micro_sequences * factor >= 1:
             fits = int(config.batch.micro_sequences * factor)
@@ -93,7 +94,7 @@ def _advice(largest: str, config: RunConfig, factor: float) -> str:
         case "batches":
             fits = max(1, int(config.batch.sequences * factor))
             return f"batch.sequences={config.batch.sequences} is too many: {fits} may fit"
-    parameters = parameters_of(config.model)
+    parameters = count_parameters(config.model)
     return (
         f"of its {parameters:,} parameters {int(parameters * factor):,} may fit: make the model smaller, or share it "
         "over more machines (parallel.tensor, parallel.pipeline, parallel.zero)"

@@ -6,8 +6,9 @@ from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.model_spec.parameters import num_parameters, num_rank_parameters
-from pretrain.plan.capacity import check_fits, least_bytes, parameters_of
 from pretrain.plan.memory import state_bytes
+from pretrain.plan.memory_bound import check_bound, count_parameters, least_bytes
+from pretrain.plan.memory_check import check_memory
 from tests.helpers.small_configs import config
 
 GIB = 2**30
@@ -24,12 +25,12 @@ ONE_RANK = Layout(world=1)
 )
 def test_parameters_of_many_layers_are_counted_without_listing_them(sizes: dict[str, object]) -> None:
     model = _config(sizes).model
-    assert parameters_of(model) == num_parameters(model)
+    assert count_parameters(model) == num_parameters(model)
 
 
 def test_parameters_of_a_billion_layers_take_no_time() -> None:
-    one, two = (parameters_of(_config({"layers": layers}).model) for layers in (10**9, 2 * 10**9))
-    assert two - one == 10**9 * (parameters_of(_config({"layers": 2}).model) - parameters_of(_config({}).model))
+    one, two = (count_parameters(_config({"layers": layers}).model) for layers in (10**9, 2 * 10**9))
+    assert two - one == 10**9 * (count_parameters(_config({"layers": 2}).model) - count_parameters(_config({}).model))
 
 
 def test_no_rank_holds_less_than_is_counted() -> None:
@@ -55,7 +56,7 @@ def test_no_rank_holds_less_than_is_counted() -> None:
 )
 def test_what_is_too_large_is_named_with_what_would_fit(sections: dict[str, dict[str, int]], words: list[str]) -> None:
     with pytest.raises(ConfigError, match="does not fit in memory") as refused:
-        check_fits(config(**sections), ONE_RANK, 4 * GIB)
+        check_memory(config(**sections), ONE_RANK, 4 * GIB)
     for word in words:
         assert word in str(refused.value)
 
@@ -63,7 +64,7 @@ def test_what_is_too_large_is_named_with_what_would_fit(sections: dict[str, dict
 def test_what_is_said_to_fit_does() -> None:
     def refusal(sequences: int) -> str:
         try:
-            check_fits(config(batch={"sequences": sequences}), ONE_RANK, GIB)
+            check_memory(config(batch={"sequences": sequences}), ONE_RANK, GIB)
         except ConfigError as error:
             return str(error)
         return ""
@@ -75,21 +76,21 @@ def test_what_is_said_to_fit_does() -> None:
 
 def test_what_lies_on_the_host_is_not_the_devices() -> None:
     run = config(batch={"sequences": 10**9}, parallel={"offload_optimizer": True, "zero_engine": "deepspeed"})
-    check_fits(run, ONE_RANK, GIB, host=False)
+    check_bound(run, ONE_RANK, GIB, host=False)
     least = least_bytes(run, ONE_RANK)
-    check_fits(run, ONE_RANK, least["weights"] + least["gradients"] + least["activations"], host=False)
+    check_bound(run, ONE_RANK, least["weights"] + least["gradients"] + least["activations"], host=False)
 
 
 def test_scoring_needs_weights_alone() -> None:
     run = config()
-    check_fits(run, ONE_RANK, 4 * num_parameters(run.model), host=False, trains=False)
+    check_bound(run, ONE_RANK, 4 * num_parameters(run.model), host=False, trains=False)
 
 
 def test_modules_of_many_narrow_layers_count_on_a_host() -> None:
     run = config(model={"layers": 20_000, "hidden": 32, "heads": 2})
-    check_fits(run, ONE_RANK, 5 * GIB, host=False)
+    check_bound(run, ONE_RANK, 5 * GIB, host=False)
     with pytest.raises(ConfigError, match=r"modules 10\.4"):
-        check_fits(run, ONE_RANK, 5 * GIB)
+        check_bound(run, ONE_RANK, 5 * GIB)
 
 
 def _config(sizes: dict[str, object]) -> RunConfig:
