@@ -53,7 +53,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "output_dir dump_folder": ("run.dir",),
     "data_path dataset train_data_path": ("data.path", "data.sources"),
     "num_workers": ("data.workers",),
-    "wandb tensorboard report_to": ("track.mlflow", "track.uri"),
+    "wandb tensorboard report_to": ("track.kind", "track.mlflow", "track.uri"),
 }
 """names of others, with _ for - and blanks -> ours"""
 

@@ -1,4 +1,4 @@
-"""Where the loop reports: to run.dir, the terminal and MLflow on the one rank that reports, to nobody on the others.
+"""Reports of the loop: to run.dir, the terminal and the tracker on the rank that reports, nowhere on the others.
 
 with RunLog(config, layout, engine.is_reporter) as log: ...
 """
@@ -25,7 +25,7 @@ from pretrain.observe.points import DataInput
 from pretrain.observe.progress import Progress
 from pretrain.observe.run_files import RunFiles
 from pretrain.observe.spikes import StepNumbers
-from pretrain.observe.track import Tracker
+from pretrain.observe.track import TrackerThread
 from pretrain.plan.hardware import peak_flops
 from pretrain.plan.memory import largest_state
 from pretrain.process.urgency import Urgency
@@ -141,7 +141,7 @@ class RunLog:
             self._reports.tasks(step, tokens, results)
 
     def data(self, inputs: Sequence[DataInput]) -> None:
-        """What the run is trained on, for MLflow; its files have it in the config."""
+        """The data that the run is trained on, for the tracker; its files have it in the config."""
         if self._reports is not None:
             self._reports.data(inputs)
 
@@ -211,7 +211,7 @@ class _Reports:
         self._ended: Literal["stopped", "failed", "finished"] = "failed"
         self._layout, self._parameters = layout, num_parameters(config.model)
         self.mfu_per_speed = _mfu_per_speed(config, layout)
-        self._tracker: Tracker | None = None
+        self._tracker: TrackerThread | None = None
 
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
         total_steps, end_tokens = run_length(config)
@@ -222,7 +222,7 @@ class _Reports:
         # Not before: a mistake found on the way here must not reopen a run that has ended well.
         tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
         tags |= {"state_bytes": str(round(state.total))}
-        self._tracker = Tracker(self._config, self.warn, tags)
+        self._tracker = TrackerThread(self._config, self.warn, tags)
         self._tracker.artifact(path)
         if step == 0:
             self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)

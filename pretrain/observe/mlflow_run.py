@@ -1,4 +1,5 @@
-"""One run inside MLflow. Imports mlflow, which takes seconds: only the thread of `track.py` imports this file.
+"""One run inside MLflow. Imports mlflow, which takes seconds: only `mlflow_tracker.py` imports this file,
+in the thread of `track.py`.
 
 Every method may block and may raise anything.
 """
@@ -9,7 +10,7 @@ import os
 import platform
 import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -50,13 +51,13 @@ class MlflowRun:
             atomic_write(id_file, self._id.encode())
         self._describe(config, tags, known or {})
 
-    def send(self, points: list[Point]) -> None:
+    def log_metrics(self, points: Sequence[Point]) -> None:
         self._client.log_batch(self._id, [Metric(p.name, p.value, p.time_ms, p.step) for p in points])
 
-    def send_file(self, file: File) -> None:
+    def log_artifact(self, file: File) -> None:
         self._client.log_artifact(self._id, str(file.path), file.folder or None)
 
-    def send_data(self, data: DataInput) -> None:
+    def log_dataset(self, data: DataInput) -> None:
         """The fingerprint is cut to what MLflow takes as a digest; its profile has the whole."""
         profile = json.dumps({**data.profile, "fingerprint": data.fingerprint})
         source = json.dumps({"uri": data.address})
@@ -64,7 +65,7 @@ class MlflowRun:
         tags = [InputTag("mlflow.data.context", "training")]
         self._client.log_inputs(self._id, datasets=[DatasetInput(dataset, tags)])
 
-    def end(self, status: str) -> None:
+    def finish(self, status: str) -> None:
         self._client.set_terminated(self._id, status)
 
     def _continue(self, id_file: Path) -> dict[str, str] | None:

@@ -1,5 +1,6 @@
 """What is delivered to a tracker: numbers, files, and what data a run reads."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,3 +55,8 @@ def data_inputs(sources: Sequence[Source], datasets: Sequence[Dataset]) -> list[
         )
         for source, dataset in zip(sources, datasets, strict=True)
     ]
+
+
+def now_ms() -> int:
+    """Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000

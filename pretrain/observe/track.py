@@ -1,61 +1,53 @@
-"""MLflow tracking that training never waits for: a background thread delivers points and files, in order, in batches.
+"""Tracking that training never waits for: a background thread delivers points and files to the tracker of `track.kind`,
+in order, in batches.
 
-Without MLflow (no server, a broken database, not installed) the run continues; one warning is given, and delivery is
-retried from time to time.
+If the service fails (no server, a broken database, not installed) the run continues; one warning is given, and delivery
+is retried from time to time.
 """
 
-import os
 import re
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
+from data_pipeline.common.plugins import Registry
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.points import DataInput, File, Point
-from pretrain.run_dir.paths import RunDir
+from pretrain.config.track import TRACKER_NAMES
+from pretrain.observe.mlflow_tracker import MlflowTracker
+from pretrain.observe.points import DataInput, File, Point, now_ms
+from pretrain.observe.tracker import RunStatus, Tracker
 from pretrain.run_dir.records import StepMetrics
 
-if TYPE_CHECKING:
-    from pretrain.observe.mlflow_run import MlflowRun
+TRACKERS = Registry[type[Tracker]](TRACKER_NAMES.group, {"mlflow": MlflowTracker}, Tracker)
+"""Trackers by the names that `track.kind` takes."""
 
-_PENDING = 20_000  # points kept while MLflow does not take them; later ones are left out
+_PENDING = 20_000  # points kept while the service does not take them; later ones are dropped
 _GATHER_S = 1.0  # points of this long go out together
 _RETRY_S = 30.0
-# How long `close` waits. A local database answers in the end, a server may not; creating the tables takes seconds.
-_CLOSE_LOCAL_S, _CLOSE_REMOTE_S = 60.0, 8.0
-_POINTS_PER_BATCH = 1000  # MLflow's own limit
-_STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
-_SETTINGS = {  # MLflow's defaults wait for many minutes; what the user has set stays
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
+_POINTS_PER_BATCH = 1000
 
 
-class Tracker:
-    """One run in MLflow; a resumed run continues the same one. Does nothing where `track.mlflow` is false.
+class TrackerThread:
+    """Delivery of one run to its tracker; a resumed run continues there. Does nothing where tracking is off.
 
-    `warn` gets one sentence when MLflow does not take what it is given, from any thread. `tags` are facts about the
+    `warn` gets one sentence, from any thread, when the service does not take something. `tags` are facts about the
     run that are not in its config.
     """
 
     def __init__(self, config: RunConfig, warn: Callable[[str], None], tags: Mapping[str, str] | None = None) -> None:
         self._config, self._warn, self._tags = config, warn, dict(tags or {})
-        self._run_dir = Path(config.run.dir).resolve()
-        self._uri = _uri(config)
+        self._tracker = TRACKERS.require(config.track.kind)(config)
         self._pending: list[Point | File | DataInput] = []
         self._left_out = 0
         self._warned = False
-        self._status = _STATUS["failed"]
+        self._status: RunStatus = "failed"
         self._changed = threading.Condition()
         self._closing = threading.Event()
-        self._run: MlflowRun | None = None
+        self._run: Tracker | None = None
         # A daemon: a server that never answers must not keep the process alive.
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
-        if config.track.mlflow:
+        self._thread = threading.Thread(target=self._work, name="tracker", daemon=True)
+        if config.track.is_on:
             self._thread.start()
 
     def step(self, metrics: StepMetrics) -> None:
@@ -67,7 +59,7 @@ class Tracker:
 
     def point(self, step: int, name: str, value: float) -> None:
         """One number at one step, such as the held-out loss. Returns at once."""
-        self._put(Point(name, float(value), step, _now_ms()))
+        self._put(Point(name, float(value), step, now_ms()))
 
     def artifact(self, path: str | Path, folder: str = "") -> None:
         """A file to keep with the run, under `folder`; it is read later, so it must stay. Returns at once."""
@@ -78,21 +70,21 @@ class Tracker:
         for one in inputs:
             self._put(one)
 
-    def close(self, status: Literal["finished", "stopped", "failed"]) -> None:
-        """Delivers what is left, for a bounded time, and ends the run in MLflow."""
+    def close(self, status: RunStatus) -> None:
+        """Delivers what is left, for a bounded time, and ends the run in the tracker."""
         if not self._thread.is_alive():
             return
-        self._status = _STATUS[status]
+        self._status = status
         with self._changed:
             self._closing.set()
             self._changed.notify()
-        self._thread.join(_CLOSE_LOCAL_S if self._uri.startswith("sqlite:") else _CLOSE_REMOTE_S)
+        self._thread.join(self._tracker.close_s)
         missing = len(self._pending) + self._left_out
         if self._thread.is_alive() or missing:
-            self._warn_once(f"MLflow at {self._uri} did not take all of the run ({missing} points or files missing)")
+            self._warn_once(f"{self._tracker.service} did not take all of the run ({missing} points or files missing)")
 
     def _put(self, item: Point | File | DataInput) -> None:
-        if not self._config.track.mlflow:
+        if not self._config.track.is_on:
             return
         with self._changed:
             if len(self._pending) < _PENDING:
@@ -108,12 +100,12 @@ class Tracker:
             try:
                 self._deliver()
                 return
-            except Exception as error:  # whatever goes wrong in MLflow, training continues
-                self._warn_once(f"MLflow at {self._uri} cannot be used ({_reason(error)})")
+            except Exception as error:  # whatever goes wrong in the tracker, training continues
+                self._warn_once(f"{self._tracker.service} cannot be used ({_reason(error)})")
             self._closing.wait(_RETRY_S)
 
     def _deliver(self) -> None:
-        """Sends everything pending until `close`; items leave the list only once MLflow has them."""
+        """Sends everything pending until `close`; items leave the list only once the tracker has them."""
         if self._run is None:
             self._run = self._open()
         while True:
@@ -125,22 +117,19 @@ class Tracker:
             with self._changed:
                 first, points = self._pending[0], _leading_points(self._pending[:_POINTS_PER_BATCH])
             if isinstance(first, DataInput):
-                self._send(f"the dataset {first.name}", partial(self._run.send_data, first))
+                self._send(f"the dataset {first.name}", partial(self._run.log_dataset, first))
             elif isinstance(first, File):
-                self._send(str(first.path), partial(self._run.send_file, first))
+                self._send(str(first.path), partial(self._run.log_artifact, first))
             else:
-                self._run.send(points)
+                self._run.log_metrics(points)
             with self._changed:
                 del self._pending[: len(points) or 1]
-        self._run.end(self._status)
+        self._run.finish(self._status)
 
-    def _open(self) -> "MlflowRun":
-        for name, value in _SETTINGS.items():
-            os.environ.setdefault(name, value)
-        # Reads the settings as it is imported, and takes seconds: so here, in the background.
-        from pretrain.observe.mlflow_run import MlflowRun
-
-        return MlflowRun(self._config, self._uri, self._run_dir, self._tags)
+    def _open(self) -> Tracker:
+        """Starts the tracker's run: here, in the background, as importing its library may take seconds."""
+        self._tracker.start(self._tags)
+        return self._tracker
 
     def _send(self, what: str, send: Callable[[], None]) -> None:
         """What cannot be stored must not hold up the numbers behind it."""
@@ -148,7 +137,7 @@ class Tracker:
             send()
         except Exception as error:
             self._left_out += 1
-            self._warn_once(f"MLflow at {self._uri} cannot store {what} ({_reason(error)})")
+            self._warn_once(f"{self._tracker.service} cannot store {what} ({_reason(error)})")
 
     def _warn_once(self, sentence: str) -> None:
         if not self._warned:
@@ -161,36 +150,18 @@ def keep_report(
     config: RunConfig, files: list[Path], folder: str, scores: Mapping[str, float], step: int,
     warn: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Adds a report and the scores in it, as metrics of the weights after `step`, to a run that MLflow knows already;
-    its status stays what it is.
+    """Adds a report and its scores, as metrics of the weights after `step`, to a run that the tracker has already; its
+    status stays what it is.
 
-    Does nothing where `track.mlflow` is false or the run never came to MLflow; `warn` gets a sentence if it fails.
+    Does nothing where tracking is off or the tracker has no such run; `warn` gets a sentence if it fails.
     """
-    id_file = RunDir(config.run.dir).tracker_run_id("mlflow")
-    if not config.track.mlflow or not id_file.exists():
+    if not config.track.is_on:
         return
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    tracker = TRACKERS.require(config.track.kind)(config)
     try:
-        from mlflow import MlflowClient
-        from mlflow.entities import Metric
-
-        client, run_id, now_ms = MlflowClient(tracking_uri=_uri(config)), id_file.read_text().strip(), _now_ms()
-        metrics = [Metric(name, value, now_ms, step) for name, value in scores.items()]
-        for start in range(0, len(metrics), _POINTS_PER_BATCH):
-            client.log_batch(run_id, metrics[start : start + _POINTS_PER_BATCH])
-        for file in files:
-            client.log_artifact(run_id, str(file), folder)
-    except Exception as error:  # whatever goes wrong in MLflow, the report is there
-        warn(f"the report was not kept in MLflow ({_reason(error)})")
-
-
-def _uri(config: RunConfig) -> str:
-    return config.track.uri or f"sqlite:///{Path(config.run.dir).resolve().parent / 'mlflow.db'}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+        tracker.add_report(files, folder, scores, step)
+    except Exception as error:  # whatever goes wrong in the tracker, the report is on disk
+        warn(f"the report was not kept in {tracker.service.partition(' ')[0]} ({_reason(error)})")
 
 
 def _leading_points(items: list[Point | File | DataInput]) -> list[Point]:

@@ -1,5 +1,5 @@
-"""A package outside the tree (`package/`) adds a family, an objective, a pattern, a data step, a format, an optimizer
-and a task. It is installed as any other; no line of the product knows it."""
+"""A package outside the tree (`package/`) adds a family, an objective, a pattern, a data step, a format, an optimizer,
+a tracker and a task. It is installed as any other; no line of the product knows it."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ objective: {name: causal_suffix, context: 4}
 data: {path: data}
 optimizer: {name: sgd, momentum: 0.8, learning_rate: 0.1, weight_decay: 0.01}
 schedule: {warmup_steps: 1}
-track: {mlflow: false}
+track: {kind: csv}
 """
 
 
@@ -76,6 +76,14 @@ def _inside(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_step_drops_what_it_should() -> None:
     (step,) = json.loads(Path("data/report.json").read_text())["steps"]
     assert step["dropped"] == {"capitals": 1}
+
+
+def test_the_tracker_gets_the_run() -> None:
+    lines = Path("run.csv").read_text().splitlines()
+    assert lines[0] == "start,plugin,tp1pp1dp1+zero1"
+    assert "artifact,config.yaml" in lines
+    assert [line.split(",")[1] for line in lines if ",loss," in line] == ["1", "2", "3", "4"]
+    assert "finish,finished" in lines
 
 
 @pytest.mark.slow

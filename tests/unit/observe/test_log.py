@@ -166,7 +166,7 @@ def test_an_error_is_recorded_and_passes_through(tmp_path: Path) -> None:
 
 
 def test_a_mistake_before_the_first_step_leaves_mlflow_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretrain.observe.log.Tracker", pytest.fail)
+    monkeypatch.setattr("pretrain.observe.log.TrackerThread", pytest.fail)
     test_an_error_is_recorded_and_passes_through(tmp_path)
 
 
@@ -175,7 +175,7 @@ def test_mlflow_learns_how_the_run_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, status: str
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretrain.observe.track.Tracker.close", lambda self, status: said.append(status))
+    monkeypatch.setattr("pretrain.observe.track.TrackerThread.close", lambda self, status: said.append(status))
     run(tmp_path, 1, 1, ends=ends)
     assert said == [status]
 

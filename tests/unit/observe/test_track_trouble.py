@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pretrain.config.run_config import RunConfig
-from pretrain.observe.track import Tracker
+from pretrain.observe.track import TrackerThread
 from tests.unit.observe.conftest import PATIENCE_S
 from tests.unit.observe.test_track import STEP, run_config
 
@@ -45,7 +45,7 @@ def assert_one_warning(warnings: list[str], expected: str) -> None:
 
 def assert_harmless(run: RunConfig, expected: str) -> None:
     warnings = Warnings()
-    tracker = Tracker(run, warnings)
+    tracker = TrackerThread(run, warnings)
     for step in range(1, 2001):
         tracker.step(replace(STEP, step=step))
     warnings.wait()
@@ -60,11 +60,11 @@ def test_a_server_that_is_down_is_one_warning(tmp_path: Path) -> None:
 def test_a_server_that_never_answers_is_one_warning_and_a_bounded_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pretrain.observe.track._CLOSE_REMOTE_S", 0.1)
+    monkeypatch.setattr("pretrain.observe.mlflow_tracker._CLOSE_REMOTE_S", 0.1)
     warnings = Warnings()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE_S)
-        tracker = Tracker(run_config(tmp_path, uri=f"http://127.0.0.1:{server.getsockname()[1]}"), warnings)
+        tracker = TrackerThread(run_config(tmp_path, uri=f"http://127.0.0.1:{server.getsockname()[1]}"), warnings)
         tracker.step(STEP)
         asked, _ = server.accept()
         with asked:
@@ -92,7 +92,7 @@ def test_no_mlflow_at_all_is_one_warning(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_warning_shows_no_password(tmp_path: Path) -> None:
     uri = closed_port().replace("http://", "http://me:secret@")
     warnings = Warnings()
-    tracker = Tracker(run_config(tmp_path, uri=uri), warnings)
+    tracker = TrackerThread(run_config(tmp_path, uri=uri), warnings)
     warnings.wait()
     tracker.close("finished")
     assert_one_warning(warnings, "cannot be used")
@@ -107,7 +107,7 @@ class FakeRun:
         self.sending, self.sent = threading.Event(), threading.Event()
         self.calls: list[Any] = []
 
-    def send(self, points: list[Any]) -> None:
+    def log_metrics(self, points: list[Any]) -> None:
         self.sending.set()
         self.before_send()
         if self.failures:
@@ -116,15 +116,15 @@ class FakeRun:
         self.calls.extend((point.step, point.value) for point in points)
         self.sent.set()
 
-    def send_file(self, file: Any) -> None:
+    def log_artifact(self, file: Any) -> None:
         raise PermissionError("no writing here")
 
-    def end(self, status: str) -> None:
+    def finish(self, status: str) -> None:
         self.calls.append(status)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, run: FakeRun) -> None:
-    monkeypatch.setattr(Tracker, "_open", lambda _: run)
+    monkeypatch.setattr(TrackerThread, "_open", lambda _: run)
     monkeypatch.setattr("pretrain.observe.track._GATHER_S", 0.01)
     monkeypatch.setattr("pretrain.observe.track._RETRY_S", 0.01)
 
@@ -134,14 +134,14 @@ def test_an_outage_loses_nothing_and_repeats_nothing(tmp_path: Path, monkeypatch
     use(monkeypatch, mlflow)
     monkeypatch.setattr("pretrain.observe.track._POINTS_PER_BATCH", 2)
     warnings = Warnings()
-    tracker = Tracker(run_config(tmp_path), warnings)
+    tracker = TrackerThread(run_config(tmp_path), warnings)
     tracker.point(0, "loss", 0.0)
     warnings.wait()  # it has failed
     for step in range(1, 5):
         tracker.point(step, "loss", float(step))
     assert mlflow.sent.wait(PATIENCE_S), "it is tried again"
     tracker.close("finished")
-    assert mlflow.calls == [(step, float(step)) for step in range(5)] + ["FINISHED"]
+    assert mlflow.calls == [(step, float(step)) for step in range(5)] + ["finished"]
     assert len(warnings) == 1
 
 
@@ -149,7 +149,7 @@ def test_training_waits_for_nothing_that_is_being_sent(tmp_path: Path, monkeypat
     answer = threading.Event()
     mlflow = FakeRun(before_send=lambda: answer.wait(PATIENCE_S))
     use(monkeypatch, mlflow)
-    tracker = Tracker(run_config(tmp_path), lambda _: None)
+    tracker = TrackerThread(run_config(tmp_path), lambda _: None)
     tracker.point(0, "loss", 0.0)
     assert mlflow.sending.wait(PATIENCE_S)
     for step in range(1, 1001):
@@ -157,7 +157,7 @@ def test_training_waits_for_nothing_that_is_being_sent(tmp_path: Path, monkeypat
     assert not mlflow.sent.is_set(), "MLflow has answered nothing yet"
     answer.set()
     tracker.close("finished")
-    assert mlflow.calls[-1] == "FINISHED"
+    assert mlflow.calls[-1] == "finished"
 
 
 def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,12 +166,12 @@ def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path, monkeypatch: pyt
     mlflow = FakeRun(before_send=lambda: answer.wait(PATIENCE_S))
     use(monkeypatch, mlflow)
     warnings = Warnings()
-    tracker = Tracker(run_config(tmp_path), warnings)
+    tracker = TrackerThread(run_config(tmp_path), warnings)
     for step in range(250):
         tracker.point(step, "loss", float(step))
     answer.set()
     tracker.close("finished")
-    assert mlflow.calls == [*((step, float(step)) for step in range(100)), "FINISHED"]
+    assert mlflow.calls == [*((step, float(step)) for step in range(100)), "finished"]
     assert "150 points or files missing" in warnings[0]
 
 
@@ -181,11 +181,11 @@ def test_a_file_that_cannot_be_stored_does_not_hold_up_the_numbers(
     mlflow = FakeRun()
     use(monkeypatch, mlflow)
     warnings: list[str] = []
-    tracker = Tracker(run_config(tmp_path), warnings.append)
+    tracker = TrackerThread(run_config(tmp_path), warnings.append)
     tracker.artifact(tmp_path / "report.html")
     tracker.point(1, "loss", 1.0)
     tracker.close("failed")
-    assert mlflow.calls == [(1, 1.0), "FAILED"]
+    assert mlflow.calls == [(1, 1.0), "failed"]
     assert len(warnings) == 1
     assert "cannot store" in warnings[0]
 
