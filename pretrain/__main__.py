@@ -1,29 +1,29 @@
 """usage: pretrain VERB ...    (or python -m pretrain VERB ...)
 
-Pretrains language models: the same run on any layout of ranks, and after any stop.
+Pretrains language models. A run gives the same result on any layout of ranks and after any interruption.
 
-  data build CONFIG       text -> tokenized, sharded dataset
+  data build CONFIG       build a tokenized, sharded dataset from text
   data inspect DATASET    check a dataset, show its counts and some text
-  data ledger RUN         planned against realised tokens, by source
-  data trace RUN          the documents of a step's batch
+  data ledger RUN         compare planned with consumed tokens, by source
+  data trace RUN          show the documents of a step's batch
   train CONFIG            train, or resume a run
-  plan CONFIG             which layout suits a cluster: seconds, memory, days, cost
-  launch slurm CONFIG     the same as a supervised Slurm job; `launch local`: on this host
-  launch status RUN       its progress and jobs; launch logs RUN, launch cancel RUN
-  scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: what larger ones will reach
-  eval RUN                score a checkpoint: a few-shot report
-  eval fetch              get the files of benchmarks for it
-  eval report DIR DIR     several of these reports as one
-  lm-eval                 EleutherAI's lm-eval, with our models in its registry
-  verify CONFIG           the same steps on every layout, compared
-  compare RUN RUN         whether two runs are the same run
-  export RUN              weights for Hugging Face's transformers
-  import hf DIR           the other way: a run with checkpoint 0
-  translate RUN FILE      targets for sources, by beam search
-  generate RUN            text: what follows, fills gaps, or is a target
-  keys [PATTERN]          every config key, with its type and default
+  plan CONFIG             layouts for a cluster, the best first: seconds, memory, days, cost
+  launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host
+  launch status RUN       progress and jobs of a launched run; also launch logs RUN, launch cancel RUN
+  scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: the loss of larger ones
+  eval RUN                score a checkpoint on tasks, with a few-shot report
+  eval fetch              download the files of benchmarks for eval
+  eval report DIR DIR     combine several reports of eval into one page
+  lm-eval                 EleutherAI's lm-eval, with pretrain's models in its registry
+  verify CONFIG           run the same steps on several layouts and compare them
+  compare RUN RUN         check whether two runs are the same
+  export RUN              convert a checkpoint to Hugging Face's transformers
+  import hf DIR           convert weights of transformers to a run with checkpoint 0
+  translate RUN FILE      translate the lines of a file by beam search
+  generate RUN            generate text: continue prompts, fill gaps, or write targets
+  keys [PATTERN]          list the config keys with type and default
 
-  pretrain VERB --help    what a verb takes, with examples
+  pretrain VERB --help    options of a verb, with examples
   pretrain --version      versions of pretrain and of its dependencies
 
 A first run, on a book:

@@ -53,7 +53,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def seconds(run: Attend, length: int, device: str) -> float:
-    """Of forward and backward."""
+    """Seconds of one forward and backward pass."""
     inputs = [torch.randn(length, 1, HEADS, WIDTH, device=device).permute(1, 2, 0, 3).requires_grad_() for _ in "qkv"]
     weight = torch.randn(1, HEADS, length, WIDTH, device=device)
     if device == "cuda":
@@ -75,7 +75,7 @@ def compare(one: Attend, other: Attend, length: int, device: str, rounds: int) -
 
 
 def documents(length: int) -> PackedSegments:
-    """Of a packed row: each half as long as the one before, down to 128 positions, and again."""
+    """Documents of a packed row: each half as long as the one before, down to 128 positions, and again."""
     bounds, size = [0], length // 2
     while bounds[-1] < length:
         bounds.append(min(bounds[-1] + size, length))

@@ -13,7 +13,7 @@ from tests.helpers.crash import table
 
 
 def main() -> None:
-    """Prints the two tables. Raises AssertionError if a run or a dataset can be told from an undisturbed one."""
+    """Prints the two tables. Raises AssertionError if a run or a dataset differs from an undisturbed one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300, help="of training, at least")
     parser.add_argument("--builds", type=int, default=60, help="kills of data build, at least")

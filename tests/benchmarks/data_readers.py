@@ -139,7 +139,8 @@ def _megatron(folder: Path) -> Batches:
 
 
 def _webdataset(folder: Path) -> Batches:
-    """As its pages show it: a member for each document, decoded, through a shuffle buffer, then packed by hand."""
+    """Reads with webdataset as its documentation shows: a member for each document, decoded, through a shuffle buffer,
+    then packed by hand."""
     import webdataset
 
     path = folder / "documents.tar"

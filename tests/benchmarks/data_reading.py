@@ -86,7 +86,7 @@ def prepare(text: Path, folder: Path) -> None:
 
 
 def resume(options: argparse.Namespace, folder: Path) -> None:
-    """The first batch of a stream that is opened anew, at the start of an epoch and near its end."""
+    """The first batch of a newly opened stream, at the start of an epoch and near its end."""
     dataset = folder / "dataset"
     shards = _huge(dataset)
     begin = time.perf_counter()

@@ -124,7 +124,7 @@ def _tokens_to_read(scorer: CausalScorer, texts: Texts) -> int:
 
 
 def _tokens_a_second(config: RunConfig, tokens: int = 1000) -> float:
-    """Of the products of all layers with `tokens` tokens."""
+    """Tokens per second of the matrix products of all layers, with `tokens` tokens at a time."""
     wide = config.model.hidden
     shapes = [(3 * wide, wide), (wide, wide), (4 * wide, wide), (wide, 4 * wide)]
     products = [(torch.randn(tokens, width), torch.randn(out, width)) for out, width in shapes]
@@ -205,7 +205,7 @@ def _sentences() -> list[str]:
 
 
 def _passages(count: int) -> Texts:
-    """Of about LAMBADA's length, 75 words."""
+    """Texts of about LAMBADA's length, 75 words."""
     draw, found = random.Random(0), []
     sentences = [sentence for sentence in _sentences() if sentence[-1].isalpha()]
     for _ in range(count):

@@ -81,7 +81,7 @@ _KINDS: tuple[tuple[Callable[[tarfile.TarFile], Iterator[str]], str, str], ...] 
 
 
 def _files(tar: tarfile.TarFile, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """Those whose names are like that, by name."""
+    """Name and content of each file whose name matches `pattern`, sorted by name."""
     for member in sorted(tar.getmembers(), key=lambda member: member.name):
         if member.isfile() and re.fullmatch(pattern, member.name):
             file = tar.extractfile(member)

@@ -87,13 +87,13 @@ def main() -> None:
             subprocess.run([sys.executable, "-m", "pretrain", "plan", "--calibrate", "--out", str(file)], check=True)
             print(f"calibrated in {time.monotonic() - started_s:.0f} s")
         device = find_device(str(file))
-    cores, told = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")
+    cores, omp_threads = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS")
     off = []
     for ranks, layouts in LAYOUTS.items():
         for model in MODELS if options.only in (None, ranks) else ():
             for parallel in layouts:
                 config = config_of(model, parallel)
-                times = run_ranks(ranks, seconds_of, config, int(told or max(1, cores // ranks)), timeout_s=300)
+                times = run_ranks(ranks, seconds_of, config, int(omp_threads or max(1, cores // ranks)), timeout_s=300)
                 measured = statistics.median(map(max, zip(*times, strict=True)))
                 said = predicted(config, ranks, device)
                 off.append(said / measured - 1)

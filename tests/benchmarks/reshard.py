@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def _save(model: dict[str, Any], repeats: int, directory: Path) -> tuple[list[float], list[float], list[Saved]]:
-    """(seconds each save held training up with one in flight, and with none; what the first rank was told)."""
+    """(seconds each save held training up with one in flight, and with none; the first rank's messages)."""
     engine = _engine(model, WRITER)
     for part in engine.state().values():
         for piece in part.pieces:

@@ -85,7 +85,7 @@ def engine_of(config: RunConfig) -> Engine:
 
 
 def steps(form: str, text: Path, lengths: list[int]) -> Iterator[dict[str, float]]:
-    """Of each length, ascending: so the peak of the process is that of the length."""
+    """Times a step at each length, in ascending order, so that the peak memory of the process is that of the length."""
     device.install()
     text_bytes, store = _bytes(text), HashStore()
     before = 0

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _microseconds(work: Callable[[], object]) -> float:
-    """Of one call, in the best of some rounds."""
+    """Microseconds of one call, in the best of some rounds."""
     rounds = []
     for _ in range(_ROUNDS):
         started_s = time.thread_time()

@@ -3,7 +3,7 @@
     python -m tests.cluster.chaos --directory runs/chaos --faults 200 [--slice 40] [--steps N] [--seed 0]
 
 Two ranks on two nodes of three. `--slice` faults are made in this call, and the run is cancelled then; the next call on
-the same directory goes on. Once `--faults` are made in all, the run goes to its end. Its losses, gradient norms and
+the same directory resumes. Once `--faults` are made in all, the run trains to its end. Its losses, gradient norms and
 `data_hash` of every step must be those of a run of the same config that nothing happened to. Prints a table: faults by
 kind, and the time that each has cost, from the fault until the run has started again and is beyond the step that it had
 reached.
@@ -93,7 +93,7 @@ class Chaos:
         state = self._cluster.state(self._launched.job)
         assert state in _OPEN, self._launched.said()
         if state == "PENDING":
-            with suppress(AssertionError):  # it has begun meanwhile
+            with suppress(AssertionError):  # it has started by now
                 self._launched.release()
 
     def reach(self, steps: int) -> None:
@@ -164,7 +164,7 @@ class Chaos:
     def _asked(ask: Callable[[], object]) -> bool:
         try:
             ask()
-        except AssertionError:  # it has ended meanwhile
+        except AssertionError:  # it has ended by now
             return False
         return True
 
@@ -185,7 +185,7 @@ def some_faults(chaos: Chaos, count: int, draw: random.Random, record: Callable[
 
 
 def table(faults: list[Fault]) -> str:
-    """By kind."""
+    """Table of seconds lost, by kind of fault."""
     lines = ["| Fault | Times | Seconds lost: median | most | in all |", "|---|---|---|---|---|"]
     for kind in sorted({fault.kind for fault in faults}):
         lost = [fault.lost_s for fault in faults if fault.kind == kind]
@@ -197,7 +197,9 @@ def table(faults: list[Fault]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, required=True, help="for everything; the same one goes on")
+    parser.add_argument(
+        "--directory", type=Path, required=True, help="Directory of all files; give the same one to resume."
+    )
     parser.add_argument("--faults", type=int, required=True, help="in all")
     parser.add_argument("--slice", type=int, help="at most so many in this call (default: all)")
     parser.add_argument("--steps", type=int, help=f"of the run (default: {_STEPS_A_FAULT} for each fault)")
@@ -223,7 +225,9 @@ def main() -> int:
         if len(faults) < options.faults:
             pretrain(cluster, "launch", "cancel", run)
             cluster.wait(launched.job, "FAILED", "CANCELLED", timeout_s=300)
-            print(f"{table(faults)}\n{len(faults)} of {options.faults} faults made; the same command goes on")
+            print(
+                f"{table(faults)}\n{len(faults)} of {options.faults} faults made; run the same command again to resume"
+            )
             return 0
         while cluster.state(launched.job) != "COMPLETED":
             chaos.tend()

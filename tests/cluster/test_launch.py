@@ -69,7 +69,7 @@ def kill_a_rank(launched: Launched) -> None:
 
 
 def kill_srun(launched: Launched) -> None:
-    """The job's step ends, and its script goes on."""
+    """The job's step ends, and its script continues."""
     for pid in launched.srun():
         kill(pid)
 
@@ -135,7 +135,7 @@ def test_a_node_that_computes_wrongly_is_left_out(
 def test_a_disk_that_is_full_for_a_while_ends_no_run(
     cluster: Slurm, config: Path, whole: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """That of checkpoints, records and logs."""
+    """The disk that holds checkpoints, records and logs."""
     with disks.small_disk(tmp_path / "disk", 512 << 20) as disk:
         words = [str(config), *LENGTH, f"run.dir={disk}/run", "parallel.tensor=2", *RESOURCES]
         launched = Launched(
@@ -172,7 +172,7 @@ def test_a_disk_that_stays_full_ends_the_run_which_goes_on_when_there_is_room(
 def test_at_its_time_limit_it_is_queued_again(
     cluster: Slurm, config: Path, whole: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Of three minutes, the last 100 s are for saving, and Slurm tells of them up to half a minute early."""
+    """The last 100 s of three minutes are for saving, and Slurm signals them up to half a minute early."""
     slowly = ["--python", python_that(tmp_path, SLOW_STEPS.replace("SECONDS", "0.5"))]
     launched = launched_by(cluster, config, "--time", "3", "--sbatch=--signal=B:USR1@100", *slowly)
     launched.wait(timeout_s=1500)

@@ -1,4 +1,4 @@
-"""Jobs that are asked to stop: all ranks save and leave together with status 75, and the next job goes on."""
+"""Jobs that are signalled to stop: all ranks save and exit together with status 75, and the next job resumes."""
 
 import json
 import re
@@ -21,7 +21,7 @@ echo srun ended with $?
 
 
 def assert_stopped(cluster: Slurm, job: int, run: Path) -> int:
-    """That every rank ended with 75 after a save. The step."""
+    """Asserts that every rank ended with status 75 after a save. Returns the step."""
     said = cluster.output(job)
     assert said.rstrip().endswith("srun ended with 75"), said
     ranks = re.findall(r"srun: error: n[01]: tasks? ([0-9,-]+): Exited with exit code 75", said)

@@ -78,7 +78,7 @@ def uninterrupted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def environment() -> dict[str, str]:
-    """As outside pytest: no launcher's variables, one thread per rank."""
+    """Environment as outside pytest: no launcher's variables, one thread per rank."""
     return {name: value for name, value in os.environ.items() if name not in LAUNCHER} | {"OMP_NUM_THREADS": "1"}
 
 

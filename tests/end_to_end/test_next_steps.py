@@ -48,7 +48,7 @@ def test_those_of_a_finished_run_and_of_the_import_of_its_export(uninterrupted: 
 
 
 def test_those_of_a_ladder_for_slurm(dataset: Path) -> None:
-    """Those for this machine are what `make ladder` does."""
+    """The commands for this machine are those of `make ladder`."""
     done = command.run("scale", "ladder", "debug/ladder", f"data.path={dataset}", *LADDER, "--out", "a ladder")
     assert done.returncode == 0, done.stderr
     launched = [shlex.split(step) for step in re.findall(r"   or   pretrain (.+)$", done.stdout, re.MULTILINE)]

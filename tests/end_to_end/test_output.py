@@ -32,7 +32,7 @@ def _on(terminal: str) -> None:
 
 
 def _first_line(pipe: Path) -> list[str]:
-    """As `head -1`: opens the pipe, reads a line, and closes it."""
+    """Does what `head -1` does: opens the pipe, reads a line, and closes it."""
     lines: list[str] = []
 
     def read() -> None:

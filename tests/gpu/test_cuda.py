@@ -144,7 +144,7 @@ def test_pattern_equals_dense_mask_oracle(name: str, length: int, dtype: torch.d
     ids=lambda settings: settings.name,
 )
 def test_patterns_that_share_queries_equal_those_of_the_cpu(settings: PatternSettings) -> None:
-    """By flex_attention, compiled, forward and backward."""
+    """Runs compiled flex_attention forward and backward."""
     random = torch.Generator().manual_seed(0)
     inputs = [torch.randn(2, 3, 600, 64, generator=random, requires_grad=True) for _ in range(3)]
     on_device = [x.detach().to("cuda").requires_grad_() for x in inputs]

@@ -167,7 +167,7 @@ class _Rank:
         if self._pid == 0:
             os.setpgid(0, process_group)
             preexec_fn()
-            for number in SIGNALS:  # held back by the launcher meanwhile
+            for number in SIGNALS:  # blocked by the launcher until here
                 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             os.environ.clear()
             os.environ.update(env)

@@ -42,7 +42,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Moment:
-    """As soon as `comes(files before the start, files now)`, and then up to `spread_s` later."""
+    """A moment to kill at: as soon as `comes(files before the start, files now)`, and then up to `spread_s` later."""
 
     comes: Callable[[Files, Files], bool]
     spread_s: float
@@ -90,7 +90,7 @@ def statuses(processes: list[BaseProcess], limit_s: float) -> list[int | None]:
 
 
 def files(directory: Path) -> Files:
-    """Everything below `directory`, as far as it does not vanish meanwhile."""
+    """Every file below `directory` that does not vanish while it is read."""
     found: Files = {}
     for folder, folders, names in os.walk(directory):
         for name in folders + names:

@@ -93,7 +93,7 @@ _MOMENTS = {  # and how often each is chosen
 
 
 def train_campaign(directory: Path, kills: int, seed: int) -> list[Kill]:
-    """Kills training at least `kills` times. Raises AssertionError if a run can be told from an uninterrupted one, a
+    """Kills training at least `kills` times. Raises AssertionError if a run differs from an uninterrupted one, a
     survivor hangs, or anything ends with a status that it should not have."""
     build(directory / "uninterrupted-build")
     (directory / "config.yaml").write_text(_CONFIG)
@@ -220,7 +220,8 @@ def _check_run(place: Path, expected: Path, exact: bool) -> None:
 
 
 def _ends(places: list[Path]) -> list[tuple[dict[str, Any], str]]:
-    """Of each run's newest checkpoint: its record, less what may differ, and a digest of its tensors. On one rank."""
+    """Record of each run's newest checkpoint, without the fields that may differ, and a digest of its tensors. One
+    rank."""
     engine = None
     ends = []
     for place in places:

@@ -30,13 +30,13 @@ def small_disk(place: Path, size_bytes: int) -> Iterator[Path]:
 
 
 def resize(place: Path, size_bytes: int) -> None:
-    """Of a `small_disk`."""
+    """Changes the size of a `small_disk`."""
     subprocess.run(["mount", "-o", f"remount,size={size_bytes}", place], check=True)
 
 
 @contextmanager
 def read_only(place: Path) -> Iterator[None]:
-    """A `small_disk`, of which no file is open for writing, takes nothing meanwhile."""
+    """Makes a `small_disk` read-only inside the block. No file on it may be open for writing."""
     subprocess.run(["mount", "-o", "remount,ro", place], check=True)
     try:
         yield

@@ -140,8 +140,8 @@ def each(families: Iterable[str]) -> list[Any]:
 
 
 def family_config(family: str, **sections: Any) -> RunConfig:
-    """Of width 64, 4 layers in all; `sections` as in `tiny_config`. A ReLU that only just fires gives its weights a
-    gradient of rounding size, of which Adam with an epsilon of 1e-8 would make a whole step."""
+    """Config of a family of width 64 with 4 layers; `sections` as in `tiny_config`. A ReLU that only just fires gives
+    its weights a gradient of rounding size, of which Adam with an epsilon of 1e-8 would make a whole step."""
     tree: dict[str, Any] = {**FAMILIES[family], "optimizer": {"eps": 1e-6}}
     for name, section in sections.items():
         tree[name] = {**tree.get(name, {}), **section} if isinstance(section, dict) else section

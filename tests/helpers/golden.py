@@ -115,7 +115,7 @@ def _curve(case: Case, parallel: str, datasets: Path) -> dict[str, list[Any]]:
 
 
 def _digest(rows: Rows) -> str:
-    """Of what the rows say, where `data_hash` is of which they are; not of what columns are called, or their order."""
+    """Digest of the rows' content, independent of columns' names and order; `data_hash` only identifies samples."""
     columns = (getattr(rows, field.name) for field in fields(Rows))
     digests = [
         hashlib.sha256(f"{values.shape} {values.dtype}".encode() + values.tobytes()).hexdigest()

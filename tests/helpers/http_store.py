@@ -1,4 +1,4 @@
-"""A local HTTP server of one directory, with byte ranges, that counts requests and can be told to fail."""
+"""A local HTTP server of one directory, with byte ranges, that counts requests and can be made to fail."""
 
 from __future__ import annotations
 

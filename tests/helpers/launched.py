@@ -52,7 +52,7 @@ class Launched:
         return f"{self.cluster.said(self.job)}\n{self.log[-6000:]}"
 
     def release(self) -> None:
-        """A job that is queued again waits for a while before it may start, unless it is told to begin."""
+        """Starts a requeued job at once, which Slurm would hold for a while."""
         self.cluster.scontrol("update", f"jobid={self.job}", "starttime=now")
 
     def nodes(self) -> list[str]:
@@ -77,7 +77,7 @@ class Launched:
 
 
 def fail_node(cluster: Slurm, node: str) -> None:
-    """As where its power goes: its daemon, what runs there, and the processes through which Slurm knows of that."""
+    """Kills a node as a power failure does: its daemon, its processes, and those through which Slurm watches them."""
     cluster.stop_node(node, signal.SIGKILL)
     here = {pid for pid in cluster.processes() if f"\0SLURMD_NODENAME={node}\0".encode() in _read(pid, "environ")}
     for pid in {_parent(pid) for pid in here} - here:

@@ -54,7 +54,7 @@ class Network:
         self._take_away()
 
     def cut(self, host: str) -> None:
-        """Nothing comes from it or reaches it any more; what runs there goes on, and sees itself only."""
+        """Nothing comes from it or reaches it any more; processes in it continue and see only each other."""
         _ip("link", "set", self._cable(host), "down")
 
     def mend(self, host: str) -> None:

@@ -26,7 +26,7 @@ VALUES = (
     "RUN/checkpoints", "RUN/reports", "RUN/..", "[{path: DATASET}, {path: DATASET}]",
     "[{why: x, step: 3, settings: {optimizer.learning_rate: 0.1}}]", "[{step: 3, sample: 8, samples: 8, why: x}]",
 )  # fmt: skip
-_STEPS = 20  # of a run that is taken for one that goes on
+_STEPS = 20  # after which a run counts as training
 
 _CALLS = (
     "train CONFIG model.layers=0", "train CONFIG --nproc 2 model.layers=0", "verify CONFIG --layouts tp0 --out v.json",
@@ -53,7 +53,7 @@ _PLANNED_WORDS = (
     "model.layers=1000000", "model.sequence_length=1000000000", "model.head_dim=100000", "batch.sequences=100000000",
     "--setup", "--sbatch=x", "--srun=;x", "--env=A;B=1", "CONFIG", "RUN", "--top", "--stack", "--as-is", "1-99:99",
 )  # fmt: skip
-"""words of commands that plan, and what they are told in place of a word"""
+"""words of planning commands, and the values that replace them"""
 _WORDS = (
     "train", "inspect", "--nproc", "--layouts", "--tasks", "--shots", "--out", "--to", "--limit", "--step", "--seed",
     "--nothing", "-h", "--", "hf", "heldout", "tp2,x", "tp99999999999999", "pp2+vp1000", "zero9", "tp2tp2", "1", "0",

@@ -51,8 +51,8 @@ def run_ranks(world: int, function: Callable[..., Any], *arguments: Any, timeout
 
 
 def meet_again() -> None:
-    """In a rank: leaves the process group with all its subgroups, and joins one of the same ranks anew. For another
-    engine in the same process: the threads of groups that nobody needs any more would slow it down."""
+    """In a rank: leaves the process group with all its subgroups, and joins a new one of the same ranks. Call it before
+    another engine in the same process, which the threads of unused groups would slow down."""
     global _meeting
     import torch.distributed as dist
 
@@ -80,7 +80,7 @@ def _collect(pipes: list[Connection], deadline: float, timeout_s: float) -> list
             try:
                 good, value = pipe.recv()
             except EOFError:
-                good, value = False, "it died without a word"
+                good, value = False, "it died without a report"
             if good:
                 results[rank] = value
             else:
@@ -88,7 +88,7 @@ def _collect(pipes: list[Connection], deadline: float, timeout_s: float) -> list
                 # Its peers wait for it, or notice within moments that it is gone: one of those may report first.
                 deadline = min(deadline, time.monotonic() + _PEERS_S)
     if failures:
-        # pytest would show this file, and the text last.
+        # else pytest shows this file before the text
         pytest.fail(_said(failures, len(pipes)), pytrace=False)
     if len(results) < len(pipes):
         hanging = [rank for rank in range(len(pipes)) if rank not in results]
@@ -97,7 +97,7 @@ def _collect(pipes: list[Connection], deadline: float, timeout_s: float) -> list
 
 
 def _said(failures: dict[int, str], world: int) -> str:
-    """What failing ranks said: first the one that failed by itself, then those that only lost a peer."""
+    """Reports of the failed ranks: first the one that failed by itself, then the number of those that failed too."""
     lost = sorted(failures, key=lambda rank: any(sign in failures[rank] for sign in _PEER_IS_GONE))
     first, *others = lost
     more = f"\n(ranks {sorted(others)} failed too)" if others else ""

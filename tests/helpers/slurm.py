@@ -150,7 +150,7 @@ class Slurm:
         self._start(node, [*host.enter, "slurmd", "-D", "-N", node])
 
     def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
-        """Its daemon, with SIGKILL as a crash does; what runs on the node goes on."""
+        """Its daemon, with SIGKILL as a crash does; processes on the node continue."""
         daemon = self._daemons.pop(node)
         daemon.send_signal(number)
         daemon.wait(_ENDING_S)
@@ -267,7 +267,7 @@ class Slurm:
 
 
 def _fields(line: str) -> dict[str, str]:
-    """Of `Key=value Key=value`, as scontrol writes it."""
+    """Parses `Key=value Key=value`, as scontrol prints it."""
     return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
 

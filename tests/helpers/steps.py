@@ -18,7 +18,7 @@ def documents_of(texts: Sequence[str], file: str = "a.jsonl") -> list[Document]:
 
 
 def run_local(step: LocalStep, texts: Sequence[str], folder: Path) -> tuple[list[str], StepStats]:
-    """The texts that go on, and what was counted of those that don't."""
+    """The texts that a step keeps, and its counts of the others."""
     _prepare(step, folder)
     stats = StepStats()
     return [document.text for document in step.run(documents_of(texts), stats, folder)], stats
@@ -32,7 +32,7 @@ def run_global(
     workers: int = 1,
     held_out: Sequence[bool] | None = None,
 ) -> tuple[list[list[Document]], StepStats]:
-    """What goes on of each chunk; `sources` are the names of theirs, `held_out` those for validation."""
+    """The part of each chunk that a step keeps; `sources` are the names of theirs, `held_out` those for validation."""
     _prepare(step, folder)
     known = []
     for number, documents in enumerate(chunks):

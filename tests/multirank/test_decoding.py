@@ -167,7 +167,7 @@ def alone() -> dict[str, Alone]:
 
 @pytest.fixture(scope="module")
 def shared(alone: dict[str, Alone]) -> list[list[Any]]:
-    """By rank and case."""
+    """Results by rank and case."""
     return run_ranks(2, _on_two_ranks, SHARED, {name: one.labels for name, one in alone.items()})
 
 

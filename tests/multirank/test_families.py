@@ -60,7 +60,7 @@ def _departures(family: str, layouts: dict[str, dict[str, Any]], **sections: Any
 
 
 def _possible(family: str, layouts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Those of `layouts` that the family does not refuse, of which one at least is wanted."""
+    """The layouts of `layouts` that the family does not refuse, at least one."""
     if not FAMILIES[family]["model"].get("shared_layers"):
         return layouts
     return {n: p for n, p in layouts.items() if n not in UNSHARED} or {"tp2pp2": MORE["tp2pp2"]}

@@ -36,7 +36,7 @@ TOLERANCE = 3e-3  # of a loss near 5; in bf16 it is 1e-3
 
 
 def _random(*shape: int, spread: float = 3.0) -> Tensor:
-    """Of both signs, over many powers of two."""
+    """Numbers of both signs over many powers of two."""
     generator = torch.Generator().manual_seed(len(shape) * shape[0])
     return (
         torch.randn(shape, generator=generator) * 2 ** (spread * torch.randn(shape, generator=generator))

@@ -90,7 +90,7 @@ def _cells(optimizer: str, layouts: list[str], directories: list[Path]) -> list[
 
 
 def _results(optimizer: str, layouts: list[str], root: Path) -> dict[str, Any]:
-    """By layout: what each rank found."""
+    """layout -> result of each rank"""
     places = [root / optimizer / layout for layout in layouts]
     places.insert(0, places[0])  # the very first goes on from its own
     results: dict[str, Any] = {}

@@ -135,7 +135,7 @@ def test_fault_is_found_where_it_is(name: str, expected: Expected, tmp_path: Pat
 
 @pytest.mark.slow
 def test_layouts_that_are_right_are_the_same_run(tmp_path: Path) -> None:
-    """Those that need a network of one depth stand together, of the shallowest first."""
+    """Jobs that need a network of one depth are adjacent, the shallowest first."""
     layouts = ["tp2pp2+sp+vp2", "cp2dp2+zero0", "pp2dp2+zero0", "dp4+zero1", "tp2cp2+zero0", "cp4"]
     titles = [
         ["one rank", "cp2dp2", "dp4+zero1", "tp2cp2", "cp4+zero1"],

@@ -33,7 +33,7 @@ TWICE: dict[str, tuple[int, dict[str, Any], str]] = {
 
 
 def _waits(settings: dict[str, Any]) -> list[str]:
-    """Of the second step: the first one makes things ready."""
+    """Waits of the second step, as the first one includes set-up."""
     engine = build_engine(tiny_config(**settings))
     train(engine, range(1))
     with Waits() as waits:

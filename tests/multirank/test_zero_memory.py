@@ -151,6 +151,6 @@ def _left_behind(name: str) -> list[int]:
 
 @pytest.mark.parametrize("name", ["dp2+zero3", pytest.param("dp2+zero2", marks=pytest.mark.slow)])
 def test_an_engine_that_is_let_go_leaves_nothing_behind(name: str) -> None:
-    """As `pretrain verify` does, job after job."""
+    """Runs job after job, as `pretrain verify` does."""
     for first, second, third in run_ranks(2, _left_behind, name):
         assert third - second < 100_000, (first, second, third)

@@ -95,7 +95,7 @@ def _import_all() -> None:
 
 
 def _breadth(names: Iterable[str]) -> list[Any]:
-    """Those that start many processes are for `make test-slow`."""
+    """Benchmarks that start many processes run in `make test-slow`."""
     return [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in names]
 
 

@@ -211,7 +211,7 @@ def test_neither_needs_torch(run: tuple[Path, list[np.ndarray]]) -> None:
 
 
 def test_a_trace_may_be_read_in_part(run: tuple[Path, list[np.ndarray]]) -> None:
-    """As `| head` does: no traceback."""
+    """A reader such as `head` that closes the pipe causes no traceback."""
     read, write = os.pipe()
     os.close(read)
     arguments = [sys.executable, "-m", "pretrain", "data", "trace", str(run[0]), "--step", "2"]

@@ -277,7 +277,7 @@ DOCUMENTS = torch.tensor([[0] * 11 + [1] * 3 + [2] * 8 + [-1] * 2, [0] * 24])
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_each_document_of_a_row_is_as_if_it_were_alone(name: str) -> None:
-    """By runs, and under the mask that dropout needs."""
+    """Computes attention by runs, and under the mask that dropout needs."""
     settings, rule = PATTERNS[name]
     inputs, runs = tensors(24, 24), segments_of_documents(DOCUMENTS)
     assert runs == [[(0, 11), (11, 14), (14, 22)], [(0, 24)]]

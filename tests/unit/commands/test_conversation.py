@@ -18,7 +18,7 @@ TEXT = "né, so it goes"
 
 
 class Recites:
-    """As much of an engine as an answer knows: it says TEXT, byte by byte, and presses Ctrl-C after some."""
+    """The part of an engine that an answer uses: it writes TEXT, byte by byte, and presses Ctrl-C after some."""
 
     is_reporter = True
 

@@ -42,7 +42,7 @@ def test_a_setting_is_added_to_a_choice(written: str, tmp_path: Path) -> None:
 
 
 def _tree(override: str) -> str:
-    """As a line of YAML."""
+    """A setting as a line of YAML."""
     dotted, value = override.split("=")
     for key in reversed(dotted.split(".")):
         value = f"{{{key}: {value}}}"

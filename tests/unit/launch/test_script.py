@@ -32,7 +32,7 @@ def job(**settings: object) -> BatchJob:
 
 
 def options(text: str) -> dict[str, str]:
-    """Of sbatch: name -> value."""
+    """Options of sbatch: name -> value."""
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH ")]
     return {name: "".join(shlex.split(value)) for name, _, value in (line.partition("=") for line in lines)}
 

@@ -92,7 +92,7 @@ def test_one_wrong_number_of_a_product_is_found(element: tuple[int, int], monkey
 
 
 def test_its_numbers_are_exact_in_bf16() -> None:
-    """As GPUs compute it: 4096 wide."""
+    """A product as GPUs compute it: 4096 wide."""
     side = 4096
     left, right = machine._signs(side, 7), machine._signs(side, 11)
     index = np.arange(side)

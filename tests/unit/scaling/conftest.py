@@ -51,5 +51,5 @@ def reference() -> Path:
 
 @pytest.fixture(scope="session")
 def law(made: Made) -> Law:
-    """Of points without noise."""
+    """Fit of points without noise."""
     return law_of(made(), "made", samples=0)

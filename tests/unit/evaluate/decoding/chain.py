@@ -1,5 +1,5 @@
-"""As much of an engine as decoding knows, of a model small enough to list all it can say: what follows depends on the
-request and on the last two tokens."""
+"""The part of an engine that decoding uses, with a model small enough to list all it can say: what follows depends on
+the request and on the last two tokens."""
 
 from collections.abc import Sequence
 from itertools import product

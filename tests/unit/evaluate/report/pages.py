@@ -62,7 +62,7 @@ class Page(HTMLParser):
 
 
 class _Asker:
-    """As much of a scorer as measures that ask nothing know."""
+    """The part of a scorer that measures without queries use."""
 
     tokenizer, length = ToyTokenizer(), LENGTH
 
