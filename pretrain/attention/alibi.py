@@ -6,15 +6,16 @@ from torch import Tensor
 
 
 def slopes(heads: int) -> list[float]:
-    """Of each head. Of a power of two they are its geometric sequence, 2^(-8/heads) and on; of another number, those of
-    the power of two below, and then every second of the one above (ofirpress/attention_with_linear_biases)."""
+    """The slope of each head: for a power of two, the geometric sequence that begins with 2^(-8/heads); for another
+    number, the slopes of the power of two below it, then every second one of the power of two above
+    (ofirpress/attention_with_linear_biases)."""
     below = 2 ** math.floor(math.log2(heads))
-    between = [_geometric(2 * below)[place] for place in range(0, 2 * (heads - below), 2)]
+    between = [_geometric(2 * below)[index] for index in range(0, 2 * (heads - below), 2)]
     return _geometric(below) + between
 
 
 def falling(slopes_H: Tensor, distances: Tensor) -> Tensor:
-    """[..., H] of distances [...]: alike to both sides."""
+    """The biases [..., H] of distances [...]: the same for keys before and after the query."""
     return -distances.abs()[..., None] * slopes_H
 
 

@@ -1,6 +1,6 @@
-"""Keys and values that decoding has computed before, so that it reads each position once.
+"""The key-value cache of decoding: each position is computed once.
 
-Shapes: S positions, B rows (hypotheses), H this tensor rank's heads of keys, D their width.
+Shapes: S positions, B rows (hypotheses), H heads of keys on this tensor rank, D head dimension.
 """
 
 from collections import defaultdict
@@ -13,24 +13,24 @@ Pair = tuple[Tensor, Tensor]
 
 
 class LayerCache:
-    """Of one layer. Keys and values lie at their own positions, also where rows have read different numbers of them:
-    what lies behind a row's own is nobody's."""
+    """The cache of one layer. Keys and values are stored at their positions, also where rows have different lengths:
+    values beyond a row's length are unused."""
 
     def __init__(self) -> None:
         self.length = 0
-        """positions that its self-attention has read, of the row that has read most"""
+        """length of the longest row: positions that self-attention has read"""
         self.ragged = False
-        """rows have read different numbers, so that queries are not the last of the positions in each"""
+        """rows have different lengths, so queries are not the last positions of each row"""
         self.memory: Pair | None = None
-        """of the encoder's positions, for a decoder layer that reads them"""
-        self._held: Pair | None = None  # with room for more positions than `length`
+        """keys and values of the encoder's positions, in a decoder layer with cross-attention"""
+        self._held: Pair | None = None  # with capacity for more positions than `length`
 
     def extended(self, key: Tensor, value: Tensor, positions_BS: Tensor) -> Pair:
-        """Keys and values of all positions up to `length`, after adding those of `positions_BS`."""
+        """Adds the keys and values of `positions_BS`; returns those of all positions up to `length`."""
         if self._held is None or len(self._held[0]) < self.length:
-            # Room for twice as many, so that copying costs no more than a constant for each position. Zeros, as a
-            # position that no row has read is hidden by weights of zero, which times infinity would be none.
-            old, self._held = self._held, (_room(key, 2 * self.length), _room(value, 2 * self.length))
+            # Twice the capacity, so that copying has constant amortized cost per position. Zeros, because positions
+            # that no row has read get weights of zero, and zero times infinity is NaN.
+            old, self._held = self._held, (_buffer(key, 2 * self.length), _buffer(value, 2 * self.length))
             for to, from_ in zip(self._held, old or (), strict=False):
                 to[: len(from_)] = from_
         rows = torch.arange(key.shape[1], device=key.device)
@@ -42,7 +42,8 @@ class LayerCache:
         return self._held[0][: self.length], self._held[1][: self.length]
 
     def take(self, rows: Tensor, memory_changes: bool) -> None:
-        """Row i goes on from what was row `rows[i]`. Unless `memory_changes`, each still reads the same input."""
+        """Makes row i a copy of the previous row `rows[i]`. Unless `memory_changes`, each row keeps its encoder
+        input."""
         if self._held is not None:
             self._held = _rows(self._held, rows)
         if self.memory is not None and memory_changes:
@@ -50,11 +51,11 @@ class LayerCache:
 
 
 class KeyValueCache:
-    """Of the layers on this rank, by number."""
+    """The caches of the layers on this rank, by layer number."""
 
     def __init__(self) -> None:
         self.length, self.ragged = 0, False
-        """of each layer, from the next call on"""
+        """see `LayerCache`; set on each layer by `__getitem__`"""
         self._layers: dict[int, LayerCache] = defaultdict(LayerCache)
 
     def __getitem__(self, layer_number: int) -> LayerCache:
@@ -68,7 +69,7 @@ class KeyValueCache:
             layer.take(rows, memory_changes)
 
 
-def _room(like: Tensor, positions: int) -> Tensor:
+def _buffer(like: Tensor, positions: int) -> Tensor:
     return like.new_zeros(positions, *like.shape[1:])
 
 

@@ -52,9 +52,9 @@ class AttentionCase:
     packed_with_padding: bool = False
     """some segments contain padding, which only `key_mask_BK` masks"""
     positions_BQ: Tensor | None = None
-    """of queries, where the rows of a cache have different lengths"""
+    """positions of queries, where the rows of a cache have different lengths"""
     distance_vectors: DistanceVectors | None = None
-    """of a model that adds vectors of distances to keys and values"""
+    """set in a model that adds vectors of distances to keys and values"""
 
     @property
     def causal(self) -> bool:
@@ -62,13 +62,13 @@ class AttentionCase:
 
     @property
     def by_pattern(self) -> bool:
-        """Nothing but the pattern and the order of positions masks or weighs keys, and there is such a mask."""
+        """Whether the pattern and causality alone mask or weigh keys, and do mask some."""
         masked = self.key_mask_BK is not None or self.packed is not None or self.positions_BQ is not None
         return not masked and self.bias is None and (self.causal or not self.heads.dense)
 
     @property
     def by_segments(self) -> bool:
-        """Rows are packed, and each segment is as if it were alone."""
+        """Whether rows are packed and each segment is computed as a sequence of its own."""
         if self.packed is None or self.positions_BQ is not None:
             return False
         if self.causal:
@@ -77,12 +77,12 @@ class AttentionCase:
 
     @property
     def written_out(self) -> bool:
-        """Scores or probabilities are changed one by one, which fused kernels can't do."""
+        """Whether scores or probabilities are modified elementwise, which fused kernels do not support."""
         return self.dropout is not None or self.softcap is not None
 
     @property
     def cached(self) -> bool:
-        """Some keys come from a cache: there are fewer queries than keys."""
+        """Whether some keys come from a cache: there are fewer queries than keys."""
         return self.queries != self.keys
 
     @property
@@ -92,7 +92,7 @@ class AttentionCase:
         return rule
 
     def mask(self) -> Tensor | None:
-        """Bool, broadcast to [B, H, Q, K]; None: all."""
+        """Bool, broadcast to [B, H, Q, K]; None: nothing is masked."""
         if self.positions_BQ is not None:
             query_BQ1, key_K = self.positions_BQ[:, :, None], torch.arange(self.keys, device=self.device)
             # A prefix lies before all of these queries, so the order of positions admits it.
@@ -100,7 +100,7 @@ class AttentionCase:
         return self._causal_mask() if self.causal else self._encoder_mask()
 
     def score_bias(self) -> Tensor | None:
-        """Added to scores, broadcast to [B, H, Q, K]; None: nothing."""
+        """A bias added to scores, broadcast to [B, H, Q, K]; None: none."""
         if self.bias is not None:
             if self.positions_BQ is not None:
                 return self.bias(self.distances()[:, 0]).permute(0, 3, 1, 2)
@@ -117,7 +117,8 @@ class AttentionCase:
         return bias_of_segments(self.packed, self.keys, of_segment, self.device)
 
     def distances(self) -> Tensor:
-        """Of keys from their queries: [Q, K], or [B, 1, Q, K] where rows of a cache have different lengths."""
+        """Distances of keys from their queries: [Q, K], or [B, 1, Q, K] where rows of a cache have different
+        lengths."""
         key_K = torch.arange(self.keys, device=self.device)
         if self.positions_BQ is not None:
             return (key_K - self.positions_BQ[:, :, None])[:, None]

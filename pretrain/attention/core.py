@@ -1,5 +1,5 @@
-"""The attention module that megatron-core's layers call: describes the case of each call, and exchanges slices for
-complete sequences where context ranks share them."""
+"""The attention module that megatron-core's layers call: describes the case of each call, and exchanges slices for full
+sequences under context parallelism."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor
 from pretrain.attention.alibi import falling, slopes
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.cases import AttentionBackend, AttentionCase, dispatch
-from pretrain.attention.exchange import own_positions, whole_sequences
+from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules
 from pretrain.attention.relative import Biases, bias_of_distances
@@ -27,20 +27,19 @@ from pretrain.config.positions import RotaryPositions, ShawPositions
 from pretrain.random.dropout import Dropout
 
 Kind = Literal["encoder", "decoder", "cross"]
-"""which attention of a layer: an encoder's, whose queries see what comes later too; a decoder's; a decoder's over the
-encoder's positions"""
+"""attention of a layer: encoder (bidirectional self-attention), decoder (causal self-attention), or cross-attention"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionInputs:
-    """Inputs of attention besides queries, keys and values. They take the place of megatron-core's mask, which its
-    layers pass through unread."""
+    """Inputs of attention besides queries, keys and values. They are passed as megatron-core's attention mask, which
+    its layers hand on unread."""
 
     positions_BS: Tensor
-    """of the queries, on this context rank: the angles of rotary positions"""
+    """positions of this context rank's queries: the angles of rotary positions"""
     key_mask_BK: Tensor | None = None
-    """bool, of complete sequences: the keys that all queries attend to: those that are not padding, or a prefix; None:
-    all, and in a decoder no prefix"""
+    """bool, over full sequences: in an encoder the keys that are not padding, in a decoder a prefix that all queries
+    attend to; None: no padding, or no prefix"""
     packed: PackedSegments | None = None
     """the documents of packed rows; in an encoder each row up to its last position that is not padding"""
     packed_with_padding: bool = False
@@ -74,7 +73,7 @@ class CoreAttention(MegatronModule):
         self.heads = HeadRules(pattern=pattern, layer=layer_number - 1, heads=heads, causal=kind == "decoder")
         falls = model.positions.name == "alibi" and kind != "cross"
         self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
-        self.rotate, self.attended = config.kernels.apply_rope, config.kernels.attended
+        self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if model.positions.name == "relative" else model.dim_per_head**-0.5
         self.distance, self.softcap = model.relative_max_distance, model.attention_logit_softcap
@@ -106,15 +105,15 @@ class CoreAttention(MegatronModule):
         if inputs.cache is not None:
             key, value = inputs.cache.extended(key, value, inputs.positions_BS)
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        if k.shape[1] < q.shape[1]:  # a head of keys is read by several of queries, which are neighbours
+        if k.shape[1] < q.shape[1]:  # grouped queries: neighbouring heads of queries share a head of keys
             k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-        out = self.attended(self._attend, q, k, v, inputs, attention_bias).permute(2, 0, 1, 3)
+        out = self.wrap(self._attend, q, k, v, inputs, attention_bias).permute(2, 0, 1, 3)
         return (own_positions(out, self.context) if self.context.size() > 1 else out).flatten(2)
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, inputs: AttentionInputs, table: Tensor | None
     ) -> Tensor:  # fmt: skip
-        """[B, H, Q, D] of complete sequences."""
+        """[B, H, Q, D], over full sequences."""
         return self.attend(self._case(q, k, inputs, table), q, k, v)
 
     def _case(self, q: Tensor, k: Tensor, inputs: AttentionInputs, table: Tensor | None) -> AttentionCase:
@@ -144,11 +143,13 @@ class CoreAttention(MegatronModule):
         return None
 
     def _complete(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if query.shape == key.shape:  # together, as each exchange waits for the slowest
-            q, k, v = whole_sequences(torch.cat((query, key, value), dim=-1), self.context).chunk(3, dim=-1)
+        if query.shape == key.shape:  # in one exchange, as each waits for the slowest rank
+            q, k, v = full_sequences(torch.cat((query, key, value), dim=-1), self.context).chunk(3, dim=-1)
         else:
-            if (repeats := self.context.size() // key.shape[2]) > 1:  # of fewer heads than ranks, each goes to several
+            if (
+                repeats := self.context.size() // key.shape[2]
+            ) > 1:  # with fewer heads than ranks, several ranks get the same head
                 key, value = (x.repeat_interleave(repeats, dim=2) for x in (key, value))
-            q = whole_sequences(query, self.context)
-            k, v = whole_sequences(torch.cat((key, value), dim=-1), self.context).chunk(2, dim=-1)
+            q = full_sequences(query, self.context)
+            k, v = full_sequences(torch.cat((key, value), dim=-1), self.context).chunk(2, dim=-1)
         return q, k, v

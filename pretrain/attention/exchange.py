@@ -1,9 +1,9 @@
-"""Context parallelism's exchange around attention: a part of the positions with all heads, or all positions with a part
-of the heads.
+"""The exchange of context parallelism around attention: a slice of the positions with all heads, for all positions with
+a share of the heads.
 
 Ranks that share each sequence hold a contiguous slice of its positions, which is all that most of a layer needs.
-Attention needs whole sequences, but its heads are independent, so it gets those instead: an all-to-all before it and
-the inverse after it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv 2309.14509, section 3). So every attention pattern
+Attention needs full sequences, but its heads are independent: an all-to-all before it distributes heads instead, and
+the inverse follows it (DeepSpeed-Ulysses: Jacobs et al. 2023, arXiv 2309.14509, section 3). So every attention pattern
 runs as it is on one rank, on fewer heads.
 
 Shapes: S positions, B batch, H heads, D width, as a rank has them without context parallelism; C ranks in `group`.
@@ -16,14 +16,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def whole_sequences(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[S / C, B, H, D] -> [S, B, H / C, D]: the positions of all, of the heads that are this rank's. Collective, and so
-    is its gradient."""
+def full_sequences(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """[S / C, B, H, D] -> [S, B, H / C, D]: all positions of this rank's heads. Collective, and so is its gradient."""
     return _exchanged(x, group, True)
 
 
 def own_positions(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """[S, B, H / C, D] -> [S / C, B, H, D], the inverse of `whole_sequences`."""
+    """[S, B, H / C, D] -> [S / C, B, H, D], the inverse of `full_sequences`."""
     return _exchanged(x, group, False)
 
 

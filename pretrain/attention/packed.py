@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 PackedSegments = Sequence[Sequence[tuple[int, int]]]
-"""of each row (begin, end) of its sequences, in order; positions outside them are padding"""
+"""(begin, end) of each sequence of each row, in order; positions outside them are padding"""
 
 
 def segments_of_documents(documents_BS: Tensor) -> PackedSegments:
-    """Neighbours with the same number are one; -1 is padding."""
+    """The segments of rows: neighbouring positions with the same document number are one; -1 is padding."""
     length = documents_BS.shape[1]
     found = []
     for row in documents_BS.cpu():

@@ -57,11 +57,12 @@ def _linear(plain: Tensor, scaling: LinearScaling, base: float) -> Tensor:
 
 
 def _yarn(plain: Tensor, scaling: YarnScaling, base: float) -> Tensor:
-    """Section 3.2, between features rather than turns, from a whole one to a whole one, as in jquesnelle/yarn."""
+    """YaRN, section 3.2, with a ramp over feature indices rather than turns, between integers, as in
+    jquesnelle/yarn."""
     pairs = len(plain)
 
     def feature(turns: float) -> float:
-        """That turns so often in a text of the original length."""
+        """The (fractional) feature that makes this many turns in a text of the original length."""
         return pairs * math.log(scaling.original_length / (turns * 2 * math.pi)) / math.log(base)
 
     first, last = (
@@ -76,8 +77,8 @@ def _yarn(plain: Tensor, scaling: YarnScaling, base: float) -> Tensor:
 def _llama3(plain: Tensor, scaling: Llama3Scaling, base: float) -> Tensor:
     """meta-llama/llama-models, models/llama3/model.py, apply_scaling."""
     turns = scaling.original_length * plain / (2 * math.pi)  # in a text of the original length
-    whole = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
-    return whole * plain + (1 - whole) * plain / scaling.factor
+    kept = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    return kept * plain + (1 - kept) * plain / scaling.factor
 
 
 _SCALED: dict[type, Callable[..., Tensor]] = {LinearScaling: _linear, Llama3Scaling: _llama3, YarnScaling: _yarn}

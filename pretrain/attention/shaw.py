@@ -3,8 +3,8 @@
 
     score_ij = scale q_i (k_j + a_ij)       out_i = sum_j p_ij (v_j + b_ij)       a_ij, b_ij: rows clip(j - i) of tables
 
-A query has few distances that are told apart. So it meets each row of the tables once, and scores pick what is theirs;
-likewise the probabilities of each row's keys are summed before they weigh it.
+The tables have few rows, one for each clipped distance. So each query is multiplied with every row once, and scores are
+gathered from these products; probabilities are summed over the keys of each row before they weigh it.
 
 Shapes: B batch, H heads, Q queries, K keys, D head width, R rows of the tables.
 """
@@ -19,8 +19,8 @@ from pretrain.config.positions import ShawPositions
 
 
 class ShawAttention(nn.Module):
-    """Of one layer, on a rank with `heads` of the tables' heads. Tables of all heads are on every tensor rank, and the
-    sum of what its heads say of them, too."""
+    """Attention of one layer with `heads` heads of the tables on this rank. Tables that all heads share are replicated
+    on tensor ranks, and their gradients are summed over these."""
 
     def __init__(self, settings: ShawPositions, heads: int, width: int, groups: ProcessGroupCollection) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class ShawAttention(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, distances: Tensor, scale: float, dropout: Drop
     ) -> Tensor:  # fmt: skip
-        """[B, H, Q, D] of whole sequences. `mask`: bool, broadcast to [B, H, Q, K]; `distances` of keys from their
+        """[B, H, Q, D], over full sequences. `mask`: bool, broadcast to [B, H, Q, K]; `distances` of keys from their
         queries, [Q, K] or [B, 1, Q, K]."""
-        keys_HRD, values_HRD = (self._own(table).to(q.dtype) for table in (self.keys, self.values))
+        keys_HRD, values_HRD = (self._local_heads(table).to(q.dtype) for table in (self.keys, self.values))
         q = q * scale
         rows = (distances.clamp(-self.distance, self.distance) + self.distance).expand(*q.shape[:3], k.shape[2])
         scores = q @ k.mT + (q @ keys_HRD.mT).gather(-1, rows)
@@ -46,11 +46,11 @@ class ShawAttention(nn.Module):
         out: Tensor = shares @ v + by_row_BHQR @ values_HRD
         return out
 
-    def _own(self, table: Tensor) -> Tensor:
-        """For this rank's heads of whole sequences."""
+    def _local_heads(self, table: Tensor) -> Tensor:
+        """The rows of the table for the heads that this rank computes over full sequences."""
         if not self.per_head:
-            # Flat, as the gradient is else that of a transposed table, which gloo would sum in the wrong order.
-            whole: Tensor = copy_to_tensor_model_parallel_region(table.flatten(), group=self.groups.tp)
-            return whole.view_as(table)
-        own: Tensor = table.chunk(self.groups.cp.size())[self.groups.cp.rank()]
-        return own
+            # Flat: otherwise the gradient is that of a transposed table, which gloo would sum in the wrong order.
+            replicated: Tensor = copy_to_tensor_model_parallel_region(table.flatten(), group=self.groups.tp)
+            return replicated.view_as(table)
+        local: Tensor = table.chunk(self.groups.cp.size())[self.groups.cp.rank()]
+        return local

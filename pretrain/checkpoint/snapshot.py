@@ -16,8 +16,7 @@ class Part:
     """A box of a global tensor that this rank saves."""
 
     name: str
-    whole: tuple[int, ...]
-    """the global tensor's shape"""
+    global_shape: tuple[int, ...]
     offset: tuple[int, ...]
     shape: tuple[int, ...]
 

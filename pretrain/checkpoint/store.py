@@ -92,9 +92,9 @@ def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGrou
     return run_on_all_ranks(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
 
 
-def whole(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
-    """A global tensor of a verified checkpoint, on one process and without an engine: fp32, in its whole shape. Raises
-    RunError if it is not all there."""
+def read_full_tensor(checkpoint: Path, manifest: Manifest, name: str) -> np.ndarray:
+    """Reads a global tensor of a verified checkpoint, in one process and without an engine: fp32, in its global shape.
+    Raises RunError if a part of it is missing."""
     stored = manifest.tensors[name]
     _check_boxes(checkpoint / MANIFEST, name, manifest)
     value = torch.empty(stored.shape)

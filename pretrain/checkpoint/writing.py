@@ -98,7 +98,7 @@ def _write_part(snapshot: Snapshot, temporary: Path) -> tuple[dict[str, Digest],
     for part in snapshot.parts:
         box = Box(path.name, position, part.offset, part.shape)
         boxes = tensors[part.name].boxes if part.name in tensors else ()
-        tensors[part.name] = Stored(part.whole, (*boxes, box))
+        tensors[part.name] = Stored(part.global_shape, (*boxes, box))
         position = box.end
     values = memoryview(snapshot.buffer.numpy().data).cast("B")
     return {path.name: files.write(path, [header, values])}, tensors

@@ -13,7 +13,7 @@ from pretrain.config.section import Section
 CHANGEABLE = ("optimizer.learning_rate", "schedule", "batch.sequences", "batch.ramp", "train")
 
 
-class Request(Section):
+class RequestedChange(Section):
     """A change as a user writes it: `{why: a spike, optimizer.learning_rate: 3e-4}`, or with `optimizer:
     {learning_rate: 3e-4}`."""
 

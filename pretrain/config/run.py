@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from data_pipeline.config import PathText
-from pretrain.config.change import Change, Request
+from pretrain.config.change import Change, RequestedChange
 from pretrain.config.section import Section
 from pretrain.config.skip import Skip
 
@@ -31,7 +31,7 @@ class Run(Section):
         description="plain: torch's own operations; compiled: neighboring ones fused by torch.compile "
         "(docs/performance.md)",
     )
-    change: Request | None = Field(
+    change: RequestedChange | None = Field(
         None, description="change of learning rate, schedule, batch or length from this point on (docs/optimizers.md)"
     )
     changes: tuple[Change, ...] = Field((), description="changes made so far; written by the run, not by hand")

@@ -36,7 +36,7 @@ class ConsumedSamples:
 
     @property
     def samples(self) -> int:
-        """That the run has consumed after the newest step. Raises RunError as `ids` does for that step."""
+        """Samples that the run has consumed after the newest step. Raises RunError as `ids` does for that step."""
         if self.steps == 0:
             return 0
         start, ids = self.ids(self.steps)

@@ -19,10 +19,10 @@ class SourceUsage:
     name: str
     path: str
     share: float
-    """of the samples, by the weights that count there; 0 to 1"""
+    """share of the samples by the mixture's weights at that sample, 0 to 1"""
     samples: int
     tokens: int
-    """that a model reads of it: samples times their length"""
+    """tokens that the model reads of it: samples times their length"""
     epochs: float
     """how often the source has been read"""
 

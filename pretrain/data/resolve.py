@@ -18,7 +18,7 @@ from pretrain.run_length.segments import run_length
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """The config with the sources that `data.path` stands for if it is a mix, and with `model.vocabulary` set: the ids
+    """The config with the sources of `data.path` if it is a mix, and with `model.vocabulary` set: the ids
     of its data's tokenizer and of what its objective adds. Raises ConfigError where there is no data, a given
     vocabulary is too small, or the run ends within its warm-up; DataError where the data cannot be read, or lengths do
     not suit the objective."""
@@ -104,7 +104,7 @@ def open_dataset(config: RunConfig, source: Source) -> Dataset:
 
 
 def open_datasets(config: RunConfig) -> list[Dataset]:
-    """That of each source."""
+    """The dataset of each source."""
     return [open_dataset(config, source) for source in config.data.resolved_sources]
 
 

@@ -21,7 +21,7 @@ class SyntheticStream:
         self._vocabulary = config.model.vocabulary or 0
 
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch:
-        """As SampleStream.batch."""
+        """See `SampleStream.batch`."""
         share = count // data_world
         mine = range(start + data_rank * share, start + (data_rank + 1) * share)
         rows = self._rows([np.random.default_rng([self._seed, sample]) for sample in mine])

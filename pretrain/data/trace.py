@@ -18,8 +18,9 @@ _TEXT_TOKENS, _TEXT_CHARACTERS = 64, 100
 def trace_samples(
     stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str], text: bool
 ) -> Iterator[dict[str, Any]]:
-    """Of each sample of `ids` [rows, 3] (source, epoch, number): its index in the batch, its spans of the source's
-    training split, and the documents that these cut, with the beginning of what they cut if `text`."""
+    """Yields for each sample of `ids` [rows, 3] (source, epoch, number): its index in the batch, its spans in the
+    source's training split, and the documents in these spans; with `text`, also the first text of each document that
+    the span holds."""
     tokenizers = [dataset.tokenizer() if text else None for dataset in stream.datasets]
     every = stream.token_spans(ids)
     for row, (source, epoch, number) in enumerate(ids.tolist()):
@@ -40,12 +41,12 @@ def trace_samples(
 
 
 def trace_documents(stream: SampleStream, ids: NDArray[np.int64], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The same for a whole batch, each document once: `source`, `file`, `index`, `part`, and the `tokens` of it that
+    """Lists the documents of a batch, each once: `source`, `file`, `index`, `part`, and the `tokens` of it that
     the batch has, the most first."""
     tokens: Counter[tuple[str, str, int, int]] = Counter()
     for sample in trace_samples(stream, ids, names, text=False):
-        for found in sample["documents"]:
-            tokens[sample["source"], found["file"], found["index"], found["part"]] += found["tokens"]
+        for document in sample["documents"]:
+            tokens[sample["source"], document["file"], document["index"], document["part"]] += document["tokens"]
     columns = ("source", "file", "index", "part")
     return [dict(zip(columns, key, strict=True)) | {"tokens": count} for key, count in tokens.most_common()]
 

@@ -26,8 +26,8 @@ class _Recomputed:
             out: Tensor = self.core_attention(q, k, v, attention_mask, attention_bias=bias)
             return out
 
-        attended: Tensor = tensor_parallel.checkpoint(attend, False, query, key, value, attention_bias)
-        return attended
+        out: Tensor = tensor_parallel.checkpoint(attend, False, query, key, value, attention_bias)
+        return out
 
 
 class SelfAttention(_Recomputed, MegatronSelfAttention):

@@ -27,7 +27,7 @@ from pretrain.models import fp8
 from pretrain.models.linears import linears
 from pretrain.models.output_linear import OutputLinear
 from pretrain.models.parameter_gradients import add_bias, is_half, layer_norm, lookup, sums_in_half, with_fp32_sums
-from pretrain.models.products import AccumulateGradFp32, InFp32, attended, unrounded
+from pretrain.models.products import AccumulateGradFp32, InFp32, attention_wrapper, unrounded
 from pretrain.random.dropout import Drawn, dropout
 
 
@@ -122,7 +122,7 @@ class Kernels:
     """same signature as fp8.quantize"""
     attention: Sequence[AttentionBackend]
     """attention backends in order of preference: the first that applies computes a case"""
-    attended: Callable[..., Tensor]
+    attention_wrapper: Callable[..., Tensor]
     """(attention function, queries, keys, values, its further arguments) -> its result, computed in fp32 where that is
     faster"""
     cross_entropy: Callable[[Tensor, Tensor], Tensor]
@@ -187,7 +187,7 @@ def plain(device: torch.device) -> Kernels:
         apply_rope=apply_rope,
         quantize=fp8.quantize,
         attention=attention_backends(F.scaled_dot_product_attention),
-        attended=attended,
+        attention_wrapper=attention_wrapper,
         cross_entropy=vocab_parallel_cross_entropy,
     )
 

@@ -37,17 +37,18 @@ def add_gradient(into: Tensor, gradient: Tensor, x: Tensor) -> None:
         torch.addmm(into, gradient.T, x, out_dtype=into.dtype, out=into)
 
 
-def attended(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
-    """attend(q, k, v, *others), which is made again for the backward pass where it is made in fp32: no more is kept."""
+def attention_wrapper(attend: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+    """attend(q, k, v, *others), in fp32 where `by_fp32`; it is then recomputed in the backward pass, so that no fp32
+    copy is kept."""
     if not by_fp32(q):
         return attend(q, k, v, *others)
 
-    def whole(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
+    def in_fp32(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensor:
         return attend(q.float(), k.float(), v.float(), *others).to(v.dtype)
 
     if not torch.is_grad_enabled():
-        return whole(q, k, v, *others)
-    out: Tensor = checkpoint(whole, q, k, v, *others, use_reentrant=False)
+        return in_fp32(q, k, v, *others)
+    out: Tensor = checkpoint(in_fp32, q, k, v, *others, use_reentrant=False)
     return out
 
 

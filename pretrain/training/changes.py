@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pretrain.checkpoint.state import Record, config_of
-from pretrain.config.change import CHANGEABLE, Change, Request
+from pretrain.config.change import CHANGEABLE, Change, RequestedChange
 from pretrain.config.load import read, validate
 from pretrain.config.patterns.function import of_a_run
 from pretrain.config.run_config import RunConfig
@@ -87,7 +87,7 @@ def _history(saved: Changes, recorded: Changes, step: int) -> Changes:
     return recorded if continues else saved
 
 
-def _is_made(request: Request, start: RunConfig, history: Changes) -> bool:
+def _is_made(request: RequestedChange, start: RunConfig, history: Changes) -> bool:
     """Whether the requested change was made before. Raises ConfigError for another change of the same name."""
     for number, made in enumerate(history):
         if made.why == request.why:
@@ -101,7 +101,7 @@ def _is_made(request: Request, start: RunConfig, history: Changes) -> bool:
     return False
 
 
-def _new(request: Request, start: RunConfig, before: Changes, record: Record) -> Change:
+def _new(request: RequestedChange, start: RunConfig, before: Changes, record: Record) -> Change:
     change = _canonical(request, start, before, record.step)
     if start.batch.short is not None and any(key.startswith("batch.") for key in change.settings):
         raise ConfigError(
@@ -119,7 +119,7 @@ def _new(request: Request, start: RunConfig, before: Changes, record: Record) ->
     return change
 
 
-def _canonical(request: Request, start: RunConfig, before: Changes, step: int) -> Change:
+def _canonical(request: RequestedChange, start: RunConfig, before: Changes, step: int) -> Change:
     """The change with values as a config has them. A schedule without a name keeps the one in force, with the given
     settings changed."""
     settings = dict(request.settings)

@@ -142,7 +142,8 @@ def _weights(a: RecordedRun, b: RecordedRun, name: str) -> StepDifference:
         parameter = tensor.removeprefix("model/")
         if tensor not in names & other_names or other.tensors[tensor].shape != manifest.tensors[tensor].shape:
             return StepDifference(step, float("inf"), parameter)
-        one, two = store.whole(first, manifest, tensor), store.whole(second, other, tensor)
+        one = store.read_full_tensor(first, manifest, tensor)
+        two = store.read_full_tensor(second, other, tensor)
         if parameter not in declarations:
             raise RunError(f"{first} has weights of {parameter}, which is not a parameter of the model in its config")
         initial = initial_values(declarations[parameter], a.config.run.seed, 0, one.size).numpy()

@@ -145,7 +145,7 @@ def parameter_nobody_trains(patch: pytest.MonkeyPatch) -> None:
 
 def slices_attend_to_themselves(patch: pytest.MonkeyPatch) -> None:
     """Context ranks do not exchange: each has attention over its own positions only."""
-    for exchange in ("whole_sequences", "own_positions"):
+    for exchange in ("full_sequences", "own_positions"):
         patch.setattr(f"pretrain.attention.core.{exchange}", lambda x, group: x)
 
 

@@ -105,7 +105,7 @@ def _in_boxes(directory: Path, shape: tuple[int, ...], boxes: list[tuple[tuple[i
             position = placed[-1].end
             written.write(values[tuple(slice(o, o + n) for o, n in zip(offset, size, strict=True))].tobytes())
     manifest = Manifest({file: Digest(position, "")}, {name: Stored(shape, tuple(placed))})
-    return store.whole(directory, manifest, name)
+    return store.read_full_tensor(directory, manifest, name)
 
 
 def test_a_row_in_very_many_boxes_takes_no_longer_to_check_than_to_read(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _trace() -> tuple[dict[str, tuple[str, str]], int]:
     for name, module in network.named_modules():
         _watch_module(steps, name, module, "loss of the micro-batch" if groups.stage else "output of the stage")
     steps.after(engine._cutter, "cut", "micro-batch", lambda batches, *_: batches[0].tokens_BS)
-    steps.after(core, "whole_sequences", "complete sequences")
+    steps.after(core, "full_sequences", "complete sequences")
     steps.after(core, "own_positions", "slice of the sequence")
     steps.after(objective, "_real", "logits")
     steps.after(objective, "_cross_entropy", "cross entropy")

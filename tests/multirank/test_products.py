@@ -99,7 +99,7 @@ def test_attention_in_fp32_keeps_what_it_is_given_and_drops_the_same_again() -> 
     kept: list[Tensor] = []
     torch.default_generator.manual_seed(3)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        out = products.attended(attend, *given, table)
+        out = products.attention_wrapper(attend, *given, table)
     assert sum(x.numel() for x in kept) <= sum(x.numel() for x in (*given, table))
     torch.default_generator.manual_seed(3)
     whole = [x.detach().double().requires_grad_() for x in (*given, table)]

@@ -14,8 +14,8 @@ SOURCES = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 # What is still to be rewritten: these numbers only fall.
-FRAGMENTS = 39
-BANNED_WORDS = 67
+FRAGMENTS = 9
+BANNED_WORDS = 46
 CLASSES = 3
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)

@@ -1,5 +1,5 @@
-"""BigBird's blocks, of one head: global queries see everything; others the global blocks, the blocks near their own and
-those that were drawn for it, each a part."""
+"""BigBird's blocks of one head: global queries attend to everything; others to the global blocks, to neighbouring
+blocks and to random blocks, each in tiles of its own."""
 
 from collections.abc import Iterator
 

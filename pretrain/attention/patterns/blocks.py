@@ -1,4 +1,4 @@
-"""Local blocks: each by itself, the last one shorter."""
+"""Local blocks: each attends to itself; the last one may be shorter."""
 
 from collections.abc import Iterator
 
@@ -11,8 +11,8 @@ from pretrain.config.patterns.blocks import Blocks
 
 def blocks(settings: Blocks, length: int, before: bool) -> Iterator[AttentionTile]:
     """See `registry.MakeTiles`."""
-    whole = length // settings.block * settings.block
-    for positions in (np.arange(whole).reshape(-1, settings.block), np.arange(whole, length)[None]):
+    full = length // settings.block * settings.block
+    for positions in (np.arange(full).reshape(-1, settings.block), np.arange(full, length)[None]):
         if positions.size:
             places = PositionGroups(positions)
             yield AttentionTile(places, places, "causal" if before else "all")

@@ -1,5 +1,6 @@
 """The Sparse Transformer's fixed attention: the query's own block, and the summaries of all blocks before it. Queries
-of several neighbouring blocks share the summaries before the first of them, and have those between them apart."""
+of several neighbouring blocks share one tile for the summaries before the first of them; those between them are in
+another."""
 
 from collections.abc import Iterator
 

@@ -17,7 +17,7 @@ from pretrain.config.patterns.base import MaskRule
 from pretrain.config.patterns.function import Function
 
 _LEAST_HEAD_DIM = 16
-"""that its kernels for GPUs take"""
+"""smallest head dimension that its GPU kernels support"""
 
 
 def flex(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, *, rule: MaskRule, causal: bool, scale: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The user's own pattern: some queries at a time, with the keys that any of them sees."""
+"""A user-defined pattern: chunks of queries, each with the keys that any of its queries attends to."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from pretrain.attention.patterns.tiles import AttentionTile
 from pretrain.config.patterns.function import Function
 from pretrain.errors import ConfigError
 
-_MULTIPLE = 64  # that numbers of keys are rounded up to, so that groups with about as many are one part
+_MULTIPLE = 64  # numbers of keys are rounded up to it, so that groups of similar size form one tile
 
 
 def function(settings: Function, length: int, before: bool) -> Iterator[AttentionTile]:
-    """See `registry.MakeTiles`. Raises ConfigError for what is no pattern."""
+    """See `registry.MakeTiles`. Raises ConfigError if the function is not a valid pattern."""
     alike = defaultdict(list)
     first = 0
     try:
         for rows in settings.rows(length, before):
-            found = np.flatnonzero(rows.any(0))
-            places = np.arange(-(-len(found) // _MULTIPLE) * _MULTIPLE)
-            keys = found[places % len(found)]
-            seen = rows[:, keys] & (places < len(found))  # what fills up is there once more, unseen
+            attended = np.flatnonzero(rows.any(0))
+            indices = np.arange(-(-len(attended) // _MULTIPLE) * _MULTIPLE)
+            keys = attended[indices % len(attended)]
+            seen = rows[:, keys] & (indices < len(attended))  # padding repeats keys, and is masked
             alike[len(rows), len(keys)].append((np.arange(first, first + len(rows)), keys, seen))
             first += len(rows)
     except ValueError as error:

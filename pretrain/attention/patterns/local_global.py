@@ -1,5 +1,5 @@
-"""A band with global tokens before it, which see everything (in a decoder: what comes before) and which everything
-sees."""
+"""A band with global tokens before it, which attend to everything (in a decoder: to earlier positions) and to which all
+queries attend."""
 
 from collections.abc import Iterator
 

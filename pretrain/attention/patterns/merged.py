@@ -3,8 +3,8 @@
 A kernel returns, besides its output, the log-sum-exp (lse) of the scores that it computes. So the outputs of a query's
 tiles are averaged by exp(lse of the tile - lse of all). The gradient of a score depends on the other tiles by the joint
 output and the joint lse alone, and a kernel's backward reads exactly these two, besides the scores of its own tile,
-which it computes again (Dao et al. 2022, arXiv 2205.14135, appendix B.4). So each tile's backward is that kernel's,
-given the joint ones.
+which it recomputes (Dao et al. 2022, arXiv 2205.14135, appendix B.4). So each tile's backward is that kernel's
+backward, given the joint output and lse.
 
 torch has no public function for either. On a CPU it has the operators that its scaled_dot_product_attention calls
 itself, whose behaviour `tests/unit/attention/test_merged.py` pins.

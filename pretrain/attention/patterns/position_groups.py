@@ -1,5 +1,5 @@
-"""Positions of a sequence in groups, and how a tensor is read and written there: as a view where they are evenly
-spaced, so that neither windows that overlap nor every n-th position are copied."""
+"""Groups of positions of a sequence, and reading and writing a tensor there: as a view where positions are evenly
+spaced, so that neither overlapping windows nor every n-th position are copied."""
 
 from functools import cached_property
 from typing import Any
@@ -33,20 +33,20 @@ class PositionGroups:
         return x_SND.index_select(0, self._flat).view(*self.shape, *x_SND.shape[1:]).transpose(1, 2)
 
     def write(self, x_SND: Tensor, values_GNQD: Tensor) -> None:
-        """Of positions that occur once."""
+        """Writes values of positions that occur once."""
         if self._even is not None:
             self.read(x_SND).copy_(values_GNQD)
         else:
             x_SND[self._flat] = values_GNQD.transpose(1, 2).flatten(0, 1)
 
     def add(self, x_SND: Tensor, values_GNQD: Tensor) -> None:
-        """Adds up what positions that occur several times are given."""
+        """Adds values; those of a position that occurs several times are summed."""
         if self._even is None:
             x_SND.index_add_(0, self._flat, values_GNQD.transpose(1, 2).flatten(0, 1).to(x_SND.dtype))
             return
         groups, size = self.shape
         _, between, step = self._even
-        piece = between if step == 1 and groups > 1 else size  # of which no two groups have a position in common
+        piece = between if step == 1 and groups > 1 else size  # no two groups have such a piece in common
         for begin in range(0, size, piece):
             end = min(begin + piece, size)
             self._view(x_SND, groups, end - begin, begin).add_(values_GNQD[:, :, begin:end])
@@ -57,8 +57,8 @@ class PositionGroups:
 
     @cached_property
     def _even(self) -> tuple[int, int, int] | None:
-        """(first, distance between groups, distance within a group), if the positions are just these, and no position
-        occurs twice but by windows of neighbours that overlap."""
+        """(first, step between groups, step within a group) if positions are evenly spaced and repeat only where
+        contiguous windows overlap; None otherwise."""
         p = self.positions
         first, (groups, size) = int(p[0, 0]), self.shape
         between, step = (int(p[1, 0]) - first if groups > 1 else 1), (int(p[0, 1]) - first if size > 1 else 1)
@@ -68,7 +68,7 @@ class PositionGroups:
         return (first, between, step) if np.array_equal(p, even) else None
 
     def _view(self, x_SND: Tensor, groups: int, size: int, begin: int = 0) -> Tensor:
-        """[G, N, some positions of each, D], from place `begin` of each group on."""
+        """[G, N, size, D]: positions from index `begin` of each group on."""
         assert self._even is not None
         first, between, step = self._even
         along, row, element = x_SND.stride()

@@ -18,7 +18,7 @@ def strided(settings: Strided, length: int, before: bool) -> Iterator[AttentionT
             yield from causal(positions)
         return
     yield from band(np.arange(length)[None], stride - 1, 0)
-    for positions in residues(length, stride):  # all but itself, which the band has: keys one place further back
+    for positions in residues(length, stride):  # without the query itself, which is in the band: keys shifted by one
         queries, keys = positions[:, 1:], positions[:, :-1]
         if queries.size:
             yield AttentionTile(PositionGroups(queries), PositionGroups(keys), "causal")

@@ -68,7 +68,7 @@ class AttentionTile:
 
 
 def residues(length: int, step: int) -> list[Positions]:
-    """Positions by their remainder, [R, N] for each of the two sizes that classes have."""
+    """Positions grouped by remainder modulo `step`: [R, N] for each of the two sizes that classes have."""
     size, rest = divmod(length, step)
     bounds = ((0, rest, size + 1), (rest, step, size))
     return [
@@ -91,8 +91,8 @@ def everything(queries: Positions, keys: Positions) -> Iterator[AttentionTile]:
 
 
 def band(positions_RN: Positions, before: int, after: int) -> Iterator[AttentionTile]:
-    """Of each class, keys up to `before` places before the query and `after` places after it. Neighbouring queries
-    share a window of keys."""
+    """Tiles of a band within each class: keys up to `before` indices before the query and `after` indices after it.
+    Neighbouring queries share a window of keys."""
     count = positions_RN.shape[1]
     chunk = min(max(_CHUNK, (before + after) // 4), max(count, 1))
     alike = defaultdict(list)

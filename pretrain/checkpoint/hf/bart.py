@@ -109,7 +109,7 @@ def _positions(ours: str, theirs: str, own: int, more: int) -> Link:
 
 
 def layers(model: Model) -> Iterator[Link]:
-    """Of both stacks."""
+    """Links of the layers of encoder and decoder."""
     for stack, count in zip(("encoder", "decoder"), model.stacks, strict=True):
         for layer in range(count):
             ours, theirs = f"{stack}.layers.{layer}", f"model.{stack}.layers.{layer}"

@@ -1,5 +1,5 @@
-"""The chat template of a tokenizer: the text in which conversations are put before an instruct model reads them. Import
-keeps it in the run, export writes it again as it is; nothing here renders it."""
+"""The chat template of a tokenizer: a Jinja template that renders a conversation as an instruct model's input. Import
+copies it into the run and export writes it unchanged; nothing here renders it."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ _CONFIG, _KEY, _USUAL = "tokenizer_config.json", "chat_template", "default"
 
 
 def read(directory: Path) -> str | None:
-    """Of a folder of Hugging Face's: a file of its own, or as older releases of transformers wrote it, by itself or
-    as the usual one among several with names. None if there is none."""
+    """Reads the chat template of a Hugging Face folder: from its own file, or from tokenizer_config.json, where older
+    releases of transformers wrote one template or several with names (the default one is read). None: it has none."""
     if (directory / FILE).is_file():
         return (directory / FILE).read_text(encoding="utf-8")
     found = read_json(directory / _CONFIG).get(_KEY) if (directory / _CONFIG).is_file() else None
@@ -23,11 +23,11 @@ def read(directory: Path) -> str | None:
 
 
 def keep(template: str, directory: Path) -> None:
-    """Writes it into a run or an export."""
+    """Writes the template into the directory of a run or an export."""
     atomic_write(directory / FILE, template.encode())
 
 
 def of_run(checkpoint: Path) -> str | None:
-    """That of the run which `checkpoint` lies in; None if it has none."""
+    """Reads the chat template of the run that `checkpoint` is in; None: it has none."""
     path = checkpoint.resolve().parent.parent / FILE
     return path.read_text(encoding="utf-8") if path.is_file() else None

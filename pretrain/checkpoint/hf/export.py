@@ -110,7 +110,7 @@ class WholeTensors:
         return self._manifest.tensors[f"model/{name}"].shape
 
     def __call__(self, name: str) -> np.ndarray:
-        return store.whole(self._checkpoint, self._manifest, f"model/{name}")
+        return store.read_full_tensor(self._checkpoint, self._manifest, f"model/{name}")
 
 
 def _little_endian(value: Tensor) -> np.ndarray:

@@ -35,7 +35,7 @@ class HfFamily:
     objective: str
     """objective of an imported run"""
     head_prefixes: tuple[str, ...]
-    """prefixes of tensor names that a folder may lack, and are then drawn anew, or may have without use"""
+    """prefixes of tensor names that a folder may lack (they are then initialized), or may have without use"""
     hf_config: Callable[[Model, Specials], PretrainedConfig]
     """config for one of our models. Raises ConfigError for a model that it cannot express"""
     model_of: Callable[[Any], dict[str, Any]]

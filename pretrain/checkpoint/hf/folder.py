@@ -77,7 +77,9 @@ def check_tensors(folder: Folder, model: Model) -> None:
         for name, value in zip(link.theirs, shapes, strict=True):
             found = next((folder.tensors[n] for n in _names(folder, model, name) if n in folder.tensors), None)
             if found is None and not name.startswith(folder.family.head_prefixes):
-                raise ConfigError(f"{folder.path} has no tensor {name}, and that is no head that could be drawn anew")
+                raise ConfigError(
+                    f"{folder.path} has no tensor {name}, and it is not a head, which could be initialized randomly"
+                )
             if found is not None and found != tuple(value.shape):
                 raise ConfigError(
                     f"{folder.path}: {name} is {list(found)}, and config.json makes it {list(value.shape)}"
@@ -95,7 +97,7 @@ def _names(folder: Folder, model: Model, name: str) -> list[str]:
 
 
 def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
-    """Shapes by name. Raises ConfigError for files that cannot be read whole, or that would have to be run."""
+    """Shapes by name. Raises ConfigError for files that cannot be read completely, or that would execute code."""
     files = {path / _WEIGHTS}
     if not (path / _WEIGHTS).is_file():
         if not (path / _INDEX).is_file():

@@ -75,11 +75,11 @@ def _rounding(theirs: Any, batch: Rows, position_offset: int, expected: tuple[Te
 
 
 def rows_for(config: RunConfig) -> Rows:
-    """Made-up input of the model's whole length, with padding, segments and targets where it reads some. Rows are of
-    one document each, whose positions are counted through, which is what Hugging Face's models are for. Positions
-    without a table cannot be wrong at its end: rows are then no longer than what shows every window's border.
-    Those of a class that goes by its own rules about padding have none. Where a text and its translation lie side by
-    side, positions begin anew."""
+    """Synthetic rows of the model's full length, with padding, segments and targets where the model reads them.
+
+    Each row is one document with consecutive positions, as Hugging Face's models expect. Without a table of positions,
+    rows are only as long as every window's border needs. A class with its own rules for padding gets none. Where a text
+    and its translation share a row, positions restart at the translation."""
     model = config.model
     if isinstance(model.positions, RotaryPositions | AlibiPositions):
         reaches = [pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)]

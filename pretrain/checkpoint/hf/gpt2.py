@@ -29,7 +29,7 @@ def hf_config(model: Model, specials: Specials) -> GPT2Config:
 
 
 def shared_fields(model: Model, specials: Specials) -> dict[str, Any]:
-    """Those that OpenAI GPT calls the same."""
+    """Fields of config.json with the same names in GPT-2 and OpenAI GPT."""
     return {
         "vocab_size": model.vocab_size,
         "n_positions": model.sequence_length,

@@ -25,8 +25,8 @@ from pretrain.run_dir.paths import RunDir, complete_checkpoints
 
 def read_config(directory: Path, run: Path) -> RunConfig:
     """A config whose model is that of `directory`; what a model does not say (training) is filled in with what its
-    family's objective needs at least. Raises ConfigError for a directory that cannot be imported whole: its config, its
-    tensors and its tokenizer are held against each other before anything is built."""
+    family's objective needs at least. Raises ConfigError for a directory that cannot be imported completely: its
+    config, its tensors and its tokenizer are held against each other before anything is built."""
     folder = folders.read(directory)
     try:
         model = folder.family.model_of(folder.theirs)
@@ -99,7 +99,7 @@ def _say_what_is_left_out(
     except ConfigError as error:
         raise ConfigError(f"{folder.path}: {error}") from None
     if left_out:
-        warn(f"not taken over from {folder.path}: {', '.join(left_out)}")
+        warn(f"not imported from {folder.path}: {', '.join(left_out)}")
 
 
 def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> Any:
@@ -112,7 +112,7 @@ def _model(folder: Folder, config: RunConfig, warn: Callable[[str], None]) -> An
         if astray := [name for name in names if not name.startswith(folder.family.head_prefixes)]:
             raise ConfigError(f"{folder.path} {why} {astray[0]}: it is not the model that its config.json says")
     if missing:
-        warn(f"{folder.path} has no weights for {', '.join(missing)}: they are drawn anew")
+        warn(f"{folder.path} has no weights for {', '.join(missing)}: they are initialized randomly")
     if unknown:
-        warn(f"not taken over from {folder.path}: {', '.join(unknown)}")
+        warn(f"not imported from {folder.path}: {', '.join(unknown)}")
     return theirs

@@ -28,7 +28,7 @@ class Link:
 def one(
     ours: str, theirs: tuple[str, ...], out: Callable[[Tensor], Sequence[Tensor]], back: Callable[..., Tensor]
 ) -> Link:  # fmt: skip
-    """Of one of our parameters."""
+    """A link of one of our parameters."""
     return Link((ours,), theirs, out, lambda *parts: [back(*parts)])
 
 

@@ -29,7 +29,7 @@ _OURS = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_new": "
 
 
 def windows(model: Model) -> list[int]:
-    """Of its banded layers."""
+    """The distinct window sizes of the model's banded layers, sorted."""
     return sorted({pattern.reach for pattern in model.attention.kinds if isinstance(pattern, Banded)})
 
 
@@ -53,7 +53,7 @@ def check_decoder(
 
 
 def fields(model: Model, specials: Specials) -> dict[str, Any]:
-    """Of their configs, but for the name of the activation and for rotary positions."""
+    """Fields that the families' configs share, without the name of the activation and rotary positions."""
     return {
         "vocab_size": model.vocab_size,
         "hidden_size": model.hidden,
@@ -105,7 +105,7 @@ def patterns(config: Any) -> dict[str, Any]:
 
 
 def layer_types(model: Model) -> list[str]:
-    """Of each layer its kind, by their names."""
+    """The kind of each layer, in the words of transformers' `layer_types`."""
     layers = (model.attention.of_layer(layer) for layer in range(model.layers))
     return ["sliding_attention" if isinstance(pattern, Banded) else "full_attention" for pattern in layers]
 

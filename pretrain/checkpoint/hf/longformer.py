@@ -1,9 +1,9 @@
 """Our RoBERTa with bands as Hugging Face's Longformer, whose windows count both sides without the query itself.
 
-Which tokens are global is told transformers with each input (`global_attention_mask`), and no class of it says so in a
-config. So our number of them, `tokens` of local_global, is the key `global_tokens` of config.json; transformers keeps
-it and does not read it. A Longformer has queries, keys and values of global tokens apart; here they are the others'.
-So they are written twice, as the paper begins with (arXiv 2004.05150, section 3.1), and read where they are alike.
+transformers takes the global tokens with each input (`global_attention_mask`), not from a config. So their number,
+`tokens` of local_global, is written to config.json as `global_tokens`, which transformers keeps and does not read. A
+Longformer has separate query, key and value projections for global tokens; ours shares one set. Export writes it twice,
+as the paper initializes them (arXiv 2004.05150, section 3.1), and import reads a folder whose two sets are equal.
 """
 
 from collections.abc import Iterator, Mapping

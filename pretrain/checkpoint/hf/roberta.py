@@ -54,7 +54,7 @@ def model_of(config: RobertaConfig) -> dict[str, Any]:
 
 
 def links(model: Model, prefix: str = "roberta") -> Iterator[Link]:
-    """Of a body that is called `prefix` there."""
+    """Links of the encoder and its embeddings, whose names in transformers begin with `prefix`."""
     theirs = f"{prefix}.embeddings"
     yield rows("embedding.word_embeddings.weight", f"{theirs}.word_embeddings.weight", model)
     yield one(

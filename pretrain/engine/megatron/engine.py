@@ -183,12 +183,12 @@ class MegatronEngine:
         """See `base.InspectEngine`."""
         assert self.layout.world == 1, "logits are for one rank"
 
-        def whole(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
+        def real_logits(_: MicroBatch, outputs: Any) -> tuple[Tensor, Tensor, Any]:
             logits_LBV, *more = outputs if isinstance(outputs, tuple) else (outputs,)
             real_BLV = logits_LBV[..., : self.config.model.vocabulary].transpose(0, 1)
             return logits_LBV.sum(), torch.tensor(0, dtype=torch.int), [x.float().cpu() for x in (real_BLV, *more)]
 
-        results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, whole)
+        results = self._runner.evaluate(self._cutter.cut(batch, 1), self.objective.forward, real_logits)
         return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
 
     def prefill(self, inputs: Sequence[Sequence[int]]) -> Hypotheses:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pretrain.attention.exchange import own_positions, whole_sequences
+from pretrain.attention.exchange import full_sequences, own_positions
 from tests.helpers.ranks import run_ranks
 
 POSITIONS, BATCH, HEADS, WIDTH = 6, 2, 12, 5
@@ -16,7 +16,7 @@ def _exchange(dtype: torch.dtype) -> None:
     whole, weight = torch.randn(2, POSITIONS, BATCH, HEADS, WIDTH, generator=torch.Generator().manual_seed(0)).to(dtype)
     positions, heads = (slice(rank * n // ranks, (rank + 1) * n // ranks) for n in (POSITIONS, HEADS))
     mine = whole[positions].clone().requires_grad_()
-    my_heads = whole_sequences(mine, group)
+    my_heads = full_sequences(mine, group)
     assert torch.equal(my_heads, whole[:, :, heads])
     assert torch.equal(own_positions(my_heads, group), mine)
     (gradient,) = torch.autograd.grad((my_heads * weight[:, :, heads]).sum(), mine)
