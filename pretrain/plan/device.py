@@ -14,43 +14,64 @@ from pretrain.errors import ConfigError
 FOLDER = Path(__file__).with_name("devices")
 
 
-class Device(Section):
-    """One of the `devices` equal devices of a node. Speeds are peaks as vendors publish them, without structured
-    sparsity."""
+class DevicePeaks(Section):
+    """Dense operations per second of a device as its vendor publishes them, without structured sparsity."""
 
-    source: str = Field(description="where the figures are from")
-    generation: Literal["volta", "ampere", "ada", "hopper", "blackwell", "cpu"] = Field(
-        description="of its processors: what share of the peak they reach"
+    driver: str | None = Field(
+        None, description="regular expression that matches the name that the driver reports, without the vendor"
     )
-    memory_gib: float = Field(gt=0, description="memory of one device")
-    memory_bytes_per_s: float = Field(gt=0, description="to and from that memory")
-    fp32_flops: float = Field(gt=0, description="per second, without TF32")
-    bf16_flops: float | None = Field(None, gt=0, description="per second; absent: no bf16 in hardware")
-    fp16_flops: float | None = Field(None, gt=0, description="per second; absent: as bf16")
-    fp8_flops: float | None = Field(None, gt=0, description="per second; absent: no fp8 in hardware")
-    processors: int = Field(gt=0, description="that work on tiles of a matrix product at the same time (SMs, cores)")
-    devices: int = Field(8, gt=0, description="of one machine")
-    link_bytes_per_s: float = Field(gt=0, description="between devices of a machine, one way, of one device")
-    network_bytes_per_s: float = Field(gt=0, description="between machines, one way, share of one device")
-    measured: dict[int, dict[str, float]] = Field(
-        {},
-        description="constants of estimate/constants.yaml as measured here, by how many ranks of a machine work at the "
-        "same time: `pretrain plan --calibrate` writes them",
+    source: str = Field(description="publication or measurement that the figures are from")
+    fp32_flops: float = Field(gt=0, description="operations per second in fp32, without TF32")
+    bf16_flops: float | None = Field(
+        None, gt=0, description="operations per second in bf16, accumulated in fp32; absent: no bf16 in hardware"
     )
-    watts: float | None = Field(None, gt=0, description="of one device at work, with its share of the machine")
-    price_per_hour: float | None = Field(None, ge=0, description="of one device")
-
-    def measured_at(self, ranks: int) -> dict[str, float]:
-        """Constants measured with `ranks` ranks of a node at work, or else with the next larger number that was
-        measured, or else with the largest."""
-        known = sorted(self.measured)
-        return self.measured[next((n for n in known if n >= ranks), known[-1])] if known else {}
+    fp16_flops: float | None = Field(
+        None, gt=0, description="operations per second in fp16, accumulated in fp32; absent: as many as in bf16"
+    )
+    fp8_flops: float | None = Field(
+        None, gt=0, description="operations per second in fp8, accumulated in fp32; absent: no fp8 in hardware"
+    )
 
     def peak(self, precision: str) -> float | None:
         """Operations per second, or None where the hardware has no such numbers."""
         if precision == "fp32":
             return self.fp32_flops
         return {"bf16": self.bf16_flops, "fp16": self.fp16_flops or self.bf16_flops, "fp8": self.fp8_flops}[precision]
+
+
+class Device(DevicePeaks):
+    """One of the `devices` equal devices of a node. Speeds are peaks as vendors publish them."""
+
+    generation: Literal["volta", "ampere", "ada", "hopper", "blackwell", "cpu"] = Field(
+        description="generation of the processors, which decides the share of the peak that they reach"
+    )
+    memory_gib: float = Field(gt=0, description="memory of one device in GiB")
+    memory_bytes_per_s: float = Field(
+        gt=0, description="bytes per second that a device reads from and writes to memory"
+    )
+    processors: int = Field(
+        gt=0, description="processors that work on tiles of a matrix product at the same time (SMs, cores)"
+    )
+    devices: int = Field(8, gt=0, description="number of devices of a node")
+    link_bytes_per_s: float = Field(gt=0, description="bytes per second from one device to others of its node, one way")
+    network_bytes_per_s: float = Field(
+        gt=0, description="bytes per second from one device to other nodes, one way: its share of the node's network"
+    )
+    measured: dict[int, dict[str, float]] = Field(
+        {},
+        description="constants of estimate/constants.yaml measured on this machine, by the number of ranks of a node "
+        "at work: `pretrain plan --calibrate` writes them",
+    )
+    watts: float | None = Field(
+        None, gt=0, description="power in watts of one device at work, with its share of the node"
+    )
+    price_per_hour: float | None = Field(None, ge=0, description="price of one device for an hour")
+
+    def measured_at(self, ranks: int) -> dict[str, float]:
+        """Constants measured with `ranks` ranks of a node at work, or else with the next larger number that was
+        measured, or else with the largest."""
+        known = sorted(self.measured)
+        return self.measured[next((n for n in known if n >= ranks), known[-1])] if known else {}
 
 
 def device_names() -> list[str]:

@@ -76,10 +76,10 @@ def fitted_stacks() -> dict[str, Fitted]:
 class StackFile(Section):
     """A user's own software stack, as `pretrain plan --calibrate` writes it."""
 
-    source: str = Field(description="of which steps")
-    factor: float = Field(gt=0, description="times the estimated seconds that devices compute")
-    low: float = Field(gt=0, description="measured over predicted seconds: 8 of 10 lie above ...")
-    high: float = Field(gt=0, description="... and below")
+    source: str = Field(description="run and steps that the factor was measured on")
+    factor: float = Field(gt=0, description="factor on the estimated seconds that devices compute")
+    low: float = Field(gt=0, description="measured over predicted seconds of a step: 9 of 10 lie above this value")
+    high: float = Field(gt=0, description="measured over predicted seconds of a step: 9 of 10 lie below this value")
 
 
 def find_stack(name: str) -> Fitted:
