@@ -49,7 +49,7 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
                     request = prompts.request(prompt, generation.max_tokens)
                     # The same prompt again is another draw.
                     request = DecodeRequest(request.reads, request.start, request.longest, f"{turn}/{prompt}")
-                    answer(engine, prompts, request, how, stops, keyboard)
+                    answer(engine, prompts, request, how=how, stops=stops, keyboard=keyboard)
                 else:
                     ids = masked_input(prompts, prompt, config.model.sequence_length)
                     _show(engine, f"{prompts.decode(fill(engine, prompts, [ids])[0])}\n")
@@ -58,8 +58,14 @@ def converse(config: RunConfig, checkpoint: Path, generation: GenerateRequest) -
 
 
 def answer(
-    engine: Engine, prompts: Prompts, request: DecodeRequest, how: Sampling, stops: Sequence[str], keyboard: "Keyboard"
-) -> None:  # fmt: skip
+    engine: Engine,
+    prompts: Prompts,
+    request: DecodeRequest,
+    *,
+    how: Sampling,
+    stops: Sequence[str],
+    keyboard: "Keyboard",
+) -> None:
     """Shows the text of a request as it comes, until it is over or Ctrl-C is pressed. Collective."""
     stream = TextStream(prompts.decode, prompts.context(request), stops)
 

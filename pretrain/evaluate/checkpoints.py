@@ -65,7 +65,16 @@ def evaluate_checkpoints(
         settings = replace(settings, identity=_identity(config, checkpoint))
         outcomes = Outcomes(out / FILE) if engine.is_reporter else None
         with EvaluationProgress(engine.is_reporter) as progress:
-            evaluation = evaluate(engine, scorer, dataset, request.tasks, settings, progress, outcomes, loaded)
+            evaluation = evaluate(
+                engine,
+                scorer,
+                dataset,
+                request.tasks,
+                settings,
+                progress=progress,
+                outcomes=outcomes,
+                read_before=loaded,
+            )
         if engine.is_reporter:
             record = Record.read(checkpoint / RECORD)
             facts = Facts(

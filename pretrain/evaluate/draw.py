@@ -45,8 +45,8 @@ class Draw:
     def shown(self, document: int, seed: int) -> list[int]:
         """Numbers of the examples before a document, in order."""
         if self.pool is None:
-            return shot_indices(self.task.name, document, len(self.documents), self.shots, seed, self.number)
-        return shots_from_elsewhere(self.task.name, document, self.pool, self.shots, seed, self.number)
+            return shot_indices(self.task.name, document, len(self.documents), self.shots, seed=seed, draw=self.number)
+        return shots_from_elsewhere(self.task.name, document, self.pool, self.shots, seed=seed, draw=self.number)
 
     def example(self, number: int) -> TaskDocument:
         """The example with a number that `shown` returned."""
@@ -55,7 +55,7 @@ class Draw:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scored:
     """The outcomes of a draw."""
 
@@ -72,9 +72,14 @@ class Scored:
 
 
 def score_draw(
-    engine: Engine, scorer: Scorer, draw: Draw, settings: EvalSettings, outcomes: Outcomes,
+    engine: Engine,
+    scorer: Scorer,
+    draw: Draw,
+    *,
+    settings: EvalSettings,
+    outcomes: Outcomes,
     progress: Callable[[str, int, int], None],
-) -> Scored:  # fmt: skip
+) -> Scored:
     """Scores every document that `outcomes` has no result of. `progress` gets a label, the number of documents done and
     their total. Collective over all ranks."""
     task, documents = draw.task, draw.documents
@@ -117,7 +122,15 @@ def score_draw(
         for index, one in enumerate(results)
         if not one.outcomes
     ]
-    return Scored(of, about, results, result, scoring.samples(results, right), right, problems)
+    return Scored(
+        of=of,
+        about=about,
+        results=results,
+        result=result,
+        samples=scoring.samples(results, right),
+        right=right,
+        problems=problems,
+    )
 
 
 class _DrawScoring:

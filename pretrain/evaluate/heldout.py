@@ -29,7 +29,7 @@ from pretrain.process import watchdog
 _LARGEST_EXPONENT = math.log(sys.float_info.max)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeldOut:
     """Sums over the windows that were scored."""
 
@@ -110,7 +110,14 @@ def heldout_loss(
     words = sum(split.words for split in splits) if whole else None
     text_bytes = sum(split.text_bytes for split in splits) if whole else None
     of_terms = dict(zip(terms, pairs[len(datasets) :], strict=True))
-    return HeldOut(sum(loss for loss, _ in each), token_count, words, text_bytes, of_terms, each)
+    return HeldOut(
+        loss_sum=sum(loss for loss, _ in each),
+        token_count=token_count,
+        words=words,
+        text_bytes=text_bytes,
+        terms=of_terms,
+        by_source=each,
+    )
 
 
 def _parts(datasets: Sequence[Dataset], recipe: Recipe | int, sequences: int | None) -> list[int | None]:

@@ -32,6 +32,8 @@ def live_tasks(config: RunConfig, engine: Engine, dataset: Dataset) -> Scores:
             "`pretrain eval`, on any layout"
         )
     scorer = make_scorer(config, engine, dataset.tokenizer())
-    settings = EvalSettings(asked.shots, asked.limit, data_dir=Path(asked.data).expanduser() if asked.data else None)
+    settings = EvalSettings(
+        shots=asked.shots, limit=asked.limit, data_dir=Path(asked.data).expanduser() if asked.data else None
+    )
     work = read(scorer, dataset, asked.tasks, settings)
     return lambda: evaluate(engine, scorer, dataset, asked.tasks, settings, read_before=work).results

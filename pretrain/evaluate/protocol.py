@@ -35,7 +35,7 @@ class Prompt:
         return self.before + self.asks[0].context
 
 
-def shot_indices(task: str, document: int, documents: int, shots: int, seed: int, draw: int = 0) -> list[int]:
+def shot_indices(task: str, document: int, documents: int, shots: int, *, seed: int, draw: int = 0) -> list[int]:
     """Which `shots` of a task's `documents` are shown before `document`: different ones, never itself, and the first k
     of them are those of k shots. Raises ConfigError when there are too few."""
     if shots >= documents:
@@ -44,7 +44,9 @@ def shot_indices(task: str, document: int, documents: int, shots: int, seed: int
     return _drawn(stream, documents, shots, lambda index: index != document)
 
 
-def shots_from_elsewhere(task: str, document: int, pool: Examples, shots: int, seed: int, draw: int = 0) -> list[int]:
+def shots_from_elsewhere(
+    task: str, document: int, pool: Examples, shots: int, *, seed: int, draw: int = 0
+) -> list[int]:
     """Which `shots` documents of a `pool`, such as a training split, are shown before `document`: different ones, and
     the first k are those of k shots. Raises ConfigError when there are too few."""
     stream = f"{task}/{document}/{seed}" + (f"/{draw}" if draw else "")

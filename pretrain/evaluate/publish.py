@@ -40,7 +40,14 @@ def publish(
         trained = validate(RunConfig, record.config, str(run_dir), [f"run.dir={run_dir}"])
     same_data = config.data.resolved_sources == trained.data.resolved_sources
     training_loss = in_training(run_dir, record.step, trained.evaluate.sequences) if same_data else None
-    write(out, evaluation, facts, run_dir, overlap(evaluation, searched, unknown), training_loss)
+    write(
+        out,
+        evaluation,
+        facts,
+        run_dir=run_dir,
+        overlap=overlap(evaluation, searched, unknown),
+        in_training=training_loss,
+    )
     note = held_out_note(evaluation, facts, training_loss)
     say(f"\n{table(evaluation.results, note, facts.parameters, evaluation.problems, evaluation.not_shown)}\n")
     keep_report(

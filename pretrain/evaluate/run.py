@@ -30,7 +30,7 @@ _HELD_OUT_VALUES = (
 Results = dict[str, dict[str, dict[str, Any]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """What was scored, the same on every rank."""
 
@@ -81,6 +81,7 @@ def evaluate(
     dataset: Dataset | None,
     tasks: Sequence[str],
     settings: EvalSettings,
+    *,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     outcomes: Outcomes | None = None,
     read_before: LoadedTasks | None = None,
@@ -110,7 +111,14 @@ def evaluate(
         problems[task.name] = list(loaded[name].problems)
         for k in shots[name]:
             draws = [
-                score_draw(engine, scorer, Draw(task, loaded[name], pools[name], k, draw), settings, outcomes, progress)
+                score_draw(
+                    engine,
+                    scorer,
+                    Draw(task, loaded[name], pools[name], k, draw),
+                    settings=settings,
+                    outcomes=outcomes,
+                    progress=progress,
+                )
                 for draw in range(settings.draws if k else 1)
             ]
             first, kept = draws[0], kept + draws
@@ -122,7 +130,14 @@ def evaluate(
         outcomes.finish((scored.of, scored.about, scored.results) for scored in kept)
     scored_documents = {chosen[n].name: loaded[n].documents[: settings.limit] for n in chosen}
     not_shown = {chosen[n].name: list(pool.problems) for n, pool in pools.items() if pool is not None}
-    return Evaluation(results, samples, scored_documents, right, problems, not_shown)
+    return Evaluation(
+        results=results,
+        samples=samples,
+        documents=scored_documents,
+        right=right,
+        problems=problems,
+        not_shown=not_shown,
+    )
 
 
 def _check(settings: EvalSettings) -> None:

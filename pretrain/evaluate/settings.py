@@ -9,7 +9,7 @@ from data_pipeline.recipes.base import Recipe
 from pretrain.evaluate.decoding.base import Decoding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EvalSettings:
     """Settings of an evaluation."""
 

@@ -225,7 +225,7 @@ def _questions(count: int, scorer: Scorer) -> Texts:
         documents.append(TaskDocument(context, choices[0].target, choices, (0,)))
     found: Texts = []
     for number in range(count):
-        shown = [documents[index] for index in shot_indices("questions", number, len(documents), SHOTS, 0)]
+        shown = [documents[index] for index in shot_indices("questions", number, len(documents), SHOTS, seed=0)]
         prompt = build_prompt(Format(fewshot_delimiter="\n\n"), shown, documents[number], scorer, 0)
         found.append((prompt.text, [ask.target for ask in prompt.asks]))
     return found

@@ -112,7 +112,7 @@ def _scores_of_both(checkpoint: Path, benchmarks: Path) -> Any:
         model.scorer,
         None,
         ["lambada_openai", "arithmetic_1dc"],
-        EvalSettings((0,), data_dir=benchmarks),
+        EvalSettings(shots=(0,), data_dir=benchmarks),
     ).results
     manager = TaskManager(include_path=str(benchmarks), include_defaults=False)
     names = ["lambada_openai", "arithmetic_1dc"]

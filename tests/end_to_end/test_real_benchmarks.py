@@ -51,7 +51,7 @@ def test_every_choice_is_lm_evals(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", ["nq_open", "triviaqa"])
 def test_questions_are_answered_in_text(name: str) -> None:
-    settings = EvalSettings((0,), limit=4, data_dir=benchmarks())
+    settings = EvalSettings(shots=(0,), limit=4, data_dir=benchmarks())
     scorer = CausalScorer(FakeEngine(random_model()), ToyTokenizer(), LENGTH)  # type: ignore[arg-type]
     evaluation = evaluate(FakeEngine(random_model()), scorer, None, [name], settings)  # type: ignore[arg-type]
     assert evaluation.results[name]["0"]["documents"] == 4

@@ -63,8 +63,8 @@ def _evaluated(folder: Path, out: Path, parallel: dict[str, Any]) -> tuple[int, 
     engine = build_engine(tiny_config(model=wide, parallel=parallel), train=False)
     randomise(engine)
     scorer = Asked(engine, ByteTokenizer(), LENGTH)
-    settings = EvalSettings(SHOTS, limit=DOCUMENTS)
-    choices = EvalSettings(SHOTS, limit=DOCUMENTS, data_dir=folder)
+    settings = EvalSettings(shots=SHOTS, limit=DOCUMENTS)
+    choices = EvalSettings(shots=SHOTS, limit=DOCUMENTS, data_dir=folder)
     for number, (name, how) in enumerate((("arithmetic_1dc", settings), (str(folder / "foods.yaml"), choices))):
         outcomes = Outcomes(out / str(number) / FILE) if engine.is_reporter else None
         evaluate(engine, scorer, None, [name], how, outcomes=outcomes)

@@ -17,8 +17,6 @@ ALLOWED = {
     "examples": 2,
     "launch": 2,
     "launch/slurm": 1,
-    "pretrain/commands": 6,
-    "pretrain/evaluate": 18,
     "pretrain/observe": 4,
     "pretrain/plan": 15,
     "pretrain/preflight": 2,

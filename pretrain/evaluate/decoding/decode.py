@@ -18,14 +18,19 @@ _NONE = -1
 
 
 def decode(
-    engine: Engine, requests: Sequence[DecodeRequest], how: Decoding, stops: Stops,
-    progress: Callable[[str], None] = lambda line: None, hypotheses: int = _HYPOTHESES,
-) -> list[list[Generated]]:  # fmt: skip
+    engine: Engine,
+    requests: Sequence[DecodeRequest],
+    how: Decoding,
+    stops: Stops,
+    *,
+    progress: Callable[[str], None] = lambda line: None,
+    hypotheses: int = _HYPOTHESES,
+) -> list[list[Generated]]:
     """Up to `how.texts` texts of each of `requests`, those of a beam the best first; at least one request. Collective
     over all ranks, which all have the result. Raises RunError where the model's scores are not numbers."""
     mine = [requests[item] for item in my_items(engine, len(requests))]
     packed = np.full((len(mine), how.texts, 2 + max(request.longest for request in requests)), _NONE, np.float64)
-    for item, texts in enumerate(decode_mine(engine, mine, how, stops, progress, hypotheses)):
+    for item, texts in enumerate(decode_mine(engine, mine, how, stops, progress=progress, hypotheses=hypotheses)):
         for number, text in enumerate(texts):
             packed[item, number, :2] = text.log_probability, _ENDED.index(text.ended)
             packed[item, number, 2 : 2 + len(text.tokens)] = text.tokens
@@ -33,9 +38,14 @@ def decode(
 
 
 def decode_mine(
-    engine: DecodeEngine, requests: Sequence[DecodeRequest], how: Decoding, stops: Stops,
-    progress: Callable[[str], None] = lambda line: None, hypotheses: int = _HYPOTHESES,
-) -> list[list[Generated]]:  # fmt: skip
+    engine: DecodeEngine,
+    requests: Sequence[DecodeRequest],
+    how: Decoding,
+    stops: Stops,
+    *,
+    progress: Callable[[str], None] = lambda line: None,
+    hypotheses: int = _HYPOTHESES,
+) -> list[list[Generated]]:
     """Texts of this data rank's own requests, in batches of similar length. Collective within one replica of the
     model."""
     each = how.width if isinstance(how, Beam) else how.texts

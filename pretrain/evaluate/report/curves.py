@@ -61,7 +61,7 @@ def _charts(
         ]
         chance = found[0]["chance"] if chance_text(found[0], name) else None
         title = "held-out loss, nats per token" if task == HELD_OUT else task
-        yield Markup(over(title, metric_named(name), series, words, chance, log))
+        yield Markup(over(title, metric_named(name), series, along=words, chance=chance, log=log))
 
 
 def _points(

@@ -25,9 +25,14 @@ Points = Sequence[tuple[float, float | None, float | None]]
 
 
 def by_shots(
-    task: str, metric: Metric, scores: Mapping[int, tuple[float | None, float | None]], chance: float | None,
-    beside: str, published: Mapping[int, float],
-) -> str:  # fmt: skip
+    task: str,
+    metric: Metric,
+    *,
+    scores: Mapping[int, tuple[float | None, float | None]],
+    chance: float | None,
+    beside: str,
+    published: Mapping[int, float],
+) -> str:
     """A panel: the metric and its standard error by number of shots. `published` is that of the model `beside`, as its
     paper writes it."""
     with rc_context(STYLE):
@@ -67,7 +72,7 @@ class Series:
     """number within the group: members differ in their dashes"""
 
 
-def over(title: str, metric: Metric, series: Sequence[Series], along: str, chance: float | None, log: bool) -> str:
+def over(title: str, metric: Metric, series: Sequence[Series], *, along: str, chance: float | None, log: bool) -> str:
     """A panel: the metric and its standard error over `along`, tokens or parameters."""
     with rc_context(STYLE):
         figure = Figure(figsize=_PANEL, layout="constrained")

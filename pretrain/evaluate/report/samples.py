@@ -22,7 +22,7 @@ class ShownChoice:
     chosen: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
     """One document."""
 

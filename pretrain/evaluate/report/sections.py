@@ -42,7 +42,7 @@ class ScoreRow:
     """GPT-3's scores, one per size"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskSection:
     """One task."""
 
@@ -138,7 +138,9 @@ def _panel(task: str, name: str, by_k: Mapping[str, dict[str, Any]], size: str) 
     chance = next(iter(by_k.values()))["chance"] if chance_text(next(iter(by_k.values())), name) else None
     exact = {0, 1, gpt3.few_shots(task, name)}  # elsewhere its number of examples is another one
     published = {k: value for k in scores if k in exact and (value := gpt3.score_at(task, name, k, size)) is not None}
-    return by_shots(task, metric_named(name), scores, chance, gpt3.size_text(size), published)
+    return by_shots(
+        task, metric_named(name), scores=scores, chance=chance, beside=gpt3.size_text(size), published=published
+    )
 
 
 def cut_prompts(results: Results) -> list[str]:

@@ -29,6 +29,7 @@ def write(
     directory: Path,
     evaluation: Evaluation,
     facts: Facts,
+    *,
     run_dir: Path | None = None,
     overlap: dict[str, Any] | None = None,
     in_training: InTraining | None = None,
@@ -52,7 +53,16 @@ def write(
         "samples": evaluation.samples,
     }
     write_text(directory / "report.json", json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-    write_text(directory / "report.html", _html(evaluation, facts, date, documents, run_dir, overlap, in_training))
+    html = _html(
+        evaluation,
+        facts,
+        date=date,
+        documents=documents,
+        run_dir=run_dir,
+        overlap=overlap,
+        in_training=in_training,
+    )
+    write_text(directory / "report.html", html)
 
 
 def _told(problems: Mapping[str, Sequence[Problem]]) -> dict[str, list[dict[str, Any]]]:
@@ -71,9 +81,15 @@ def _digest(documents: Sequence[TaskDocument]) -> str:
 
 
 def _html(
-    evaluation: Evaluation, facts: Facts, date: str, documents: dict[str, str], run_dir: Path | None,
-    overlap: dict[str, Any] | None, in_training: InTraining | None,
-) -> str:  # fmt: skip
+    evaluation: Evaluation,
+    facts: Facts,
+    *,
+    date: str,
+    documents: dict[str, str],
+    run_dir: Path | None,
+    overlap: dict[str, Any] | None,
+    in_training: InTraining | None,
+) -> str:
     train, heldout = _curve(run_dir) if run_dir else ([], [])
     sizes = list(dict.fromkeys([gpt3.nearest(facts.parameters), gpt3.LARGEST]))
     tasks = list(sections(evaluation, sizes))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +34,7 @@ class TaskDocument:
     choices: tuple[Continuation, ...] = ()
     right: tuple[int, ...] = ()
     """numbers of the right choices; one at least"""
+    _: KW_ONLY
     references: tuple[str, ...] = ()
     """answers in text, all of them right"""
     group: str = ""

@@ -56,7 +56,7 @@ def ours(engine: FakeEngine, data: Path, name: str, shots: int, folder: Path, li
     loaded = task.load(sources)
     assert not loaded.problems
     pool = task.load_shots(sources) if task.load_shots is not None and shots else None
-    settings = EvalSettings((shots,), limit=limit, seed=_SEED, data_dir=data)
+    settings = EvalSettings(shots=(shots,), limit=limit, seed=_SEED, data_dir=data)
     file = folder / f"{name}-{shots}-documents.jsonl"
     evaluate(engine, scorer, None, [name], settings, outcomes=Outcomes(file))
     told = [json.loads(line) for line in file.read_text().splitlines()]

@@ -163,7 +163,9 @@ def test_the_shards_of_a_dataset_are_searched_as_they_are(
 
     def search(engine: FakeEngine) -> list[SearchedSet]:
         scorer = CausalScorer(engine, ToyTokenizer(), LENGTH)  # type: ignore[arg-type]
-        return searched_now(engine, read(scorer, None, tasks, EvalSettings((0,), data_dir=data_dir, limit=3)), dataset)
+        return searched_now(
+            engine, read(scorer, None, tasks, EvalSettings(shots=(0,), data_dir=data_dir, limit=3)), dataset
+        )
 
     for lambada, reversed_words in on_ranks(model, 3, search):
         assert (lambada.name, lambada.ngram, lambada.examples, lambada.dirty) == ("lambada_openai", 12, 15, 2)
@@ -210,11 +212,11 @@ def test_examples_too_short_to_be_looked_for_are_not_known(
 ) -> None:
     documents = task_named("reversed_words").load(Sources(data_dir, None, ToyTokenizer(), 0)).documents  # type: ignore[arg-type]
     scored = Evaluation(
-        {"reversed_words": {"0": {"metric": "exact_match"}}},
-        {},
-        {"reversed_words": documents},
-        {"reversed_words": {"0": [True] * 6}},
-        {},
+        results={"reversed_words": {"0": {"metric": "exact_match"}}},
+        samples={},
+        documents={"reversed_words": documents},
+        right={"reversed_words": {"0": [True] * 6}},
+        problems={},
     )
     files = str(data_dir / "**" / "reversed_words*")
     dataset = _build(tmp_path / "a", [], [{"files": files, "least_words": least}])

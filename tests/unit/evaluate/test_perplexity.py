@@ -93,7 +93,7 @@ def test_the_standard_error_of_a_single_text_is_that_of_its_windows(
     scorer = CausalScorer(engine, tokenizer, LENGTH)  # type: ignore[arg-type]
     outcomes = Outcomes(tmp_path / "documents.jsonl")
     names = [str(tmp_path / "pages.yaml")]
-    scored = evaluate(engine, scorer, None, names, EvalSettings((0,), data_dir=tmp_path), outcomes=outcomes)  # type: ignore[arg-type]
+    scored = evaluate(engine, scorer, None, names, EvalSettings(shots=(0,), data_dir=tmp_path), outcomes=outcomes)  # type: ignore[arg-type]
     result = scored.results["pages"]["0"]
     (line,) = (tmp_path / "documents.jsonl").read_text().splitlines()
     sums, tokens = np.array(json.loads(line)["outcomes"]["perplexity"]["windows"]).T
@@ -109,7 +109,7 @@ def test_the_standard_error_of_a_single_text_is_that_of_its_windows(
         scorer,
         None,
         names,
-        EvalSettings((0,), data_dir=tmp_path),
+        EvalSettings(shots=(0,), data_dir=tmp_path),
         outcomes=Outcomes(tmp_path / "documents.jsonl"),  # type: ignore[arg-type]
     )
     assert (again.results, engine.scored) == (scored.results, [])

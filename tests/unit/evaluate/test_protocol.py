@@ -31,8 +31,8 @@ def test_shots_are_distinct_and_never_the_question() -> None:
 
 def test_shots_differ_by_document_task_and_seed() -> None:
     drawn = [
-        tuple(shot_indices(*key))
-        for key in [("t", 1, 99, 8, 0), ("t", 2, 99, 8, 0), ("u", 1, 99, 8, 0), ("t", 1, 99, 8, 1)]
+        tuple(shot_indices(task, document, 99, 8, seed=seed))
+        for task, document, seed in [("t", 1, 0), ("t", 2, 0), ("u", 1, 0), ("t", 1, 1)]
     ]
     assert len(set(drawn)) == 4
 

@@ -245,7 +245,7 @@ def test_every_set_of_a_task_has_a_score_of_its_own(
         for name, (good, bad) in zip(("verbs", "nouns", "verbs"), pairs, strict=True)
     ]
     (tmp_path / "blimp.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    settings = EvalSettings((0, 2), draws=2, data_dir=tmp_path)
+    settings = EvalSettings(shots=(0, 2), draws=2, data_dir=tmp_path)
     outcomes = Outcomes(tmp_path / "documents.jsonl")
     scored = evaluate(engine, tokenizer, None, ["blimp"], settings, outcomes=outcomes)
     told = [json.loads(line) for line in (tmp_path / "documents.jsonl").read_text().splitlines()]
@@ -272,7 +272,7 @@ def test_examples_that_are_no_documents_are_told(engine: FakeEngine, tokenizer: 
     line = '{"goal": "To dry a shirt,", "sol1": "hang it up.", "sol2": "eat it.", "label": %s}\n'
     (tmp_path / "piqa_validation.jsonl").write_text("".join(line % (number % 2) for number in range(4)))
     (tmp_path / "piqa_train.jsonl").write_text(line % 0 + '{"goal"\n' + line % 1 + line % 7)
-    scored = evaluate(engine, tokenizer, None, ["piqa"], EvalSettings((2,), data_dir=tmp_path))
+    scored = evaluate(engine, tokenizer, None, ["piqa"], EvalSettings(shots=(2,), data_dir=tmp_path))
     assert {one.where for one in scored.not_shown["piqa"]} <= {"piqa_train.jsonl:2", "piqa_train.jsonl:4"}
     assert scored.not_shown["piqa"], "drawn for one of four documents"
     assert scored.results["piqa"]["2"]["mean_shots"] == 2

@@ -52,7 +52,7 @@ def run(directory: Path, first: int, last: int, reports: bool = True, ends: str 
                 0.125,
                 PEAK,
             )
-        log.heldout(last, last * ROWS * LENGTH, HeldOut(500.0, 200, None, None))
+        log.heldout(last, last * ROWS * LENGTH, HeldOut(loss_sum=500.0, token_count=200, words=None, text_bytes=None))
         if ends == "stopped":
             log.stopped(last, 0)
         elif ends == "finished":
@@ -110,7 +110,8 @@ def test_each_of_several_terms_has_a_column(tmp_path: Path) -> None:
             0.125,
             PEAK,
         )
-        log.heldout(1, 1, HeldOut(500.0, 200, None, None, {"next_sentence": (3.0, 4)}))
+        terms = {"next_sentence": (3.0, 4)}
+        log.heldout(1, 1, HeldOut(loss_sum=500.0, token_count=200, words=None, text_bytes=None, terms=terms))
         log.finished(1, 0)
     (line,) = read_metrics(tmp_path / "run")
     assert (line["loss"], line["loss_tokens"], line["loss_next_sentence"]) == (2.5, 2.0, 0.5)

@@ -72,12 +72,14 @@ def many(skill: float = 0.5, draws: int = 1, only: Sequence[str] | None = None) 
     to 1, answers more of them rightly."""
     whole = _every(skill, draws)
     kept = [task for task in whole.results if only is None or task in ("heldout", *only)]
-    parts = [{task: part[task] for task in kept if task in part} for part in vars(whole).values()]
-    return Evaluation(*parts)
+    parts = {name: {task: part[task] for task in kept if task in part} for name, part in vars(whole).items()}
+    return Evaluation(**parts)
 
 
 def _every(skill: float, draws: int) -> Evaluation:
-    evaluation = Evaluation({"heldout": {"0": dict(_HELD_OUT)}}, {}, {}, {}, {})
+    evaluation = Evaluation(
+        results={"heldout": {"0": dict(_HELD_OUT)}}, samples={}, documents={}, right={}, problems={}
+    )
     few = {"hellaswag": (0, 1, 20), "arc_easy": (0, 1, 50), "winograd": (0, 1, 7), "cb": (0, 1, 32)}
     for number, (task, shots) in enumerate(few.items()):
         metric = {"winograd": "accuracy_sum", "cb": "macro_f1", "arc_easy": "accuracy_unconditional"}.get(task)

@@ -43,7 +43,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_equal_scores_give_equal_results(evaluation: Evaluation, run_dir: Path, tmp_path: Path) -> None:
-    write(tmp_path / "a", evaluation, FACTS, run_dir)
+    write(tmp_path / "a", evaluation, FACTS, run_dir=run_dir)
     write(tmp_path / "b", evaluation, replace(FACTS, name="other", layout="data 2", versions={}))
     one, other = (json.loads((tmp_path / name / "report.json").read_text()) for name in "ab")
     assert one["results"] == other["results"] == evaluation.results
@@ -56,7 +56,7 @@ def test_equal_scores_give_equal_results(evaluation: Evaluation, run_dir: Path, 
 
 
 def test_the_page_needs_nothing_from_outside(evaluation: Evaluation, run_dir: Path, tmp_path: Path) -> None:
-    write(tmp_path / "out", evaluation, FACTS, run_dir)
+    write(tmp_path / "out", evaluation, FACTS, run_dir=run_dir)
     html = (tmp_path / "out" / "report.html").read_text()
     page = Page(html)
     assert "http" not in html
@@ -71,7 +71,7 @@ def test_the_page_needs_nothing_from_outside(evaluation: Evaluation, run_dir: Pa
 def test_the_page_shows_results_curve_and_published_numbers(
     evaluation: Evaluation, run_dir: Path, tmp_path: Path
 ) -> None:
-    write(tmp_path / "out", evaluation, FACTS, run_dir)
+    write(tmp_path / "out", evaluation, FACTS, run_dir=run_dir)
     text = Page((tmp_path / "out" / "report.html").read_text()).text
     accuracy = evaluation.results["lambada_openai"]["4"]
     assert f"{100 * accuracy['accuracy']:.1f} ± {100 * accuracy['accuracy_stderr']:.1f} %" in text
@@ -198,7 +198,7 @@ def test_in_a_browser_only_tables_are_wider_than_the_screen_and_charts_are_not_s
     evaluation = many(draws=2)
     sums = evaluation.results["arithmetic_2da"]
     sums["12"] = sums["50"]  # the paper shows another number
-    write(tmp_path / "out", evaluation, FACTS, run_dir)
+    write(tmp_path / "out", evaluation, FACTS, run_dir=run_dir)
     layout = json.loads(measured((tmp_path / "out" / "report.html").read_text(), width, LAYOUT))
     assert layout["hidden"] == 0
     assert len(layout["charts"]) == 1 + 7, "one of the two curves, and every panel"
