@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.
 
 # What is still to be rewritten: these numbers only fall.
 FRAGMENTS = 9
-BANNED_WORDS = 46
+BANNED_WORDS = 31
 CLASSES = 3
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
