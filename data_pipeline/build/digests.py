@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from data_pipeline.build.chunks import RunTasks
 from data_pipeline.build.config import BuildConfig
 from data_pipeline.build.inputs import FileState, InputSource, file_state
 from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.batches import groups_within
 from data_pipeline.common.hashing import digest_of, file_sha256
 from data_pipeline.common.tasks import BuildTask
 from data_pipeline.dataset.cache import default_folder
@@ -46,7 +46,8 @@ def cached_digests(config: BuildConfig, sources: list[InputSource]) -> Digests |
 
 def compute_digests(config: BuildConfig, sources: list[InputSource], run: RunTasks) -> Digests:
     """Reads all files, in tasks. Raises DataError for a file that changes while it is read."""
-    groups = list(_groups(_states(config, sources)))
+    states = _states(config, sources).items()
+    groups = list(groups_within(states, lambda file: file[1][0], _TASK_BYTES, _TASK_FILES))
     tasks = [
         BuildTask(f"{number:06d}", partial(_digests, group), sum(state[0] for _, state in group))
         for number, group in enumerate(groups)
@@ -66,18 +67,6 @@ def cache_digests(config: BuildConfig, sources: list[InputSource], sha256: Diges
             old.unlink(missing_ok=True)
     except OSError as error:
         _log.warning("%s can't be written (%s): the next start reads all input again.", file, error.strerror)
-
-
-def _groups(files: dict[Path, FileState]) -> Iterator[list[tuple[Path, FileState]]]:
-    held: list[tuple[Path, FileState]] = []
-    size = 0
-    for path, state in files.items():
-        if held and (size + state[0] > _TASK_BYTES or len(held) == _TASK_FILES):
-            yield held
-            held, size = [], 0
-        held.append((path, state))
-        size += state[0]
-    yield held
 
 
 def _digests(files: list[tuple[Path, FileState]]) -> list[str]:

@@ -6,12 +6,13 @@ searched is the text that the dataset's tokenizer gives back of each document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_pipeline.common.batches import batches
 from data_pipeline.dataset.dataset import Dataset
 from data_pipeline.overlap.gram_index import GramIndex
 from data_pipeline.text.words import Words
@@ -29,23 +30,10 @@ def grams_held(
     searched = 0
     found, tokenizer = np.zeros(len(index.hashes), np.bool_), dataset.tokenizer()
     mine = islice(dataset.documents("train"), share, None, shares)
-    for texts in _batched(tokenizer.decode(tokens) for _, tokens in mine):
+    for texts in batches((tokenizer.decode(tokens) for _, tokens in mine), len, _CHARACTERS):
         words = Words.of(texts)
         for length in index.lengths:
             found[index.lookup(words, length)[0]] = True
         searched += len(texts)
         progress(searched)
     return found
-
-
-def _batched(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

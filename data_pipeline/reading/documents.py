@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from data_pipeline.common.batches import batches
+
 HASH_BITS = 64
 _BATCH_CHARACTERS = 2**18
 
@@ -41,14 +43,5 @@ class Document:
 
 
 def batched(documents: Iterable[Document], characters: int = _BATCH_CHARACTERS) -> Iterator[list[Document]]:
-    """Runs of documents that together have so many characters; by itself, as many as arrays work on best."""
-    batch: list[Document] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += sum(map(len, document.texts))
-        if size >= characters:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+    """Lists of consecutive documents of about `characters` together; the default suits work on arrays best."""
+    return batches(documents, lambda document: sum(map(len, document.texts)), characters)

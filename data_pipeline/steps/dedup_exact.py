@@ -22,13 +22,12 @@ from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.hashing import mix64
 from data_pipeline.dedup.sorted_runs import RunWriter
 from data_pipeline.errors import DataError
-from data_pipeline.reading.documents import Document
+from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.decisions import load_decisions
 from data_pipeline.steps.dedup import DedupStep
 from data_pipeline.text.words import Words
 
-_CHARACTERS = 2**18  # of texts hashed together
 _NEWLINES = re.compile(r"(\n+)")
 _STRIDES = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95))  # any two odd numbers
 
@@ -57,17 +56,9 @@ class DedupExact(DedupStep):
         compared as they are."""
         with atomic_path(facts) as path, path.open("wb") as file:
             writer = RunWriter(file, 3, self.items_per_task)
-            texts: list[bytes | str] = []
-            characters = 0
-            for document in documents:
-                items = self._items(document)
-                texts += items
-                characters += sum(map(len, items))
-                if characters >= _CHARACTERS:
-                    self._add(texts, writer)
-                    texts, characters = [], 0
-                yield document
-            self._add(texts, writer)
+            for batch in batched(documents):
+                self._add([item for document in batch for item in self._items(document)], writer)
+                yield from batch
             writer.flush()
 
     def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:

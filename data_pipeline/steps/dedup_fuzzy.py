@@ -25,12 +25,11 @@ from data_pipeline.common.atomic import atomic_path
 from data_pipeline.common.hashing import mix64
 from data_pipeline.dedup.minhash import MinHash
 from data_pipeline.dedup.sorted_runs import RunWriter
-from data_pipeline.reading.documents import Document
+from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.decisions import load_decisions
 from data_pipeline.steps.dedup import DedupStep
 
-_CHARACTERS = 2**18  # of texts hashed together: their features fit into the processor's cache
 _MOST_KEYS = 256
 
 
@@ -84,16 +83,9 @@ class DedupFuzzy(DedupStep):
         method = self._method
         with atomic_path(facts) as path, path.open("wb") as file:
             writer = RunWriter(file, 3 if method.sketches else 2, self.items_per_task)
-            texts: list[str] = []
-            characters = 0
-            for document in documents:
-                texts.append(document.text)
-                characters += len(document.text)
-                if characters >= _CHARACTERS:
-                    _add(method, texts, writer)
-                    texts, characters = [], 0
-                yield document
-            _add(method, texts, writer)
+            for batch in batched(documents):
+                _add(method, [document.text for document in batch], writer)
+                yield from batch
             writer.flush()
 
     def run(self, documents: Iterable[Document], stats: StepStats, chunk: int, folder: Path) -> Iterator[Document]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from data_pipeline.common.hashing import mix64
-from data_pipeline.reading.documents import Document
+from data_pipeline.reading.documents import Document, batched
 from data_pipeline.reading.step_stats import StepStats
 from data_pipeline.steps.base import LocalStep
 from data_pipeline.text.words import Words
@@ -120,7 +120,7 @@ class GopherRepetition(LocalStep):
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:
         """Drops by the first rule that is broken, which is the reason: lines and paragraphs, then n-grams by length."""
-        for batch in _batches(documents):
+        for batch in batched(documents, _BATCH_CHARACTERS):
             reasons = self._gram_reasons([document.text for document in batch])
             for document, grams in zip(batch, reasons, strict=True):
                 if reason := self._line_reason(document.text) or grams:
@@ -223,17 +223,3 @@ def repeated_pieces(pieces: Iterable[str]) -> tuple[float, float]:
                 repeated += len(piece)
             seen.add(piece)
     return repeats / max(1, count), repeated / max(1, characters)
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Runs of documents, in order, whose characters are enough for numpy and few enough for memory."""
-    batch: list[Document] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += len(document.text)
-        if characters >= _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch

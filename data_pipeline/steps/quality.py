@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from data_pipeline.common.atomic import atomic_path
+from data_pipeline.common.batches import groups_within
 from data_pipeline.common.tasks import BuildTask
 from data_pipeline.config import FilePath, PathText, ReadingConfig
 from data_pipeline.reading.documents import Document, batched
@@ -101,18 +102,11 @@ class Quality(LocalStep):
     def _groups(self) -> dict[str, list[list[Path]]]:
         """Files of each kind, as many as a task reads."""
         kinds = {"good": self.good, "raw": self.raw} if self.path is None else {}
-        found: dict[str, list[list[Path]]] = {}
-        for kind, patterns in kinds.items():
-            assert patterns is not None
-            size, groups = 0, found.setdefault(kind, [[]])
-            for path in find_inputs(patterns):
-                own = path.stat().st_size
-                if groups[-1] and (size + own > _TASK_BYTES or len(groups[-1]) == _TASK_FILES):
-                    groups.append([])
-                    size = 0
-                groups[-1].append(path)
-                size += own
-        return found
+        return {
+            kind: list(groups_within(find_inputs(patterns), _file_size, _TASK_BYTES, _TASK_FILES))
+            for kind, patterns in kinds.items()
+            if patterns is not None
+        }
 
     def _sample(self, folder: Path, kind: str, number: int, again: bool = False) -> None:
         groups, most = self._groups()[kind], self.training_documents
@@ -156,3 +150,7 @@ def lomax(keys: list[int], alpha: float, seed: int) -> NDArray[np.float64]:
 def _file(folder: Path, kind: str, number: int) -> Path:
     """The file of a sample."""
     return folder / f"sample-{kind}-{number:05d}"
+
+
+def _file_size(path: Path) -> int:
+    return path.stat().st_size
