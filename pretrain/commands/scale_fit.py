@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
     points = Points(tuple(sorted(points.runs, key=lambda run: -run.loss)[options.drop_highest :]))
     law = law_of(points, " ".join(map(str, options.points)), options.samples, options.seed)
     path = law.save(options.out)
-    from pretrain.evaluate.report.scale_page import write_page
+    from pretrain.scaling.report.page import write_page
 
     page = write_page(options.out, law, [])
     show(_lines(law))

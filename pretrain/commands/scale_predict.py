@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
         line = {"time": now, "runs": len(law.points), "law": law.main.fitted.form.name, **asdict(found)}
         line |= {"days": plan and plan["days"], "plan": plan}
         file.write(f"{json.dumps(line, allow_nan=False)}\n")
-    from pretrain.evaluate.report.scale_page import write_page
+    from pretrain.scaling.report.page import write_page
 
     page = write_page(options.law, law, written(options.law, law))
     show(_lines(law, found))

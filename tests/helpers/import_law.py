@@ -83,8 +83,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.evaluate.measures": ("base", "group_metrics perplexity target text", "choice", "registry"),
     "pretrain.evaluate.report": (
         "charts facts gpt3 metrics samples",
-        "page panels scale_charts",
-        "curves scale_page sections",
+        "page panels",
+        "curves sections",
         "combine write",
     ),
     "pretrain.training": ("build changes skips", "session", "bad_steps", "resume", "loop"),
@@ -103,6 +103,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "backtest asked_run",
         "law",
         "predict",
+        "report",
     ),
     "pretrain.commands": (
         "arguments lean_imports local_ranks recorded printing verbs",

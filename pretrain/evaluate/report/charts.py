@@ -1,8 +1,6 @@
-"""Charts as SVG to stand inside a page: what they all look like, and a run's learning curve."""
+"""A run's learning curve, as SVG inside a page."""
 
-import io
 import math
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,28 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import NDArray
 
+from pretrain.pages.charts import BLUE, INK, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
 
-INK, BLUE, ORANGE, _FAINT = "#374151", "#2563eb", "#ea580c", "#d1d5db"
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
-    "svg.hashsalt": "report",  # the same ids for the same chart
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": _FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "grid.color": "#f3f4f6",
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-}
 _MAX_POINTS = 400
 _WIDE, _PHONE = (10.3, 3.8), (3.6, 3.0)
 """inches of a page: 96 pixels each, so that text is as large as the page's own"""
@@ -73,11 +52,3 @@ def _averaged(points: Points) -> tuple[NDArray[Any], NDArray[Any]]:
     runs = np.array_split(np.array(points), math.ceil(len(points) / math.ceil(len(points) / _MAX_POINTS)))
     x, y = np.array([run.mean(axis=0) for run in runs]).T
     return x, y
-
-
-def svg(figure: Figure) -> str:
-    file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    text = file.getvalue()
-    text = re.sub('<g id="[^"]*"', "<g", text[text.index("<svg") :])  # groups of several charts have the same names
-    return re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)  # a page's own parser needs none, and nothing looks like a link

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
 
-from pretrain.evaluate.report.charts import BLUE, INK, ORANGE, STYLE, svg
 from pretrain.evaluate.report.metrics import Metric
+from pretrain.pages.charts import BLUE, INK, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
 
 _GREY = "#9ca3af"

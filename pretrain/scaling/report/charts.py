@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
-from pretrain.evaluate.report.charts import INK, ORANGE, STYLE, svg
+from pretrain.pages.charts import INK, ORANGE, STYLE, svg
 from pretrain.pages.numbers import compact
 from pretrain.scaling.isoflop import IsoFlop
 from pretrain.scaling.law import Law
@@ -27,7 +27,7 @@ Predicted = Sequence[tuple[float, float, float]]
 
 
 def loss_over_compute(law: Law, predicted: Predicted) -> tuple[str, str]:
-    """Drawn twice, for a wide page and for a phone's."""
+    """Loss over compute with its fits and predictions, drawn for a wide page and for a phone's."""
     return _loss(_WIDE, law, predicted), _loss(_PHONE, law, predicted)
 
 

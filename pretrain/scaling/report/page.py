@@ -6,29 +6,29 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pretrain.evaluate.report import scale_charts
-from pretrain.evaluate.report.page import page
 from pretrain.pages.numbers import compact
-from pretrain.pages.page import write_text
+from pretrain.pages.page import page, write_text
 from pretrain.scaling.backtest import MISS
 from pretrain.scaling.law import Law, Tested
 from pretrain.scaling.points import RunPoint
 from pretrain.scaling.predict import FURTHEST
+from pretrain.scaling.report import charts
 
 _FILE = "scale.html"
 
 
 def write_page(directory: Path, law: Law, predictions: Sequence[Mapping[str, Any]]) -> Path:
-    """`predictions` are lines of predictions.jsonl. Returns the path of the page."""
+    """Writes the page of a law and its `predictions` (lines of predictions.jsonl) to `directory`. Returns its path."""
     main, points = law.main, law.points
     knows_sizes = not main.fitted.form.of_compute
-    wide, phone = scale_charts.loss_over_compute(law, [(one["flops"], one["low"], one["high"]) for one in predictions])
-    panels = [scale_charts.residuals(law)]
+    wide, phone = charts.loss_over_compute(law, [(one["flops"], one["low"], one["high"]) for one in predictions])
+    panels = [charts.residuals(law)]
     if law.isoflop.valleys:
-        panels.append(scale_charts.parabolas(law.isoflop))
+        panels.append(charts.parabolas(law.isoflop))
     if knows_sizes:
-        panels.append(scale_charts.best_sizes(law))
+        panels.append(charts.best_sizes(law))
     html = page(
+        Path(__file__).parent,
         "scale.html.jinja",
         origin=law.origin,
         runs=len(points),
