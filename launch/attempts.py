@@ -18,7 +18,7 @@ _ENDINGS: dict[int, Ending] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One run of the job's command, from its start to its end."""
 

@@ -24,7 +24,7 @@ _ALIVE_S = 60.0
 """Seconds since a heartbeat within which a run counts as alive."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """Status of a run. Unknown values are None."""
 
@@ -72,20 +72,20 @@ def status(run_dir: Path) -> Status:
     left = (total - found.step) * statistics.median(recent) if total is not None and recent else None
     newest = steps[-1] if steps else {}
     return Status(
-        state,
-        why,
-        found.step,
-        total,
-        found.saved,
-        newest.get("loss"),
-        newest.get("tokens_per_second"),
-        left if state == "running" else None,
-        beat.activity if beat is not None and state == "running" else None,
-        heard_s if state == "running" else None,
-        len(history),
-        sum(attempt.ending == "failed" for attempt in history),
-        attempts.last_decision(directory),
-        jobs,
+        state=state,
+        why=why,
+        step=found.step,
+        steps=total,
+        saved=found.saved,
+        loss=newest.get("loss"),
+        tokens_per_second=newest.get("tokens_per_second"),
+        left_s=left if state == "running" else None,
+        activity=beat.activity if beat is not None and state == "running" else None,
+        heard_s=heard_s if state == "running" else None,
+        starts=len(history),
+        failures=sum(attempt.ending == "failed" for attempt in history),
+        last=attempts.last_decision(directory),
+        jobs=jobs,
     )
 
 

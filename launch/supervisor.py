@@ -169,15 +169,15 @@ class Supervisor:
         if hang is not None and reason is None:
             reason = f"{run_files.HUNG}: {hang}"
         return Attempt(
-            began.isoformat(timespec="milliseconds"),
-            datetime.now(UTC).isoformat(timespec="milliseconds"),
-            128 - status if status < 0 else status,
-            found.step,
-            found.saved,
-            reason,
-            self.placement.job,
-            self.placement.nodes,
-            run_files.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
+            began=began.isoformat(timespec="milliseconds"),
+            ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            status=128 - status if status < 0 else status,
+            step=found.step,
+            saved=found.saved,
+            reason=reason,
+            job=self.placement.job,
+            nodes=self.placement.nodes,
+            bad_nodes=run_files.refused_nodes(self.run_dir, began) if self.run_dir is not None else (),
         )
 
     def _hang(self, began: datetime) -> str | None:

@@ -12,7 +12,7 @@ _EXIT_S = 120
 """Seconds for the other ranks to exit after the first, which includes a save."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchJob:
     """Job to submit. Paths are absolute, as a job starts in another directory."""
 

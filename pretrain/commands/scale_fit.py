@@ -105,4 +105,11 @@ def _keep(runs: list[FinishedRun], law: Law, files: list[Path]) -> None:
     scores = {f"scale/{name}": value for name, value in main.fitted.constants.items()}
     if main.backtest is not None:
         scores["scale/backtest_miss"] = main.backtest.miss
-    keep_report(config, files, "reports/scale", scores, config.train.steps or 0, lambda said: print(f"warning: {said}"))
+    keep_report(
+        config,
+        files,
+        "reports/scale",
+        scores,
+        step=config.train.steps or 0,
+        warn=lambda said: print(f"warning: {said}"),
+    )

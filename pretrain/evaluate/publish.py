@@ -52,6 +52,6 @@ def publish(
     say(f"\n{table(evaluation.results, note, facts.parameters, evaluation.problems, evaluation.not_shown)}\n")
     keep_report(
         trained, [out / "report.html", out / "report.json"], f"reports/{out.name}", scores(evaluation.results),
-        record.step, lambda sentence: say(f"warning: {sentence}"),
+        step=record.step, warn=lambda sentence: say(f"warning: {sentence}"),
     )  # fmt: skip
     say(f"report: {out / 'report.html'}")

@@ -82,7 +82,7 @@ class RunLog:
             self._reports.went_back(config, step)
 
     def step(
-        self, step: int, tokens: int, batch: Batch, result: Result, learning_rate: float, seconds: float,
+        self, step: int, tokens: int, batch: Batch, result: Result, *, learning_rate: float, seconds: float,
         save_seconds: float, peak: Peak,
     ) -> None:  # fmt: skip
         """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had

@@ -1,6 +1,6 @@
 """Which ranks hold the others up: slower than those like them, in several comparisons in a row.
 
-    stragglers = Stragglers(50, rank, places, stages, engine.largest, own_seconds())
+    stragglers = Stragglers(50, rank, places=places, stages=stages, largest=engine.largest, measure=own_seconds)
     batches = stragglers.reading(batches)
     stragglers.begin(); ...; sentences = stragglers.end(step)
 
@@ -35,6 +35,7 @@ class Stragglers:
         self,
         every: int,
         rank: int,
+        *,
         places: Sequence[RankLocation],
         stages: Sequence[int],
         largest: Callable[[NDArray[np.float64]], NDArray[np.float64]],

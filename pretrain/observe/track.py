@@ -147,7 +147,7 @@ class TrackerThread:
 
 
 def keep_report(
-    config: RunConfig, files: list[Path], folder: str, scores: Mapping[str, float], step: int,
+    config: RunConfig, files: list[Path], folder: str, scores: Mapping[str, float], *, step: int,
     warn: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Adds a report and its scores, as metrics of the weights after `step`, to a run that the tracker has already; its

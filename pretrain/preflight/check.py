@@ -78,7 +78,14 @@ def measure(run_dir: Path, locations: Sequence[RankLocation]) -> tuple[dict[str,
     latency_s, bytes_per_s = exchanges.all_reduce(here)
     speeds = exchanges.links(leaders, here)
     link = speeds[leaders.index(rank)] if speeds and rank in leaders else None
-    own = NodeMeasurement(flops, right, memory, exchanges.clocks()[rank], link, disk)
+    own = NodeMeasurement(
+        product_flops=flops,
+        product_right=right,
+        memory_bytes_per_s=memory,
+        clock_s=exchanges.clocks()[rank],
+        link_bytes_per_s=link,
+        disk=disk,
+    )
     found = find(gather(own), locations)
     facts = {
         "device": torch.cuda.get_device_name() if here.type == "cuda" else "cpu",

@@ -20,7 +20,7 @@ CLOCKS_S = 1.0
 """Seconds that a node's clock may be off the median."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NodeMeasurement:
     """Measurements by one rank of its node."""
 

@@ -56,6 +56,7 @@ class HangDetector:
         locations: Sequence[RankLocation],
         rank: int,
         attempt: str,
+        *,
         hang_s: float,
         timeout_s: float,
         record: ActivityRecord = watchdog.record,

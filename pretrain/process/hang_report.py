@@ -27,7 +27,7 @@ class ThreadState:
     """the Python stack, outermost call first"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """The content of a rank's file in `run.dir/hangs/`."""
 

@@ -1,7 +1,7 @@
 """The watchdog's thread, one in each rank. It polls what the main thread reports (`watchdog.py`), writes the run's
 heartbeat, and ends the rank when the run hangs (`hang_detector.py`).
 
-    with WatchdogThread(run_dir, locations, rank, attempt, hang_s, timeout_s) as thread: ...
+    with WatchdogThread(run_dir, locations, rank, attempt, hang_s=300, timeout_s=600) as thread: ...
 """
 
 import threading
@@ -41,12 +41,15 @@ class WatchdogThread:
         locations: Sequence[RankLocation],
         rank: int,
         attempt: str,
+        *,
         hang_s: float | None,
         timeout_s: float,
     ) -> None:
         watchdog.record.reset()
         self._run_dir, self._location = run_dir, locations[rank] if rank == 0 else None
-        self.detector = HangDetector(run_dir, locations, rank, attempt, hang_s, timeout_s) if hang_s else None
+        self.detector = (
+            HangDetector(run_dir, locations, rank, attempt, hang_s=hang_s, timeout_s=timeout_s) if hang_s else None
+        )
         shortest_s = self.detector.hang_s / _POLLS if self.detector is not None else _LONGEST_S
         self._every_s = min(max(shortest_s, _SHORTEST_S), _LONGEST_S)
         self._owns_run = False

@@ -102,7 +102,9 @@ def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[R
             tasks = live_tasks(config, engine, heldout)
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
-    stragglers = Stragglers(every, dist.get_rank(), places, stages, engine.largest, own_seconds)
+    stragglers = Stragglers(
+        every, dist.get_rank(), places=places, stages=stages, largest=engine.largest, measure=own_seconds
+    )
     return TrainingRun(
         config=config,
         layout=layout,

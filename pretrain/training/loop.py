@@ -57,7 +57,10 @@ def train(session: Session) -> int:
             state, batch = state.next_batch()
             step = _train_step(session, state, segment, batch, started_s)
             urgency, peak = _agree(session, saver, state.step)
-            log.step(state.step, state.tokens, batch, step.result, step.learning_rate, step.seconds, save_seconds, peak)
+            log.step(
+                state.step, state.tokens, batch, step.result, learning_rate=step.learning_rate, seconds=step.seconds,
+                save_seconds=save_seconds, peak=peak,
+            )  # fmt: skip
             stopping = urgency is Urgency.STOP
             must_save = state.is_finished or urgency >= Urgency.STOP
             save_now = must_save or urgency is Urgency.SAVE or _is_due(state.step, state.config.checkpoint.every_steps)

@@ -46,7 +46,7 @@ def open_session(config: RunConfig, stop: StopRequest) -> Iterator[Session]:
     datasets = join_ranks(config)
     ranks = gather((this_rank(), secrets.token_hex(4)))
     places, (_, attempt) = [place for place, _ in ranks], ranks[0]
-    with WatchdogThread(run_dir, places, rank, attempt, health.hang_s, health.timeout_s) as watch:
+    with WatchdogThread(run_dir, places, rank, attempt, hang_s=health.hang_s, timeout_s=health.timeout_s) as watch:
         machines = preflight(config, places)
         run = build_run(config, datasets, places)
         is_reporter = run.engine.is_reporter

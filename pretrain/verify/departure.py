@@ -17,7 +17,7 @@ Sighting = tuple[float, str | None, int | None]
 """(difference, parameter, rank) of a quantity, as observed on one rank"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Departure:
     """One quantity of one step that is further from the reference than rounding explains."""
 
@@ -45,7 +45,16 @@ class Departure:
             ranks = set()  # seen on every rank: no rank stands out
         stages = {layout.coordinates(rank)[3] for rank in ranks}
         parameters = len({name for name, _ in beyond if name is not None})
-        return cls(step, quantity, float(by), bound, parameter, parameters, tuple(sorted(stages)), tuple(sorted(ranks)))
+        return cls(
+            step=step,
+            quantity=quantity,
+            by=float(by),
+            bound=bound,
+            parameter=parameter,
+            parameters=parameters,
+            stages=tuple(sorted(stages)),
+            ranks=tuple(sorted(ranks)),
+        )
 
     def __str__(self) -> str:
         what = self.quantity if self.parameter is None else f"{self.quantity} of {self.parameter}"

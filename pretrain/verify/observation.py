@@ -61,7 +61,7 @@ class Restored:
     """number of elements that changed"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """A run after `step` steps, gathered from all ranks (on rank 0; elsewhere the lists are empty).
 

@@ -32,7 +32,7 @@ class BatchSource(Protocol):
     def batch(self, start: int, count: int, data_rank: int, data_world: int) -> Batch: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """A run of `steps` steps to observe."""
 
@@ -75,7 +75,7 @@ def observe(trial: Trial) -> Iterator[Observation]:
 
 def _begin(trial: Trial, engine: Engine) -> Generator[Observation, None, restart.Stopped | None]:
     weights, replicas = engine.state(), engine.weights_in_use()
-    yield Observation(0, _gather(_shards(weights, "model")), _gather(_shards(replicas, "weight")))
+    yield Observation(step=0, weights=_gather(_shards(weights, "model")), replicas=_gather(_shards(replicas, "weight")))
     last = trial.steps if trial.checkpoints is None else trial.stop
     cursor = yield from _train(trial, engine, range(1, last + 1), 0)
     if trial.checkpoints is None:
@@ -85,7 +85,7 @@ def _begin(trial: Trial, engine: Engine) -> Generator[Observation, None, restart
 
 def _resume(trial: Trial, engine: Engine, stopped: restart.Stopped, checkpoints: Path) -> Iterator[Observation]:
     record, restored = restart.resume(engine, stopped, checkpoints)
-    yield Observation(record.step, restored=_gather(restored))
+    yield Observation(step=record.step, restored=_gather(restored))
     samples = Cursor.from_dict(record.cursor).samples
     yield from _train(trial, engine, range(record.step + 1, trial.steps + 1), samples)
 

@@ -130,7 +130,14 @@ class Verification:
         if self._rank < job.layout.world:
             joined, build = partial(self._joined, job, number), partial(self._build, job.config, job.layout)
             try:
-                trial = Trial(job.config, _source(job.config), self._steps, joined, build, directory)
+                trial = Trial(
+                    config=job.config,
+                    source=_source(job.config),
+                    steps=self._steps,
+                    joined=joined,
+                    build=build,
+                    checkpoints=directory,
+                )
                 result = run(trial)
             except Exception as error:  # of any kind: the layout is under test
                 self._note(number, error)

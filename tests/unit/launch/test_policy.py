@@ -10,7 +10,14 @@ LOST = "LostPeersError: rank 0 lost its peers at step 12"
 
 
 def attempt(status: int, step: int = 12, saved: int | None = 10, reason: str | None = None) -> Attempt:
-    return Attempt("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:00+00:00", status, step, saved, reason)
+    return Attempt(
+        began="2026-01-01T00:00:00+00:00",
+        ended="2026-01-01T00:01:00+00:00",
+        status=status,
+        step=step,
+        saved=saved,
+        reason=reason,
+    )
 
 
 @pytest.mark.parametrize(

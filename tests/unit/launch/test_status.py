@@ -96,8 +96,8 @@ def test_a_run_that_has_just_ended_has_ended(run: Path) -> None:
 
 
 def test_starts_and_what_was_done_after_the_last(run: Path) -> None:
-    attempts.append(run / "launch", Attempt("a", "b", 137, 20, 10), "failed; again")
-    attempts.append(run / "launch", Attempt("c", "d", 75, 40, 40), "stopped after saving")
+    attempts.append(run / "launch", Attempt(began="a", ended="b", status=137, step=20, saved=10), "failed; again")
+    attempts.append(run / "launch", Attempt(began="c", ended="d", status=75, step=40, saved=40), "stopped after saving")
     found = status(run)
     assert (found.starts, found.failures, found.last) == (2, 1, "stopped after saving")
 
@@ -141,7 +141,7 @@ def array(run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = run / "launch"
     tasks.write(folder / tasks.FILE, [tasks.ArrayTask(("train", "a b", f"run.seed={n}"), None) for n in range(5)])
     time = "2026-01-01T00:00:00.000+00:00"
-    attempts.append(folder / "task-0", Attempt(time, time, 0), "done")
+    attempts.append(folder / "task-0", Attempt(began=time, ended=time, status=0), "done")
     (folder / "task-1").mkdir()
     return folder.rename(run.parent / "array")
 
@@ -165,7 +165,7 @@ def test_a_build_in_one_job_says_how_it_stands(
     assert calls.read_text().splitlines()[-1] == "scancel --batch --signal=TERM 17"
     (run.parent / "bin" / "scontrol").write_text("#!/bin/sh")  # Slurm knows it no more
     time = "2026-01-01T00:00:00.000+00:00"
-    attempts.append(folder, Attempt(time, time, 0), "done")
+    attempts.append(folder, Attempt(began=time, ended=time, status=0), "done")
     assert main(["launch", "status", str(folder)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"{folder}: finished"
 

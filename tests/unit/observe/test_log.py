@@ -47,10 +47,10 @@ def run(directory: Path, first: int, last: int, reports: bool = True, ends: str 
                 step * ROWS * LENGTH,
                 batch(step),
                 StepResult(loss_sum=3000.0, token_count=1000, grad_norm=1.5, skipped=False),
-                0.5,
-                0.25,
-                0.125,
-                PEAK,
+                learning_rate=0.5,
+                seconds=0.25,
+                save_seconds=0.125,
+                peak=PEAK,
             )
         log.heldout(last, last * ROWS * LENGTH, HeldOut(loss_sum=500.0, token_count=200, words=None, text_bytes=None))
         if ends == "stopped":
@@ -105,10 +105,10 @@ def test_each_of_several_terms_has_a_column(tmp_path: Path) -> None:
             1,
             batch(1),
             StepResult(loss_sum=2500.0, token_count=1000, grad_norm=1.5, skipped=False, terms=terms),
-            0.5,
-            0.25,
-            0.125,
-            PEAK,
+            learning_rate=0.5,
+            seconds=0.25,
+            save_seconds=0.125,
+            peak=PEAK,
         )
         terms = {"next_sentence": (3.0, 4)}
         log.heldout(1, 1, HeldOut(loss_sum=500.0, token_count=200, words=None, text_bytes=None, terms=terms))

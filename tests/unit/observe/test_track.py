@@ -83,7 +83,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tracker.close("finished")
         assert warnings == []
         kept = {"eval/last_word/0-shot/accuracy": 0.25}
-        keep_report(run, [report], "scored", kept, 4, warnings.append)
+        keep_report(run, [report], "scored", kept, step=4, warn=warnings.append)
         assert warnings == []
     finally:
         os.chdir(before)

@@ -33,7 +33,7 @@ class Ranks:
         self.records = [ActivityRecord() for _ in LOCATIONS]
         self.awake = list(range(len(LOCATIONS)))
         self.hangs = [
-            HangDetector(run_dir, LOCATIONS, rank, "abcd", HANG_S, TIMEOUT_S, record)
+            HangDetector(run_dir, LOCATIONS, rank, "abcd", hang_s=HANG_S, timeout_s=TIMEOUT_S, record=record)
             for rank, record in enumerate(self.records)
         ]
         for hang in self.hangs:
@@ -202,7 +202,7 @@ def test_the_first_step_may_take_longer(ranks: Ranks) -> None:
 
 
 def test_a_limit_above_half_of_the_time_out_counts_as_that_half(tmp_path: Path) -> None:
-    hang = HangDetector(tmp_path, LOCATIONS, 0, "abcd", 300.0, 100.0)
+    hang = HangDetector(tmp_path, LOCATIONS, 0, "abcd", hang_s=300.0, timeout_s=100.0)
     assert hang.hang_s == 50
 
 

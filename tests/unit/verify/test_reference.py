@@ -23,10 +23,11 @@ def _shards(value: np.ndarray) -> list[TensorShard]:
 def _run(before: np.ndarray, after: np.ndarray, gradient: np.ndarray, score: float = -1.0) -> list[Observation]:
     scores = RankScores(0, 0, np.full((2, 3), score), np.zeros((2, 3), bool))
     return [
-        Observation(0, _shards(before), _shards(before)),
+        Observation(step=0, weights=_shards(before), replicas=_shards(before)),
         Observation(
-            1, _shards(after), _shards(after), RATE, "", [RankInputs(0, 0, ("a", "b"))],
-            [RankMetrics(0, 1.0, 6, 1.0)], _shards(gradient), [scores],
+            step=1, weights=_shards(after), replicas=_shards(after), learning_rate=RATE, data_hash="",
+            inputs=[RankInputs(0, 0, ("a", "b"))],
+            metrics=[RankMetrics(0, 1.0, 6, 1.0)], gradients=_shards(gradient), scores=[scores],
         ),
     ]  # fmt: skip
 
