@@ -4,12 +4,14 @@ Shapes: B batch, H heads, Q queries, K keys, D head dimension.
 """
 
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pretrain.attention.cases import Attend, AttentionBackend, AttentionCase
+from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.packed import attend_by_segment
 from pretrain.attention.patterns.banded import banded_attention
 from pretrain.attention.patterns.base import Sdpa, probabilities, under_mask
@@ -147,8 +149,14 @@ def _by_rule(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Atten
         attend(replace(case, heads=case.heads.subset(places)), q[:, places], k[:, places], v[:, places])
         for places in groups
     ]
-    order = torch.tensor([place for places in groups for place in places], device=q.device).argsort()
-    return torch.cat(outputs, dim=1)[:, order]
+    order = _order_of_heads(tuple(place for places in groups for place in places))
+    return torch.cat(outputs, dim=1)[:, order.on(q.device)]
+
+
+@lru_cache
+def _order_of_heads(places: tuple[int, ...]) -> DeviceCopies:
+    """For each head its index in `places`."""
+    return DeviceCopies(np.argsort(places))
 
 
 def _one_query(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:

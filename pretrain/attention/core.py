@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer.module import MegatronModule
@@ -15,6 +16,7 @@ from torch import Tensor
 from pretrain.attention.alibi import falling, slopes
 from pretrain.attention.cache import LayerCache
 from pretrain.attention.cases import AttentionBackend, AttentionCase, dispatch
+from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.exchange import full_sequences, own_positions
 from pretrain.attention.packed import PackedSegments
 from pretrain.attention.patterns.heads import HeadRules
@@ -72,7 +74,8 @@ class CoreAttention(MegatronModule):
         heads = range(rank * count, (rank + 1) * count)
         self.heads = HeadRules(pattern=pattern, layer=layer_number - 1, heads=heads, causal=kind == "decoder")
         falls = model.positions.name == "alibi" and kind != "cross"
-        self.slopes = [slopes(model.heads)[head] for head in self.heads.heads] if falls else None
+        of_heads = np.array([slopes(model.heads)[head] for head in self.heads.heads], dtype=np.float32)
+        self.slopes = DeviceCopies(of_heads) if falls else None
         self.rotate, self.wrap = config.kernels.apply_rope, config.kernels.attention_wrapper
         self.rotary = model.positions if isinstance(model.positions, RotaryPositions) else None
         self.scale = 1.0 if model.positions.name == "relative" else model.dim_per_head**-0.5
@@ -139,7 +142,7 @@ class CoreAttention(MegatronModule):
         if table is not None:
             return lambda distances: bias_of_distances(table, distances, both_ways, self.distance)
         if self.slopes is not None:
-            return partial(falling, torch.tensor(self.slopes, device=device))
+            return partial(falling, self.slopes.on(device))
         return None
 
     def _complete(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -83,7 +83,8 @@ class StackEmbedding(nn.Module):
             x = x + self.segment_embeddings(torch.zeros_like(positions_BS) if segments_BS is None else segments_BS)
         x = x.transpose(0, 1).contiguous()
         if self.megatron.sequence_parallel:
-            x = scatter_to_sequence_parallel_region(x)
+            # It is a view, which would keep the positions of all ranks until the backward pass.
+            x = scatter_to_sequence_parallel_region(x).clone()
         out: Tensor = self.projection(self.dropout(self.norm(x)))
         return out
 

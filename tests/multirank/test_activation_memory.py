@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from pretrain.config.run_config import RunConfig
 from pretrain.data.synthetic import SyntheticStream
 from pretrain.engine import device
 from pretrain.layout.layout import plan_layout
+from pretrain.models.embeddings import StackEmbedding
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
 from pretrain.plan.estimate.constants import constants
@@ -161,3 +163,21 @@ def test_whatever_the_family_and_its_attention(recompute: str) -> None:
 @pytest.mark.slow
 def test_on_every_kind_of_layout() -> None:
     _agree({name: _config(sections) for name, sections in LAYOUTS.items()}, 4)
+
+
+def _kept_by_embedding() -> tuple[int, int]:
+    """(bytes of the storage that the embedding's output lies in, bytes of the output)."""
+    engine = build_engine(_config({"parallel": {"tensor": 2, "sequence": True}, "run": {"kernels": "plain"}}))
+    outputs: list[Tensor] = []
+    (embedding,) = [
+        module for chunk in engine.chunks for module in chunk.modules() if isinstance(module, StackEmbedding)
+    ]
+    embedding.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    rows = SyntheticStream(engine.config).batch(0, SEQUENCES, engine.data_rank, engine.data_world)
+    engine.train_step(rows, 1e-3, 0)
+    return outputs[0].untyped_storage().nbytes(), outputs[0].numel() * outputs[0].element_size()
+
+
+def test_the_embedding_keeps_no_other_ranks_positions() -> None:
+    for storage, output in run_ranks(2, _kept_by_embedding):
+        assert storage == output

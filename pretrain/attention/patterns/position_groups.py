@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretrain.attention.device_copies import DeviceCopies
+
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -16,6 +18,7 @@ class PositionGroups:
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
+        self._flat = DeviceCopies(positions.reshape(-1))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -24,25 +27,25 @@ class PositionGroups:
 
     def on(self, device: torch.device) -> Tensor:
         """[G * Q]"""
-        return self._flat.to(device)
+        return self._flat.on(device)
 
     def read(self, x_SND: Tensor) -> Tensor:
         """[G, N, Q, D], a view where it can be one."""
         if self._even is not None:
             return self._view(x_SND, *self.shape)
-        return x_SND.index_select(0, self._flat).view(*self.shape, *x_SND.shape[1:]).transpose(1, 2)
+        return x_SND.index_select(0, self.on(x_SND.device)).view(*self.shape, *x_SND.shape[1:]).transpose(1, 2)
 
     def write(self, x_SND: Tensor, values_GNQD: Tensor) -> None:
         """Writes values of positions that occur once."""
         if self._even is not None:
             self.read(x_SND).copy_(values_GNQD)
         else:
-            x_SND[self._flat] = values_GNQD.transpose(1, 2).flatten(0, 1)
+            x_SND[self.on(x_SND.device)] = values_GNQD.transpose(1, 2).flatten(0, 1)
 
     def add(self, x_SND: Tensor, values_GNQD: Tensor) -> None:
         """Adds values; those of a position that occurs several times are summed."""
         if self._even is None:
-            x_SND.index_add_(0, self._flat, values_GNQD.transpose(1, 2).flatten(0, 1).to(x_SND.dtype))
+            x_SND.index_add_(0, self.on(x_SND.device), values_GNQD.transpose(1, 2).flatten(0, 1).to(x_SND.dtype))
             return
         groups, size = self.shape
         _, between, step = self._even
@@ -50,10 +53,6 @@ class PositionGroups:
         for begin in range(0, size, piece):
             end = min(begin + piece, size)
             self._view(x_SND, groups, end - begin, begin).add_(values_GNQD[:, :, begin:end])
-
-    @cached_property
-    def _flat(self) -> Tensor:
-        return torch.tensor(self.positions.reshape(-1))
 
     @cached_property
     def _even(self) -> tuple[int, int, int] | None:

@@ -10,12 +10,14 @@ Shapes: G groups, Q queries and K keys of each; R residue classes, N positions o
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pretrain.attention.device_copies import DeviceCopies
 from pretrain.attention.patterns.position_groups import PositionGroups, Positions
 from pretrain.config.patterns.base import MaskRule
 
@@ -64,7 +66,11 @@ class AttentionTile:
         if isinstance(self.mask, str):
             square = torch.ones(self.queries.shape[1], self.keys.shape[1], dtype=torch.bool, device=device)
             return square.tril()[None] if self.causal else None
-        return torch.tensor(self.mask, device=device)
+        return self._mask.on(device)
+
+    @cached_property
+    def _mask(self) -> DeviceCopies:
+        return DeviceCopies(self.mask)
 
 
 def residues(length: int, step: int) -> list[Positions]:
