@@ -30,7 +30,8 @@ def _rows(family: str) -> Rows:
     if family in ("bert", "roberta"):
         return Rows(tokens, labels, np.ones((1, LENGTH), np.float32), attention_mask=seen)
     decoder_tokens = random.integers(0, 200, (1, TARGETS))
-    return Rows(tokens, decoder_tokens, np.ones((1, TARGETS), np.float32), decoder_tokens, attention_mask=seen)
+    mask = np.ones((1, TARGETS), np.float32)
+    return Rows(tokens, decoder_tokens, mask, decoder_tokens=decoder_tokens, attention_mask=seen)
 
 
 def _changed(family: str, field: str, place: int) -> np.ndarray:
