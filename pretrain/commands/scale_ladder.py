@@ -10,7 +10,7 @@ from pretrain.config.load import dump, load
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
-from pretrain.scaling.ladder import Asked, PlannedRun, compact, ladder, total_flops
+from pretrain.scaling.ladder import LadderSpec, PlannedRun, compact, ladder, total_flops
 from pretrain.scaling.rules import RULES
 
 _STEMS, _BRANCHES = "stems.txt", "branches.txt"
@@ -71,13 +71,13 @@ def main(argv: list[str]) -> int:
     out, runs_dir = options.out.absolute(), (options.runs or options.out / "runs").absolute()
     if not all(options.seeds):
         raise ConfigError("--seeds are numbers of at least 1")
-    asked = Asked(
+    spec = LadderSpec(
         tuple(sorted(options.sizes)), tuple(options.tokens_per_parameter), tuple(options.seeds), options.rule,
         str(runs_dir), tuple(options.rates),
     )  # fmt: skip
-    runs = ladder(base, asked)
+    runs = ladder(base, spec)
     _check_budget(runs, options.budget)
-    _write(out, runs, asked, f"pretrain scale ladder {shlex.join(argv)}")
+    _write(out, runs, spec, f"pretrain scale ladder {shlex.join(argv)}")
     show(_table(runs))
     show(["", "run them, on one machine or on Slurm, stems first:"])
     for array in (out / name for name in (_STEMS, _BRANCHES) if (out / name).exists()):
@@ -98,7 +98,7 @@ def _check_budget(runs: list[PlannedRun], budget: float | None) -> None:
     )
 
 
-def _write(out: Path, runs: list[PlannedRun], asked: Asked, made: str) -> None:
+def _write(out: Path, runs: list[PlannedRun], spec: LadderSpec, made: str) -> None:
     configs = out / "configs"
     configs.mkdir(parents=True, exist_ok=True)
     files = {run.name: configs / f"{run.name}.yaml" for run in runs}
@@ -106,7 +106,7 @@ def _write(out: Path, runs: list[PlannedRun], asked: Asked, made: str) -> None:
         said = f"branch of {run.stem}" if run.stem else "stem"
         files[run.name].write_text(
             f"# {run.name}: {run.parameters:,} parameters, {run.tokens:,} tokens; {said}. Rates, batch and warm-up by "
-            f"the rule {asked.rule}.\n# Written by: {made}\n{dump(run.config)}",
+            f"the rule {spec.rule}.\n# Written by: {made}\n{dump(run.config)}",
             encoding="utf-8",
         )
     for name, some in ((_STEMS, [r for r in runs if not r.stem]), (_BRANCHES, [r for r in runs if r.stem])):
@@ -120,7 +120,7 @@ def _write(out: Path, runs: list[PlannedRun], asked: Asked, made: str) -> None:
          "parameters": run.parameters, "tokens": run.tokens, "flops": run.flops, "steps": run.config.train.steps}
         for run in runs
     ]  # fmt: skip
-    (out / "ladder.json").write_text(json.dumps({"made": made, "rule": asked.rule, "runs": facts}, indent=1) + "\n")
+    (out / "ladder.json").write_text(json.dumps({"made": made, "rule": spec.rule, "runs": facts}, indent=1) + "\n")
 
 
 def _table(runs: list[PlannedRun]) -> list[str]:

@@ -6,7 +6,7 @@ from pretrain.config.batch import BatchSize
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.constants import Fitted
+from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.search import Option, search
 
 _WORTH = 0.01  # gains below this are not told of
@@ -14,7 +14,7 @@ _NEAR = 0.05  # of the batch, how far another may be away
 _LARGEST_START = 512
 
 
-def advice(config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, best: Option) -> list[str]:
+def advice(config: RunConfig, device: Device, gpus: int, per_node: int, stack: StackFactor, best: Option) -> list[str]:
     """Sentence for each other batch or ramp under which a step is faster for its number of sequences."""
     now, said, gained = config.batch.sequences / best.seconds, [], 0.0
     for batch, sentence in _others(config.batch):

@@ -13,7 +13,7 @@ from pretrain.layout.layout import Layout, plan_layout
 from pretrain.layout.names import short_name
 from pretrain.plan.device import find_device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
-from pretrain.plan.estimate.constants import Fitted, StackFile, constants_on, fitted_stacks
+from pretrain.plan.estimate.constants import StackFactor, StackFile, constants_on, fitted_stacks
 from pretrain.plan.estimate.seconds import step_seconds
 
 LEAST = 10  # steps, or their median says little
@@ -25,7 +25,7 @@ _FACTORS = 1e-3, 1e4
 class Calibration:
     """Speed factor of a run's software stack, and the measured steps that it comes from."""
 
-    stack: Fitted
+    stack: StackFactor
     layout: Layout
     steps: int
     """number of steps that were counted"""
@@ -73,7 +73,7 @@ def calibrated(
     low, high = _spread()
     first, third = np.quantile(seconds, (0.25, 0.75))
     return Calibration(
-        Fitted(factor, low, high), layout, len(seconds), measured, (float(first), float(third)),
+        StackFactor(factor, low, high), layout, len(seconds), measured, (float(first), float(third)),
         beyond(1.0) + measured,
     )  # fmt: skip
 

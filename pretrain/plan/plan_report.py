@@ -8,7 +8,7 @@ from pretrain.config.run_config import RunConfig
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.model_spec.parameters import num_parameters
 from pretrain.plan.device import Device
-from pretrain.plan.estimate.constants import Fitted
+from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.goodput import Goodput
 from pretrain.plan.search import ROOMY, Found, Option
 from pretrain.run_length.segments import Position, run_length
@@ -35,7 +35,7 @@ class Plan:
     gpus: int
     per_node: int
     stack_name: str
-    stack: Fitted
+    stack: StackFactor
     found: Found
     goodput: Goodput
     advice: list[str]
@@ -87,7 +87,7 @@ def figures(plan: Plan, option: Option) -> dict[str, Any]:
         "gpu_hours": gpu_hours,
         "cost": None if price is None else gpu_hours * price,
         "energy_kwh": None if plan.prices.watts is None else gpu_hours * plan.prices.watts / 1000,
-        "binds": option.binds,
+        "bottleneck": option.bottleneck,
         "held_bytes": option.held_bytes,
         "held": option.held,
         "seconds": option.parts,
@@ -120,13 +120,13 @@ def lines(plan: Plan, explain: bool) -> list[str]:
         f"{config.model.sequence_length:,} tokens a step, on {plan.gpus:,} x {plan.hardware}: "
         f"{plan.found.judged:,} layouts judged",
         "",
-        f"{'layout':<34}{'micro':>6}{'recompute':>11}{'step s':>9}{'tokens/s':>13}{'MFU':>7}{'GiB':>7}  binds",
+        f"{'layout':<34}{'micro':>6}{'recompute':>11}{'step s':>9}{'tokens/s':>13}{'MFU':>7}{'GiB':>7}  bottleneck",
     ]
     for option in plan.found.options:
         row = figures(plan, option)
         out.append(
             f"{row['layout']:<34}{row['micro_sequences']:>6}{row['recompute']:>11}{row['step_s']:>9.3g}"
-            f"{row['tokens_per_s']:>13,.0f}{row['mfu']:>7.1%}{row['held_bytes'] / _GIB:>7.1f}  {row['binds']}"
+            f"{row['tokens_per_s']:>13,.0f}{row['mfu']:>7.1%}{row['held_bytes'] / _GIB:>7.1f}  {row['bottleneck']}"
         )
     low, high = best["step_s_between"]
     money = "" if best["cost"] is None else f", at {plan.prices.per_gpu_hour:g} an hour {best['cost']:,.0f}"

@@ -7,7 +7,7 @@ from pretrain.layout.layout import plan_layout
 from pretrain.plan.advice import advice
 from pretrain.plan.device import Device, find_device
 from pretrain.plan.estimate.builder import LayoutChoice
-from pretrain.plan.estimate.constants import Fitted, find_stack
+from pretrain.plan.estimate.constants import StackFactor, find_stack
 from pretrain.plan.goodput import Failures, best_goodput
 from pretrain.plan.plan_report import Plan, Prices
 from pretrain.plan.search import Found, Target, search, too_large
@@ -82,7 +82,7 @@ def _with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def _cheapest(
-    config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, found: Found, top: int
+    config: RunConfig, device: Device, gpus: int, per_node: int, stack: StackFactor, found: Found, top: int
 ) -> tuple[int, Found]:  # fmt: skip
     """Halves the number of devices for as long as a step then takes fewer GPU-seconds."""
     while found.options and gpus % 2 == 0:

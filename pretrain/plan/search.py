@@ -15,7 +15,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.builder import LayoutChoice, WorkloadBuilder
-from pretrain.plan.estimate.constants import Fitted, constants_on
+from pretrain.plan.estimate.constants import StackFactor, constants_on
 from pretrain.plan.estimate.held import HeldBytes, held_bytes
 from pretrain.plan.estimate.seconds import StepSeconds, fastest_first, step_seconds
 from pretrain.plan.estimate.workload import RECOMPUTE
@@ -41,8 +41,8 @@ class Option:
     """parts of `seconds` by name"""
     held: dict[str, float]
     """parts by name of the bytes that the fullest rank holds"""
-    binds: str
-    """bottleneck, besides the computation that the model needs: compute, bubble, links or memory"""
+    bottleneck: str
+    """what costs most besides the computation that the model needs: compute, bubble, links or memory"""
 
     @property
     def held_bytes(self) -> float:
@@ -62,7 +62,7 @@ class Found:
 
 
 def search(
-    config: RunConfig, device: Device, gpus: int, per_node: int, stack: Fitted, target: Target = "throughput",
+    config: RunConfig, device: Device, gpus: int, per_node: int, stack: StackFactor, target: Target = "throughput",
     top: int = 10, only: LayoutChoice | None = None,
 ) -> Found:  # fmt: skip
     """Searches the layouts of `config` on `gpus` devices. `only`: the one choice to judge, shown whether it fits or
@@ -91,7 +91,7 @@ def search(
 
 
 def judge(
-    config: RunConfig, device: Device, per_node: int, choices: Sequence[LayoutChoice], stack: Fitted
+    config: RunConfig, device: Device, per_node: int, choices: Sequence[LayoutChoice], stack: StackFactor
 ) -> tuple[StepSeconds, HeldBytes, float]:
     """Seconds and bytes of each choice, all on the same number of devices, and the bytes of memory of a device."""
     work = WorkloadBuilder(config, device, per_node).build(choices)

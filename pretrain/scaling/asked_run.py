@@ -2,7 +2,7 @@
 
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
-from pretrain.scaling.ladder import Asked, ladder
+from pretrain.scaling.ladder import LadderSpec, ladder
 
 
 def asked_run(base: RunConfig, parameters: float, tokens: float, rate: float | None, rule: str, unit: int) -> RunConfig:
@@ -12,7 +12,7 @@ def asked_run(base: RunConfig, parameters: float, tokens: float, rate: float | N
     where no shape of `base` comes within 10% of the size."""
     tree = base.model_dump(mode="json")
     tree["batch"] |= {"sequences": unit, "micro_sequences": unit, "ramp": None, "short": None}
-    one = Asked((parameters,), (tokens / parameters,), (1,), rule, str(base.run.dir))
+    one = LadderSpec((parameters,), (tokens / parameters,), (1,), rule, str(base.run.dir))
     (planned,) = ladder(validate(RunConfig, tree, "the base"), one)
     tree = planned.config.model_dump(mode="json")
     tree["batch"]["micro_sequences"] = 1

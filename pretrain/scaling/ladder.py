@@ -40,7 +40,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Asked:
+class LadderSpec:
     """Specification of a ladder."""
 
     sizes: tuple[float, ...]
@@ -54,21 +54,21 @@ class Asked:
     """multiples of the rule's learning rate; several make a sweep"""
 
 
-def ladder(base: RunConfig, asked: Asked) -> list[PlannedRun]:
+def ladder(base: RunConfig, spec: LadderSpec) -> list[PlannedRun]:
     """The runs, in an order in which each stem comes before its branches. `base` is resolved: its vocabulary is known.
     Raises ConfigError for sizes that no shape has."""
-    if len(asked.seeds) not in (1, len(asked.sizes)):
-        raise ConfigError(f"--seeds is one number, or one for each of the {len(asked.sizes)} sizes")
-    counts = asked.seeds * len(asked.sizes) if len(asked.seeds) == 1 else asked.seeds
-    models = [shaped(base.model, size) for size in asked.sizes]
+    if len(spec.seeds) not in (1, len(spec.sizes)):
+        raise ConfigError(f"--seeds is one number, or one for each of the {len(spec.sizes)} sizes")
+    counts = spec.seeds * len(spec.sizes) if len(spec.seeds) == 1 else spec.seeds
+    models = [shaped(base.model, size) for size in spec.sizes]
     known = [parameters_at_work(model) for model in models]
     if len(set(known)) < len(known):
         raise ConfigError(f"two of the sizes have one shape, of {known} parameters: choose sizes further apart")
     found: list[PlannedRun] = []
     for model, count in zip(models, counts, strict=True):
-        for seed, rate in product(range(count), asked.rates):
-            marks = (f"-s{seed}" if count > 1 else "") + (f"-r{rate:g}" if len(asked.rates) > 1 else "")
-            found += _stem_and_branches(base, model, base.run.seed + seed, rate, marks, asked)
+        for seed, rate in product(range(count), spec.rates):
+            marks = (f"-s{seed}" if count > 1 else "") + (f"-r{rate:g}" if len(spec.rates) > 1 else "")
+            found += _stem_and_branches(base, model, base.run.seed + seed, rate, marks, spec)
     if len({run.name for run in found}) < len(found):
         raise ConfigError("two runs of this ladder have one name: choose rates or tokens per parameter further apart")
     return found
@@ -87,13 +87,13 @@ def compact(number: float) -> str:
 
 
 def _stem_and_branches(
-    base: RunConfig, model: Model, seed: int, rate: float, marks: str, asked: Asked
+    base: RunConfig, model: Model, seed: int, rate: float, marks: str, spec: LadderSpec
 ) -> list[PlannedRun]:  # fmt: skip
     parameters = parameters_at_work(model)
-    wanted = rules.settings(asked.rule, parameters, model.hidden, base)
+    wanted = rules.settings(spec.rule, parameters, model.hidden, base)
     sequences, micro = rules.sequences(wanted.batch_tokens, model.sequence_length, base.batch.micro_sequences)
     batch_tokens = sequences * model.sequence_length
-    ratios = sorted(set(asked.ratios))
+    ratios = sorted(set(spec.ratios))
     steps = [math.ceil(ratio * parameters / batch_tokens) for ratio in ratios]
     if steps[0] < _FEWEST_STEPS:
         raise ConfigError(
@@ -112,7 +112,7 @@ def _stem_and_branches(
     tree["checkpoint"] |= {"every_steps": every, "keep": steps[-1] // every + 2}
 
     def run(at: int, begin: int) -> PlannedRun:
-        tree["run"] |= {"name": names[at], "dir": f"{asked.runs_dir}/{names[at]}", "seed": seed}
+        tree["run"] |= {"name": names[at], "dir": f"{spec.runs_dir}/{names[at]}", "seed": seed}
         tree["train"] = {"steps": steps[at], "tokens": None}
         config = validate(RunConfig, tree, names[at])
         stem = names[-1] if begin else None
@@ -122,7 +122,7 @@ def _stem_and_branches(
     for at, begin in enumerate(begins[:-1]):
         # What the stem is told stands as it is; the branch then changes it, as any run can be changed in its middle.
         tree["run"] |= {
-            "branch_from": str(RunDir(f"{asked.runs_dir}/{names[-1]}").checkpoint(begin)),
+            "branch_from": str(RunDir(f"{spec.runs_dir}/{names[-1]}").checkpoint(begin)),
             "change": {
                 "why": f"decay to {ratios[at]:g} tokens per parameter",
                 "train": {"steps": steps[at], "tokens": None},

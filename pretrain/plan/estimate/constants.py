@@ -41,7 +41,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class StackFactor:
     """A software stack as measured: `factor` times the seconds that devices compute, and how far predictions were off
     on measurements that the fit had not seen: the share of measured over predicted seconds that 8 of 10 lie between."""
 
@@ -67,10 +67,10 @@ def constants_on(device: Device, ranks: int) -> Constants:
 
 
 @cache
-def fitted_stacks() -> dict[str, Fitted]:
+def fitted_stacks() -> dict[str, StackFactor]:
     """Software stacks by name; `unknown` is used for any other stack."""
     rows = read(STACKS)["stacks"]
-    return {name: Fitted(*(float(row[key]) for key in ("factor", "low", "high"))) for name, row in rows.items()}
+    return {name: StackFactor(*(float(row[key]) for key in ("factor", "low", "high"))) for name, row in rows.items()}
 
 
 class StackFile(Section):
@@ -82,11 +82,11 @@ class StackFile(Section):
     high: float = Field(gt=0, description="measured over predicted seconds of a step: 9 of 10 lie below this value")
 
 
-def find_stack(name: str) -> Fitted:
+def find_stack(name: str) -> StackFactor:
     """Software stack with this name, or from the YAML file at this path. Raises ConfigError, with the nearest names."""
     if Path(name).suffix in (".yaml", ".yml") or "/" in name:
         own = load(StackFile, Path(name))
-        return Fitted(own.factor, own.low, own.high)
+        return StackFactor(own.factor, own.low, own.high)
     known = fitted_stacks()
     if name not in known:
         hint = did_you_mean(close_matches(name, known, most=2), f"known are {', '.join(known)}")

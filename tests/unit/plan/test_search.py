@@ -14,14 +14,14 @@ from pretrain.layout.layout import plan_layout
 from pretrain.layout.names import layouts_to_verify
 from pretrain.plan.advice import advice
 from pretrain.plan.device import FOLDER, find_device
-from pretrain.plan.estimate.constants import Fitted
+from pretrain.plan.estimate.constants import StackFactor
 from pretrain.plan.estimate.seconds import fastest_first
 from pretrain.plan.goodput import FAILURES_PER_GPU_HOUR, Failures, best_goodput, goodput
 from pretrain.plan.memory_check import check_memory
 from pretrain.plan.search import every_choice, near_counts, search
 from tests.helpers.small_configs import config
 
-H100, PLAIN = find_device("h100"), Fitted(1.0, 0.9, 1.1)
+H100, PLAIN = find_device("h100"), StackFactor(1.0, 0.9, 1.1)
 
 
 def gpt3(name: str, *overrides: str) -> RunConfig:

@@ -10,7 +10,7 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import segments
 from pretrain.scaling import rules
-from pretrain.scaling.ladder import Asked, ladder, total_flops
+from pretrain.scaling.ladder import LadderSpec, ladder, total_flops
 from pretrain.scaling.shape import shaped
 from pretrain.scaling.size import parameters_at_work
 from tests.helpers.tiny import tiny_config
@@ -20,8 +20,8 @@ def base(**sections: Any) -> RunConfig:
     return tiny_config(**sections)
 
 
-def asked(**changes: Any) -> Asked:
-    return Asked(
+def asked(**changes: Any) -> LadderSpec:
+    return LadderSpec(
         **{"sizes": (1e5, 2e5), "ratios": (20, 40, 80), "seeds": (1,), "rule": "olmo", "runs_dir": "/runs"} | changes
     )
 
