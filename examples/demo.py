@@ -2,9 +2,9 @@
 
     python -m examples.demo [TEXT]
 
-Text becomes shards; a GPT trains on 4 ranks (tensor 2 x pipeline 2); half way it is stopped by a signal; it goes on, on
-2 ranks (tensor 2); it is evaluated, and goes on with a text. Without TEXT, a part of English Wikipedia is fetched
-(examples/enwik8.py).
+Two texts become shards: TEXT, by default a part of English Wikipedia (examples/enwik8.py), and lines of a synthetic
+task (examples/label_texts.py). A GPT trains on 4 ranks (tensor 2 x pipeline 2) and is stopped half way by a signal; it
+resumes on 2 ranks (tensor 2), is evaluated, and continues two prompts.
 """
 
 import hashlib
@@ -20,13 +20,16 @@ import time
 from pathlib import Path
 
 from data_pipeline.errors import ExitStatus
-from examples import enwik8
+from data_pipeline.text import label_lines
+from examples import enwik8, label_texts
 from pretrain.run_dir.paths import RunDir
 from pretrain.run_dir.records import read_events
 
-CONFIG = "configs/debug/gpt.yaml"
+CONFIG = "configs/debug/demo.yaml"
 RUN = Path("runs/demo")
 REPORT = RunDir(RUN).reports / "few-shot"
+LABEL_TEXTS = Path("datasets/label-texts.jsonl")
+LABEL_SHARE = 0.4  # of training samples
 
 
 def main(text: str | None) -> int:
@@ -36,6 +39,10 @@ def main(text: str | None) -> int:
         text = "datasets/enwik8.xml"
         enwik8.fetch(Path(text))
         print(f"{text}: {Path(text).stat().st_size:,} bytes")
+    _title("Text: synthetic lines of words and labels, for a task that is learned from the examples in a prompt")
+    label_texts.write(LABEL_TEXTS)
+    print(f"{LABEL_TEXTS}: {LABEL_TEXTS.stat().st_size:,} bytes, {LABEL_SHARE:.0%} of training samples, such as")
+    print(json.loads(LABEL_TEXTS.open().readline())["text"][:100].rpartition("\n")[0])
     dataset = _dataset_directory(Path(text))
     if RUN.exists():
         print(f"removing {RUN}, which an earlier demo left")
@@ -43,7 +50,7 @@ def main(text: str | None) -> int:
 
     _title("1. Text -> tokenizer -> shards")
     _run(
-        ["data", "build", "configs/data/text.yaml", f"input={text}", f"output={dataset}"],
+        ["data", "build", "configs/data/text.yaml", f"sources={_sources(text)}", f"output={dataset}"],
         ["tokenizer.vocabulary=2048", "validation_fraction=0.03"],
     )
 
@@ -55,7 +62,7 @@ def main(text: str | None) -> int:
     _run(train, ["parallel.pipeline=1", "--nproc", "2"])
 
     _title("4. Evaluate, on 2 ranks")
-    tasks = "heldout,last_word,arithmetic_2da,arithmetic_1dc"
+    tasks = "arbitrary_labels,heldout,last_word,arithmetic_2da,arithmetic_1dc"
     _run(
         ["eval", str(RUN), "--tasks", tasks, "--shots", "0,1,8", "--limit", "200", "--out", str(REPORT)],
         ["parallel.pipeline=1", "--nproc", "2"],
@@ -75,8 +82,18 @@ def _dataset_directory(text: Path) -> Path:
     if not text.exists():
         sys.exit(f"demo: there is no {text}")
     status = text.stat()
-    key = f"{text.resolve()} {status.st_size} {status.st_mtime_ns}"
+    labels = hashlib.sha256(LABEL_TEXTS.read_bytes()).hexdigest()
+    key = f"{text.resolve()} {status.st_size} {status.st_mtime_ns} {labels} {LABEL_SHARE}"
     return Path("datasets") / f"demo-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
+
+
+def _sources(text: str) -> str:
+    """The text and the lines of labels, with their shares of training samples."""
+    sources = [
+        {"name": "text", "input": text, "weight": 1 - LABEL_SHARE},
+        {"name": "labels", "input": str(LABEL_TEXTS), "weight": LABEL_SHARE},
+    ]
+    return json.dumps(sources)
 
 
 def _run(*parts: list[str]) -> None:
@@ -124,6 +141,12 @@ def _summary(dataset: Path, seconds: float) -> None:
         f"held-out loss {heldout['loss']:.3f} nats per token (perplexity {math.exp(heldout['loss']):.0f}); the unigram"
     )
     print(f"entropy of the same tokens is {entropy:.3f} (perplexity {math.exp(entropy):.0f})")
+    scores = report["results"][label_lines.NAME]
+    print(f"{label_lines.NAME} (synthetic; training text has its form, but not its questions), right answers:")
+    for shots, score in scores.items():
+        expected = label_lines.expected_accuracy(int(shots))
+        chance = f"by chance {score['chance']:.1%}, ideal reader {expected:.1%}"
+        print(f"  {shots}-shot {score['accuracy_sum']:6.1%}  ({chance})")
     print(f"dataset   {dataset}")
     print(f"metrics   {RunDir(RUN).metrics}, {RunDir(RUN).events}")
     print(f"report    {REPORT / 'report.html'}")

@@ -21,7 +21,7 @@ def main(report: Path, table: Path) -> None:
     """Reads a report.html and what `pretrain verify` printed; writes docs/images/."""
     IMAGES.mkdir(exist_ok=True)
     page = report.read_text(encoding="utf-8")
-    screenshot(page, 1080, 1400, IMAGES / "report.png")
+    screenshot(page, 1080, 1640, IMAGES / "report.png")
     screenshot(page, 390, 1400, IMAGES / "report-phone.png")
     lines = table.read_text(encoding="utf-8").rstrip().split("\n")
     columns = max(map(len, lines))

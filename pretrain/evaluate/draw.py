@@ -44,6 +44,12 @@ class Draw:
 
     def shown(self, document: int, seed: int) -> list[int]:
         """Numbers of the examples before a document, in order."""
+        if self.pool is None and self.task.examples_share_group:
+            group = self.documents[document].group
+            peers = [index for index, one in enumerate(self.documents) if one.group == group]
+            stream = f"{self.task.name}/{group}"
+            chosen = shot_indices(stream, peers.index(document), len(peers), self.shots, seed=seed, draw=self.number)
+            return [peers[index] for index in chosen]
         if self.pool is None:
             return shot_indices(self.task.name, document, len(self.documents), self.shots, seed=seed, draw=self.number)
         return shots_from_elsewhere(self.task.name, document, self.pool, self.shots, seed=seed, draw=self.number)

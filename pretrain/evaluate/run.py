@@ -45,6 +45,8 @@ class Evaluation:
     be asked"""
     problems: dict[str, Sequence[Problem]]
     """task -> documents that could not be scored"""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """task -> its note, of tasks that have one"""
     not_shown: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
     """task -> lines of its examples' file that are no documents, as far as they were drawn"""
 
@@ -136,6 +138,7 @@ def evaluate(
         documents=scored_documents,
         right=right,
         problems=problems,
+        notes={task.name: task.note for task in chosen.values() if task.note},
         not_shown=not_shown,
     )
 

@@ -32,6 +32,10 @@ def test_demo_stops_moves_learns_and_reports(text: Path, tmp_path: Path) -> None
     heldout = [event["loss"] for event in events if event["event"] == "heldout"][-1]
     assert heldout < report["facts"]["unigram_entropy"] - 1
     assert set(report["results"]["last_word"]) == {"0", "1", "8"}
+    labels = report["results"]["arbitrary_labels"]
+    assert next(iter(report["results"])) == "arbitrary_labels", "the report begins with what is learned"
+    assert labels["0"]["accuracy_sum"] < labels["1"]["accuracy_sum"] < labels["8"]["accuracy_sum"]
+    assert labels["8"]["accuracy_sum"] > 0.6, "chance is 1/16, and 1/4 with knowledge of the categories"
     assert done.stdout.count("[text] ") == 2
     for path in ("report.html", "metrics.jsonl", "mlflow.db"):
         assert path in done.stdout

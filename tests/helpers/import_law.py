@@ -76,7 +76,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pretrain.evaluate.tasks": (
         "filters jsonl metric_names normalization published",
         "base task_file templates",
-        "file_task last_word openai",
+        "arbitrary_labels file_task last_word openai",
         "arithmetic scrambling",
         "registry",
     ),
@@ -122,7 +122,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "local_placement slurm",
         "status array_status cancel",
     ),
-    "examples": ("enwik8", "corpora demo arithmetic ladder"),
+    "examples": ("enwik8 label_texts", "corpora demo arithmetic ladder"),
     "launch.slurm": ("site client ray_step", "script allocation", "queueing supervise"),
 }
 

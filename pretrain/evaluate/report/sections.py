@@ -62,6 +62,8 @@ class TaskSection:
     problems: Sequence[Mapping[str, str]]
     """the first ones"""
     num_problems: int
+    note: str
+    """sentences about the task"""
     not_shown: Sequence[Problem]
     """examples that were drawn and are none"""
     sample_shots: int
@@ -103,6 +105,7 @@ def _section(
         ],
         problems=[{"where": problem.where, "what": problem.what} for problem in problems[:_PROBLEMS]],
         num_problems=len(problems),
+        note=evaluation.notes.get(task, ""),
         not_shown=evaluation.not_shown.get(task, ()),
         sample_shots=most,
         samples=[shown(sample, name) for sample in samples.get(str(most), ())],

@@ -8,7 +8,7 @@ from pathlib import Path
 from data_pipeline.common.plugins import Registry
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.errors import ConfigError
-from pretrain.evaluate.tasks import arithmetic, last_word, scrambling
+from pretrain.evaluate.tasks import arbitrary_labels, arithmetic, last_word, scrambling
 from pretrain.evaluate.tasks.base import Task
 from pretrain.evaluate.tasks.file_task import task_from_file
 
@@ -16,7 +16,9 @@ HELD_OUT = "heldout"
 """Perplexity of the held-out stream: the one task that has no documents and no shots."""
 
 FILES = {path.stem: path for path in sorted(Path(__file__).with_name("files").glob("*.yaml"))}
-_TASKS: dict[str, Task] = {task.name: task for task in (*last_word.TASKS, *arithmetic.TASKS, *scrambling.TASKS)}
+_TASKS: dict[str, Task] = {
+    task.name: task for task in (*last_word.TASKS, *arbitrary_labels.TASKS, *arithmetic.TASKS, *scrambling.TASKS)
+}
 NAMES: tuple[str, ...] = (HELD_OUT, *_TASKS, *FILES)
 """Names of the built-in tasks."""
 _PLUGINS: Registry[Task] = Registry("pretrain.tasks", {}, Task)

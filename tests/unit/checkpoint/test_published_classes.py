@@ -55,6 +55,7 @@ REFUSED = {
     "transformer/shaw-base": "model.positions",
     "transformer/shaw-big": "model.positions",
     "debug/arithmetic": "model.positions",
+    "debug/demo": "model.positions",
     "debug/ladder": "model.positions",
     "debug/long": "model.attention.pattern",
     "debug/sparse-transformer": "model.attention.pattern",

@@ -138,6 +138,12 @@ def test_every_line_names_how_its_score_is_made_and_its_chance(tmp_path: Path) -
     assert "the standard deviation between 2 choices of the examples shown" in text
 
 
+def test_the_page_shows_the_note_of_a_task_as_text(evaluation: Evaluation, tmp_path: Path) -> None:
+    write(tmp_path, replace(evaluation, notes={"last_word": "synthetic, <b>chance</b> is 1/16"}), FACTS)
+    page = (tmp_path / "report.html").read_text()
+    assert "<b>last_word</b>: synthetic, &lt;b&gt;chance&lt;/b&gt; is 1/16" in page
+
+
 def test_what_was_cut_or_not_scored_is_counted_and_located(tmp_path: Path) -> None:
     evaluation = many(only=["hellaswag", "arithmetic_2da"])
     bad = [Problem(f"hellaswag.jsonl:{line}", "it has no 'label'") for line in range(1, 9)]
