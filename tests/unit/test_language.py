@@ -14,9 +14,9 @@ SOURCES = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")),
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 # What is still to be rewritten: these numbers only fall.
-FRAGMENTS = 9
-BANNED_WORDS = 31
-CLASSES = 3
+FRAGMENTS = 3
+BANNED_WORDS = 14
+CLASSES = 1
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
 """First words of a text that cannot be understood without the name above it."""
