@@ -1,6 +1,6 @@
 """Pages as a browser shows them, by Debian's chromium without a window: for pictures, and for tests.
 
-A page stands in a frame of the asked width, as chromium's own window is never narrower than 500 pixels.
+A page is shown in a frame of the requested width, because chromium's own window is never narrower than 500 pixels.
 """
 
 import html

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs (mkdocs.yml): pages generated from the code, and where code in tables may break."""
+"""Hooks of mkdocs (mkdocs.yml): pages generated from the code, line breaks of code in tables, and drawings."""
 
 import re
 
@@ -20,10 +20,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lets keys and paths in table cells break after a dot, a slash or an underscore (docs/site.css: nowhere else)."""
+    """Lets keys and paths in table cells break after a dot, a slash or an underscore (docs/site.css: nowhere else), and
+    marks the blocks that are drawings, whose lines must not break."""
+    html = _BLOCK.sub(
+        lambda block: block[0].replace("<pre", '<pre class="drawing"', 1) if "+--" in block[0] else block[0], html
+    )
     return _CELL.sub(lambda cell: _CODE.sub(lambda code: _SEPARATOR.sub(r"\1<wbr>", code[0]), cell[0]), html)
 
 
-_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+_BLOCK = re.compile(r"<pre\b.*?</pre>", re.DOTALL)
+_CELL = re.compile(r"<(t[dh])\b.*?</\1>", re.DOTALL)
 _CODE = re.compile(r"(?<=<code>)[^<]+")
 _SEPARATOR = re.compile(r"([._/]+)(?=\w{3})")

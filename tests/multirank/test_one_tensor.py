@@ -26,8 +26,8 @@ SETTINGS = [
     "parallel.context=2", f"model.sequence_length={LENGTH}", f"batch.sequences={SEQUENCES}",
     "batch.micro_sequences=8", "precision=bf16",
 ]  # fmt: skip
-ROW = re.compile(r"^\| \d+ \| ([^|]+) \| [^|]+ \| [^|]* \| \[([^|]*)\] (\w+) \| ([^|]*?) ?\|$", re.MULTILINE)
-"""A step on the page: its number, name, code, dimensions, shape and dtype, exchange."""
+ROW = re.compile(r"^\| \d+\. ([^|]+) \| [^|]+ \| [^|]* = \[([^|]*)\] (\w+) \| ([^|]*?) ?\|$", re.MULTILINE)
+"""A step on the page: its number and name, code, dimensions with shape and dtype, exchange."""
 COLLECTIVES = {"all_reduce": "all-reduce", "all_to_all_single": "all-to-all", "broadcast": "broadcast"}
 
 

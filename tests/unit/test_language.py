@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.
 
 # What is still to be rewritten: these numbers only fall.
 FRAGMENTS = 3
-BANNED_WORDS = 14
+BANNED_WORDS = 9
 CLASSES = 1
 
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
