@@ -1,18 +1,12 @@
 """`pretrain data ledger RUN [--json]`: planned against realised, how much of each source a run reads."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pretrain.commands.arguments import Parser
-from pretrain.data.consumed import ConsumedSamples, config_of_run
-from pretrain.data.ledger import planned_usage, skipped_usage, source_usage
-from pretrain.data.stream import open_stream
-from pretrain.run_dir.records import read_metrics
-from pretrain.run_length.changes import change_record, describe_change
-from pretrain.run_length.ramp import tokens_of
-from pretrain.run_length.segments import run_length
+from pretrain.data.ledger import read_ledger
+from pretrain.run_length.changes import describe_change
 
 _COLUMNS = ("samples", "tokens", "epochs")
 
@@ -26,21 +20,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="Run directory.")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     options = parser.parse(argv)
-    config = config_of_run(options.run)
-    stream, _ = open_stream(config)
-    consumed = ConsumedSamples(options.run, read_metrics(options.run), stream)
-    samples = consumed.samples
-    steps, end_tokens = run_length(config)
-    report = {
-        "step": consumed.steps,
-        "steps": steps,
-        "tokens": tokens_of(config, samples),
-        "end_tokens": end_tokens,
-        "realised": [asdict(entry) for entry in source_usage(config, stream, samples)],
-        "planned": [asdict(entry) for entry in planned_usage(config, stream)],
-        "skipped": skipped_usage(config, stream),
-        "changes": [change_record(config, number) for number in range(len(config.run.changes))],
-    }
+    report = read_ledger(options.run)
     print(json.dumps(report, indent=1) if options.json else table(report))
     return 0
 

@@ -1,19 +1,14 @@
 """`pretrain keys [PATTERN] [--build] [--json]`: the keys of a config, read from its sections."""
 
-import fnmatch
 import json
-import re
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.commands.arguments import Parser
 from pretrain.commands.printing import show
-from pretrain.config.aliases import called, plainly
-from pretrain.config.keys import Key, keys
-from pretrain.errors import ConfigError
+from pretrain.config.keys import Key, keys, matching_keys
 
 _WIDTH = 100
 
@@ -38,11 +33,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON, a list with an object for each key")
     options = parser.parse(argv)
     every = _of_build() if options.build else _of_run()
-    found = _matching(every, options.pattern)
+    matches = every if options.pattern is None else matching_keys(every, options.pattern)
     if options.json:
-        show([json.dumps([asdict(key) for key in found], indent=1)])
+        show([json.dumps([asdict(key) for key in matches], indent=1)])
     else:
-        show(_shown(key) for key in found)
+        show(_shown(key) for key in matches)
     return 0
 
 
@@ -58,26 +53,6 @@ def _of_build() -> list[Key]:
     from data_pipeline.steps.registry import STEPS
 
     return keys(BuildConfig, {Step: STEPS})
-
-
-def _matching(every: list[Key], pattern: str | None) -> list[Key]:
-    if pattern is None:
-        return every
-    written = plainly(pattern)
-    glob = written if any(mark in written for mark in "*?") else f"*{written}*"
-    literal = glob.replace("[", "[[]")  # of a list's elements
-    theirs = called(pattern)
-    found = [key for key in every if key.dotted in theirs or fnmatch.fnmatchcase(key.dotted, literal)]
-    if not found:
-        words = re.findall(r"\w+", pattern.lower())
-        found = [key for key in every if words and set(words) <= set(re.findall(r"\w+", key.description.lower()))]
-    if not found:
-        by_last = {key.dotted.rpartition(".")[2]: key.dotted for key in every}
-        last = pattern.rpartition(".")[2]
-        near = [by_last[name] for name in close_matches(last, by_last, most=3)]
-        hint = did_you_mean(near, "`pretrain keys` lists all")
-        raise ConfigError(f"no key matches '{pattern}': {hint}")
-    return found
 
 
 def _shown(key: Key) -> str:

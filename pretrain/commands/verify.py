@@ -1,7 +1,6 @@
 """`pretrain verify CONFIG --layouts LIST|auto [--nproc N] [--steps N] [--full] [--out FILE] [key=value ...]`"""
 
 import os
-from argparse import Namespace
 from pathlib import Path
 
 from pretrain.commands.arguments import Parser, check_writable, count
@@ -9,8 +8,7 @@ from pretrain.commands.local_ranks import start_ranks, under_launcher
 from pretrain.config.load import load
 from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
-from pretrain.layout.layout import Layout
-from pretrain.layout.names import layouts_to_verify, parse_layout, short_name
+from pretrain.layout.names import parse_layout, short_name
 from pretrain.process.local import check_room
 from pretrain.process.ranks import global_rank
 from pretrain.process.signals import unblock
@@ -41,12 +39,23 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("verify.json"), help="JSON report (default verify.json)")
     options = parser.parse(argv)
-    from pretrain.verify.jobs import plan
+    from pretrain.verify.jobs import layouts_that_fit, plan, resolve_config
 
     check_writable(options.out)
-    config = _config(options)
-    layouts = _layouts(options, config)
-    needed, started = max(layout.world for layout in layouts), int(os.environ.get("WORLD_SIZE", "0"))
+    config = resolve_config(load(RunConfig, options.config, options.overrides), options.full)
+    if options.nproc is not None and (under_launcher() or options.layouts != "auto"):
+        raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
+    started = int(os.environ.get("WORLD_SIZE", "0"))
+    if options.layouts == "auto":
+        check_room(options.nproc or 1)
+        layouts, unfit = layouts_that_fit(config, started or options.nproc or _AUTO_RANKS, options.full)
+        # Printed once: by rank 0, if ranks are there already, or need not be started.
+        if unfit and global_rank() == 0 and (under_launcher() or unfit[0].world == 1):
+            print(f"not run, as this config cannot: {', '.join(map(short_name, unfit))}")
+    else:
+        zero = config.parallel.zero, config.parallel.zero_engine
+        layouts = [parse_layout(text, *zero) for text in options.layouts.split(",")]
+    needed = max(layout.world for layout in layouts)
     if started and started < needed:
         raise ConfigError(f"the layouts need {needed:,} ranks and the launcher has started {started}")
     if not started:
@@ -60,43 +69,10 @@ def main(argv: list[str]) -> int:
     from pretrain.verify.report import Table
     from pretrain.verify.run import Verification
 
-    said = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
-    store, rank, _ = rendezvous.rendezvous(config.health, rank_fingerprint(config, open_datasets(config)) | said)
+    facts = {"--layouts": [str(layout) for layout in layouts], "--steps": options.steps, "--full": options.full}
+    store, rank, _ = rendezvous.rendezvous(config.health, rank_fingerprint(config, open_datasets(config)) | facts)
     verification = Verification(store, rank, max(1, started), options.steps)
     if rank != 0:
         return 0 if verification.run(jobs, lambda row: None, lambda check: None) else 1
     table = Table(options.out, options.steps, jobs)
     return 0 if verification.run(jobs, table.add, table.add_scoring) else 1
-
-
-def _config(options: Namespace) -> RunConfig:
-    config = load(RunConfig, options.config, options.overrides)
-    if config.data.resolved_sources:
-        from pretrain.data.resolve import resolve
-
-        return resolve(config)
-    if options.full and config.model.vocabulary is None:
-        raise ConfigError("--full keeps the vocabulary, and the config has none: set data.path or model.vocabulary")
-    return config
-
-
-def _layouts(options: Namespace, config: RunConfig) -> list[Layout]:
-    from pretrain.verify.jobs import fits
-
-    if options.nproc is not None and (under_launcher() or options.layouts != "auto"):
-        raise ConfigError("--nproc is how many local ranks auto fills: leave it out here")
-    if options.layouts != "auto":
-        return [
-            parse_layout(text, config.parallel.zero, config.parallel.zero_engine) for text in options.layouts.split(",")
-        ]
-    check_room(options.nproc or 1)
-    every = layouts_to_verify(int(os.environ.get("WORLD_SIZE", "0")) or options.nproc or _AUTO_RANKS)
-    found = [layout for layout in every if fits(config, layout, options.full)]
-    if not found:
-        hint = " as it is: leave out --full" if options.full else ": name one with --layouts to see why"
-        raise ConfigError(f"this config runs on no layout of {every[0].world} ranks{hint}")
-    # Said once: by rank 0, if ranks are there already, or need not be started.
-    if len(found) < len(every) and global_rank() == 0 and (under_launcher() or every[0].world == 1):
-        left_out = ", ".join(short_name(layout) for layout in every if layout not in found)
-        print(f"not run, as this config cannot: {left_out}")
-    return found

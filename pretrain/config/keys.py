@@ -4,7 +4,9 @@ Elements of a list are `data.sources[].path`. Of a choice with settings of its o
 keys that not every name has say for which they are.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import fnmatch
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,8 +17,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from data_pipeline.common.suggestions import close_matches, did_you_mean
 from data_pipeline.config import expand_user
+from pretrain.config.aliases import called, plainly
 from pretrain.config.section import NameIn, section_of, variants_of
+from pretrain.errors import ConfigError
 
 Kinds = Mapping[type[BaseModel], Mapping[str, type[BaseModel]]]
 """subclasses of a base class of sections that a config may choose, by name, where there is no tagged union"""
@@ -45,6 +50,29 @@ class Key:
 def keys(schema: type[BaseModel], kinds: Kinds | None = None) -> list[Key]:
     """Keys of a config that is read as `schema`, in the order of its sections."""
     return list(_keys(schema, "", kinds or {}))
+
+
+def matching_keys(every: Sequence[Key], pattern: str) -> list[Key]:
+    """Keys whose name, ours or another system's, matches a part of a name or a pattern with * and ?; if there is none,
+    those with all of its words in their description. Raises ConfigError with similar names if no key matches."""
+    written = plainly(pattern)
+    glob = written if any(mark in written for mark in "*?") else f"*{written}*"
+    literal = glob.replace("[", "[[]")  # of a list's elements
+    aliased = called(pattern)
+    by_name = [key for key in every if key.dotted in aliased or fnmatch.fnmatchcase(key.dotted, literal)]
+    words = set(_split_words(pattern))
+    matches = by_name or [key for key in every if words and words <= set(_split_words(key.description))]
+    if not matches:
+        by_last = {key.dotted.rpartition(".")[2]: key.dotted for key in every}
+        last = pattern.rpartition(".")[2]
+        similar = [by_last[name] for name in close_matches(last, by_last, most=3)]
+        hint = did_you_mean(similar, "`pretrain keys` lists all")
+        raise ConfigError(f"no key matches '{pattern}': {hint}")
+    return matches
+
+
+def _split_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def _keys(section: type[BaseModel], prefix: str, kinds: Kinds) -> Iterator[Key]:

@@ -4,7 +4,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_pipeline.dataset.dataset import Dataset
+from data_pipeline.dataset.mix import MIX_MANIFEST, MixManifest
+from data_pipeline.errors import DataError
 from pretrain.pages.page import page, write_text
+
+
+def read_reports(directory: Path) -> dict[str, dict[str, Any]]:
+    """Reads the report of each source of a mix, by its name; a plain dataset's name is empty. Raises DataError if a
+    build recorded less than the page shows."""
+    names = (
+        [source.name for source in MixManifest.load(directory).sources]
+        if (directory / MIX_MANIFEST).is_file()
+        else [""]
+    )
+    reports = {name: Dataset(directory / name).report() for name in names}
+    for name, report in reports.items():
+        if not report or any("characters" not in step for step in report["steps"]):
+            raise DataError(
+                f"{directory / name} was built by a version that recorded less than the page shows; build it again, to "
+                "another output."
+            )
+    return reports
 
 
 def write_page(path: Path, title: str, reports: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,15 +1,20 @@
 """How much of each source a run reads: counted from how many samples it has seen, not logged."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_pipeline.loader import ChainedStreams, SampleStream
 from pretrain.config.run_config import RunConfig
-from pretrain.data.stream import planned_samples, skipped_ids
+from pretrain.data.consumed import ConsumedSamples, config_of_run
+from pretrain.data.stream import open_stream, planned_samples, skipped_ids
+from pretrain.run_dir.records import read_metrics
+from pretrain.run_length.changes import change_record
 from pretrain.run_length.ramp import short_samples, tokens_of
+from pretrain.run_length.segments import run_length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,26 @@ class SourceUsage:
     """tokens that the model reads of it: samples times their length"""
     epochs: float
     """how often the source has been read"""
+
+
+def read_ledger(run: Path) -> dict[str, Any]:
+    """Ledger of a run: how much of each source it has read and will have read at its end, with skipped data and
+    changes. Raises RunError if there is no run or its data has changed, DataError if its data can't be read."""
+    config = config_of_run(run)
+    stream, _ = open_stream(config)
+    consumed = ConsumedSamples(run, read_metrics(run), stream)
+    samples = consumed.samples
+    steps, end_tokens = run_length(config)
+    return {
+        "step": consumed.steps,
+        "steps": steps,
+        "tokens": tokens_of(config, samples),
+        "end_tokens": end_tokens,
+        "realised": [asdict(entry) for entry in source_usage(config, stream, samples)],
+        "planned": [asdict(entry) for entry in planned_usage(config, stream)],
+        "skipped": skipped_usage(config, stream),
+        "changes": [change_record(config, number) for number in range(len(config.run.changes))],
+    }
 
 
 def source_usage(config: RunConfig, stream: SampleStream | ChainedStreams, samples: int) -> list[SourceUsage]:

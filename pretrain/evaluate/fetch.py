@@ -5,20 +5,46 @@ The fields are the dataset's own, so that the files are what anyone gets who exp
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from data_pipeline.common.atomic import atomic_path
-from pretrain.errors import RunError
+from pretrain.errors import ConfigError, RunError
 from pretrain.evaluate.tasks.base import Fetched
+from pretrain.evaluate.tasks.registry import HELD_OUT, NAMES, task_named
 
 _EVERY = "*"
 _OFFLINE = "HF_HUB_OFFLINE"
 _HUB = "https://huggingface.co"
 _WAIT_S = 10
+
+
+def fetch_tasks(names: Sequence[str], directory: Path, say: Callable[[str], None]) -> tuple[int, int]:
+    """Downloads the files of these tasks, or of every task if there are none, and calls `say` with each outcome.
+    Returns the number of files and how many could not be downloaded. Raises ConfigError for a task that has no files
+    on the hub."""
+    files = {}
+    for name in names or NAMES:
+        task = None if name == HELD_OUT else task_named(name)
+        for file in task.fetch if task is not None else ():
+            files[file.file] = (name, file)
+        if names and (task is None or not task.fetch):
+            source = f": {task.source}" if task is not None and task.source else ""
+            raise ConfigError(f"task {name} has no files on the hub{source}")
+    try_hub()
+    failed = 0
+    for name, file in files.values():
+        try:
+            count = fetch(file, directory)
+        except RunError as error:
+            say(f"{name}: {error}")
+            failed += 1
+            continue
+        say(f"{name}: {file.file} " + ("exists already" if count is None else f"has {count:,} lines"))
+    return len(files), failed
 
 
 def try_hub() -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from pretrain.config.load import validate
 from pretrain.config.run_config import RunConfig
+from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout, plan_layout
-from pretrain.layout.names import short_name
+from pretrain.layout.names import layouts_to_verify, short_name
 from pretrain.verify.shrink import shrink, with_layers
 
 _LEARNING_RATE = 1e-4
@@ -51,6 +52,26 @@ def plan(config: RunConfig, layouts: Sequence[Layout], full: bool = False) -> li
         plan_layout(job.reference, ONE_RANK.world)
         plan_layout(job.config, job.layout.world)
     return jobs
+
+
+def resolve_config(config: RunConfig, full: bool) -> RunConfig:
+    """Resolves the data, if the config names any. Raises ConfigError if `full` keeps a vocabulary that is not known."""
+    if config.data.resolved_sources:
+        return resolve(config)
+    if full and config.model.vocabulary is None:
+        raise ConfigError("--full keeps the vocabulary, and the config has none: set data.path or model.vocabulary")
+    return config
+
+
+def layouts_that_fit(config: RunConfig, ranks: int, full: bool) -> tuple[list[Layout], list[Layout]]:
+    """Layouts of every kind on `ranks` ranks: those that the config can run on, and the others. Raises ConfigError if
+    it can run on none."""
+    every = layouts_to_verify(ranks)
+    fit = [layout for layout in every if fits(config, layout, full)]
+    if not fit:
+        hint = " as it is: leave out --full" if full else ": name one with --layouts to see why"
+        raise ConfigError(f"this config runs on no layout of {ranks} ranks{hint}")
+    return fit, [layout for layout in every if layout not in fit]
 
 
 def fits(config: RunConfig, layout: Layout, full: bool) -> bool:
