@@ -95,8 +95,8 @@ def build(
                 run = _runner(executor, folder, progress)
                 sha256 = compute_digests(config, sources, run)
                 identity = build_identity(config, sources, sha256)
-                if (found := _identity_there(config.output)) is not None:
-                    _check_built(config.output, found, identity)
+                if (existing := _identity_there(config.output)) is not None:
+                    _check_built(config.output, existing, identity)
                 else:
                     _build(config, sources, sha256=sha256, identity=identity, folder=folder, run=run, executor=executor)
                     _publish(folder / "output", config.output)
@@ -202,11 +202,11 @@ def _finish(
         for half_written in directory.glob(".*.tmp"):  # by a worker that was killed
             half_written.unlink()
         tokenizer.save(directory / tokenizer.file_name)
-        mine = {
+        by_split = {
             plan.split: (plan, results) for plan, results in zip(plans, made, strict=True) if plan.source == source.name
         }
-        splits = {split: split_record(*of_split) for split, of_split in mine.items()}
-        np.save(directory / _UNIGRAM, unigram_counts(mine["train"][0], tokenizer.vocabulary_size))
+        splits = {split: split_record(*of_split) for split, of_split in by_split.items()}
+        np.save(directory / _UNIGRAM, unigram_counts(by_split["train"][0], tokenizer.vocabulary_size))
         (directory / _REPORT).write_text(json.dumps(_report(config, source, groups, folder), indent=1) + "\n")
         files, held_out = file_records(source, sha256), [file.validation for file in source.inputs]
         dtype = token_dtype(tokenizer.vocabulary_size)
@@ -257,13 +257,13 @@ def _file(path: Path) -> FileRecord:
 def _report(config: BuildConfig, source: InputSource, groups: list[GroupSummary], folder: Path) -> dict[str, Any]:
     """The report of a source: malformed records, and what each step saw, kept, dropped and changed, with samples."""
     bad = MalformedRecords()
-    mine = [group for group in groups if group.source == source.name]
-    for group in mine:
+    of_source = [group for group in groups if group.source == source.name]
+    for group in of_source:
         bad.add(MalformedRecords.from_dict(group.bad))
     steps = []
     for index, step in enumerate(config.steps):
         stats = StepStats()
-        for group in mine:
+        for group in of_source:
             if str(index) in group.step_stats:
                 stats.add(StepStats.from_dict(group.step_stats[str(index)]))
         warned = {"warning": warning} if (warning := stats.warning(step.title)) else {}
@@ -289,9 +289,9 @@ def _identity_there(output: Path) -> str | None:
     raise DataError(f"{output} exists and is not a dataset; choose another output.")
 
 
-def _check_built(output: Path, found: str, identity: str) -> None:
+def _check_built(output: Path, existing: str, identity: str) -> None:
     """Raises DataError when the existing dataset has another build identity."""
-    if identity != found:
+    if identity != existing:
         raise DataError(
             f"{output} was built from other input or with other settings, or by a version that reads the input "
             "differently; choose another output."

@@ -60,12 +60,12 @@ def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: P
         for number in reading
     ]
     pieces = dict(zip(reading, run("reading", tasks), strict=True)) if tasks else {}
-    found: list[InputChunk] = []
+    chunks: list[InputChunk] = []
 
     def add(of: _Run, piece: str | None, size: int, bad: dict[str, Any] | None) -> None:
         source, validation, first, files = of
         chunk = InputChunk(
-            number=len(found),
+            number=len(chunks),
             source=source,
             validation=validation,
             files=files,
@@ -74,7 +74,7 @@ def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: P
             bytes=size,
             bad=bad,
         )
-        found.append(chunk)
+        chunks.append(chunk)
 
     for number, of in enumerate(runs):
         if number not in pieces:
@@ -82,7 +82,7 @@ def split_into_chunks(config: BuildConfig, sources: list[InputSource], folder: P
             continue
         for index, (name, size) in enumerate(pieces[number]["pieces"]):
             add(of, name, size, None if index else pieces[number]["bad"])
-    return found
+    return chunks
 
 
 def chunk_folder(folder: Path) -> Path:

@@ -107,8 +107,8 @@ def measure(config: BuildConfig, folder: Path) -> BuildRates:
     config = config.model_copy(update={"piece_bytes": pieces})
     part = _part(config, sources, folder)
     _timed(part, folder / "first")  # warms up: imports modules
-    of_part, of_sample = _timed(part, folder / "part"), _timed(config, folder / "whole")
-    manifests = [Dataset(folder / "whole" / source.name).manifest for source in sources]
+    of_part, of_sample = _timed(part, folder / "part"), _timed(config, folder / "full")
+    manifests = [Dataset(folder / "full" / source.name).manifest for source in sources]
     splits = [manifest.splits[split] for manifest in manifests for split in SPLITS]
     text = _text_bytes(of_sample)
     share = _text_bytes(of_part) / text

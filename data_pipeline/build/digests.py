@@ -52,8 +52,8 @@ def compute_digests(config: BuildConfig, sources: list[InputSource], run: RunTas
         BuildTask(f"{number:06d}", partial(_digests, group), sum(state[0] for _, state in group))
         for number, group in enumerate(groups)
     ]
-    found = zip(groups, run("digests", tasks), strict=True)
-    return {path: digest for group, its in found for (path, _), digest in zip(group, its, strict=True)}
+    digests = zip(groups, run("digests", tasks), strict=True)
+    return {path: digest for group, its in digests for (path, _), digest in zip(group, its, strict=True)}
 
 
 def cache_digests(config: BuildConfig, sources: list[InputSource], sha256: Digests) -> None:
@@ -70,12 +70,12 @@ def cache_digests(config: BuildConfig, sources: list[InputSource], sha256: Diges
 
 
 def _digests(files: list[tuple[Path, FileState]]) -> list[str]:
-    found = []
+    digests = []
     for path, state in files:
-        found.append(file_sha256(path))
+        digests.append(file_sha256(path))
         if file_state(path) != state:
             raise DataError(f"{path} changed while it was read; start again once nothing writes to it.")
-    return found
+    return digests
 
 
 def _states(config: BuildConfig, sources: list[InputSource]) -> dict[Path, FileState]:

@@ -153,15 +153,15 @@ class _Segment:
 
 
 def _segments(steps: list[Step]) -> list[_Segment]:
-    found: list[_Segment] = []
+    segments: list[_Segment] = []
     acting, local = None, list[int]()
     for index, step in enumerate(steps):
         if isinstance(step, GlobalStep):
-            found.append(_Segment(acting, tuple(local), index))
+            segments.append(_Segment(acting, tuple(local), index))
             acting, local = index, []
         else:
             local.append(index)
-    return [*found, _Segment(acting, tuple(local), None)]
+    return [*segments, _Segment(acting, tuple(local), None)]
 
 
 def _pass(config: BuildConfig, chunk: InputChunk, number: int, folder: Path) -> dict[str, Any]:

@@ -35,9 +35,9 @@ def check_output(config: BuildConfig, plans: list[SplitPlan], vocabulary: int, f
     disk."""
     needed = 0
     for name in dict.fromkeys(plan.source for plan in plans):
-        mine = [plan for plan in plans if plan.source == name]
-        shards = sum(plan.shards for plan in mine)
-        members = sum(plan.tokens // config.member_tokens + plan.shards for plan in mine)
+        of_source = [plan for plan in plans if plan.source == name]
+        shards = sum(plan.shards for plan in of_source)
+        members = sum(plan.tokens // config.member_tokens + plan.shards for plan in of_source)
         if shards > MOST_SHARDS:
             raise DataError(
                 f"The dataset{_of(name)} would have {shards:,} shards, more than {MOST_SHARDS:,}; start again with a "
@@ -48,7 +48,7 @@ def check_output(config: BuildConfig, plans: list[SplitPlan], vocabulary: int, f
                 f"The dataset{_of(name)} would have {members:,} members of shards, more than {MOST_MEMBERS:,}; start "
                 f"again with a larger member_tokens: {_KEPT}."
             )
-        needed += sum(plan.tokens for plan in mine) * np.dtype(token_dtype(vocabulary)).itemsize
+        needed += sum(plan.tokens for plan in of_source) * np.dtype(token_dtype(vocabulary)).itemsize
     written = sum(path.stat().st_size for path in (folder / "output").rglob("*.tar"))
     free = shutil.disk_usage(folder).free
     if needed - written > free:

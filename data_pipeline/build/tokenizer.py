@@ -37,8 +37,8 @@ def validation_cutoffs(
     """
     cutoffs = {}
     for source in sources:
-        mine = [summary for summary in summaries if summary.chunk.source == source.name]
-        training = [summary for summary in mine if not summary.chunk.validation]
+        of_source = [summary for summary in summaries if summary.chunk.source == source.name]
+        training = [summary for summary in of_source if not summary.chunk.validation]
         documents = sum(summary.documents for summary in training)
         whose = f"source {source.name}" if source.name else "input"
         after = " after its steps" if config.steps else ""
@@ -47,7 +47,7 @@ def validation_cutoffs(
             raise DataError(f"The {whose} holds no text{after} ({named}); give files with text.")
         cutoff = 0
         if source.has_validation_files:
-            if not any(summary.documents for summary in mine if summary.chunk.validation):
+            if not any(summary.documents for summary in of_source if summary.chunk.validation):
                 raise DataError(f"The validation_input of the {whose} holds no text{after}; give files with text.")
         else:
             least = min(summary.least_key for summary in training)
@@ -78,12 +78,12 @@ def make_tokenizer(
         total_weight = sum(source.weight for source in sources)
         tasks = []
         for source in sources:
-            mine = [s for s in summaries if s.chunk.source == source.name and not s.chunk.validation]
+            of_source = [s for s in summaries if s.chunk.source == source.name and not s.chunk.validation]
             sums = [group.bytes_by_key for group in groups if group.source == source.name and not group.validation]
             wanted = max(1, int(settings.training_bytes * source.weight / total_weight))
             limit = _limit(sums, cutoff[source.name], wanted)
             samples[source.name] = wanted, []
-            for summary in mine:
+            for summary in of_source:
                 path = folder / "sample" / f"{summary.chunk.number:06d}{SUFFIX}"
                 work = partial(
                     _sample, config, summary.chunk, folder=folder, least_key=cutoff[source.name], limit=limit, path=path

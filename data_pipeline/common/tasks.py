@@ -85,11 +85,11 @@ def run_tasks(
     Tasks with a result in `folder` are not run again. Raises what a task raised, after all running tasks have ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if (known := _all_results(folder, tasks)) is not None:
+    if (all_results := _all_results(folder, tasks)) is not None:
         for task in tasks:
             on_done(task, False)
-        return known
-    mine: dict[str, Any] = {}  # results of this command
+        return all_results
+    own_results: dict[str, Any] = {}  # results of this command
     left = list(tasks)
     random.SystemRandom().shuffle(left)
     first, pause_s = True, _POLL_S
@@ -102,16 +102,16 @@ def run_tasks(
             left = [task for task in left if task.key not in listed]
             if not left:
                 break
-            first, before = False, len(mine)
+            first, before = False, len(own_results)
             look_s = max(1.0, (time.monotonic() - began) / _LISTING_SHARE)
             for task, value in stage.results(left, time.monotonic() + look_s):
-                mine[task.key] = value
+                own_results[task.key] = value
                 on_done(task, True)
-            left = [task for task in left if task.key not in mine]
-            if left and len(mine) == before and not stage.busy:
+            left = [task for task in left if task.key not in own_results]
+            if left and len(own_results) == before and not stage.busy:
                 time.sleep(pause_s * random.uniform(0.5, 1))  # other commands have claimed what is left
                 pause_s = min(2 * pause_s, _LONGEST_POLL_S)
-    return _collected(folder, tasks, mine)
+    return _collected(folder, tasks, own_results)
 
 
 class _Stage:
@@ -190,20 +190,20 @@ def _result(folder: Path, task: BuildTask) -> tuple[Any] | None:
         return None
 
 
-def _collected(folder: Path, tasks: Sequence[BuildTask], mine: dict[str, Any]) -> list[Any]:
+def _collected(folder: Path, tasks: Sequence[BuildTask], own_results: dict[str, Any]) -> list[Any]:
     """The results of tasks that are all done. If there are many, one command collects them into one file for all."""
     if len(tasks) <= _FEW:
-        return [mine[task.key] if task.key in mine else _known(folder, task) for task in tasks]
+        return [own_results[task.key] if task.key in own_results else _stored_result(folder, task) for task in tasks]
     with lock(folder / f"{_ALL}{_CLAIM}"):
-        if (known := _all_results(folder, tasks)) is not None:
-            return known
-        results = [mine[task.key] if task.key in mine else _known(folder, task) for task in tasks]
+        if (all_results := _all_results(folder, tasks)) is not None:
+            return all_results
+        results = [own_results[task.key] if task.key in own_results else _stored_result(folder, task) for task in tasks]
         with atomic_path(folder / _ALL) as path:
             path.write_text(json.dumps({"tasks": len(tasks), "results": results}))
     return results
 
 
-def _known(folder: Path, task: BuildTask) -> Any:
+def _stored_result(folder: Path, task: BuildTask) -> Any:
     result = _result(folder, task)
     assert result is not None, task.key
     return result[0]

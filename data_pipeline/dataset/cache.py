@@ -75,12 +75,12 @@ class Cache:
         `fetch` checks what it returns. Raises what it raises, and DataError when the folder can't be used.
         """
         try:
-            if (found := self.find(sha256, size_bytes)) is not None:
-                return found
+            if (piece := self.find(sha256, size_bytes)) is not None:
+                return piece
             # A process that has waited here for another to fetch the piece finds it now.
             with lock(self._made(self.folder / "fetching") / sha256[:2]):
-                if (found := self.find(sha256, size_bytes)) is not None:
-                    return found
+                if (piece := self.find(sha256, size_bytes)) is not None:
+                    return piece
                 data = fetch()
                 assert len(data) == size_bytes
                 self._store(sha256, data)
@@ -123,12 +123,12 @@ class Cache:
 
     def _make_room(self, kept_bytes: int) -> int:
         """Removes the least recently used pieces until the rest have at most `kept_bytes`; returns their bytes."""
-        found = []
+        pieces = []
         for path in self.folder.glob("pieces/*/*"):
             status = path.stat()
-            found.append((status.st_mtime_ns, status.st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+            pieces.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in pieces)
+        for _, size, path in sorted(pieces):
             if total <= kept_bytes:
                 break
             path.unlink()

@@ -172,7 +172,7 @@ class Dataset:
             raise ValueError(
                 f"tokens {start}..{start + tokens} lie outside the stream of {self.num_tokens(split)}, or are none."
             )
-        found: list[DocumentSpan] = []
+        spans: list[DocumentSpan] = []
         end, shards = start + tokens, self.manifest.splits[split].shards
         table = ShardTable.of(shards)
         borders = np.concatenate([[0], np.cumsum(table.sizes[2])])
@@ -186,8 +186,8 @@ class Dataset:
                 records = self._records(head, shard, len(starts))
                 ends = np.append(starts[1:], firsts[number + 1])
                 for index in np.flatnonzero((starts < end) & (start < ends)).tolist():
-                    found.append(DocumentSpan(records[index], int(starts[index]), int(ends[index] - starts[index])))
-        return found
+                    spans.append(DocumentSpan(records[index], int(starts[index]), int(ends[index] - starts[index])))
+        return spans
 
     def verify(self, share: int = 0, shares: int = 1) -> None:
         """Compare every byte with the manifest's digests, and on this machine every token with the vocabulary.
@@ -202,18 +202,18 @@ class Dataset:
         ]
         for file in files[share::shares]:
             if self.remote and isinstance(file, Shard):
-                where, found = self._storage.name(file.file), self._storage.sha256(file.file, file.bytes)
+                where, sha256 = self._storage.name(file.file), self._storage.sha256(file.file, file.bytes)
             else:
                 path = self.directory / file.file
                 _check_file(path)
-                where, found = str(path), file_sha256(path)
-            if found != file.sha256:
+                where, sha256 = str(path), file_sha256(path)
+            if sha256 != file.sha256:
                 raise DataError(f"{where} is damaged: its checksum isn't the manifest's; build it again.")
 
-        mine = {file.file for file in files[share::shares] if isinstance(file, Shard)}
+        own_shards = {file.file for file in files[share::shares] if isinstance(file, Shard)}
         for name, stream in self._streams.items():
             for number, shard in enumerate(self.manifest.splits[name].shards):
-                if isinstance(stream, LocalTokens) and shard.file in mine:
+                if isinstance(stream, LocalTokens) and shard.file in own_shards:
                     stream.check_vocabulary(number)
 
     def _members(self, split: SplitName) -> Iterator[tuple[Shard, Member, bytes, NDArray[np.int64]]]:

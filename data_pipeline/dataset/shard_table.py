@@ -90,8 +90,8 @@ class ShardTable(Sequence[Shard]):
         if isinstance(shards, ShardTable):
             return shards
         members = [member for shard in shards for member in shard.members]
-        whole = all(member.sha256 is not None and member.head_sha256 is not None for member in members)
-        digests = b"".join(bytes.fromhex(f"{m.sha256}{m.head_sha256}") for m in members) if whole else b""
+        complete = all(member.sha256 is not None and member.head_sha256 is not None for member in members)
+        digests = b"".join(bytes.fromhex(f"{m.sha256}{m.head_sha256}") for m in members) if complete else b""
         return cls(
             names=tuple(shard.file for shard in shards),
             sha256=_digests(b"".join(bytes.fromhex(shard.sha256) for shard in shards), 1),

@@ -92,20 +92,20 @@ class LocalTokens(TokenStream):
         member = np.minimum(self._ends.searchsorted(starts, side="right"), len(self._ends) - 1)
         inside = (starts >= self._begins[member]) & (starts + length <= self._ends[member])
         offsets, shard = starts + self._shift[member], self._shard_of[member]
-        mine = inside & (shard == shard[0])
-        gathered = np.count_nonzero(mine)  # small batches feel each call: this one is many times faster than all()
+        in_first = inside & (shard == shard[0])
+        gathered = np.count_nonzero(in_first)  # small batches feel each call: this one is many times faster than all()
         if gathered == len(starts):
             return self._gathered(int(shard[0]), offsets, length)
         self._check_bounds(starts, length)
         if 2 * gathered > len(starts):
-            out = self._gathered(int(shard[0]), np.where(mine, offsets, offsets[mine.argmax()]), length)
-            left = np.flatnonzero(~mine)
+            out = self._gathered(int(shard[0]), np.where(in_first, offsets, offsets[in_first.argmax()]), length)
+            left = np.flatnonzero(~in_first)
         else:
             out, left = np.empty((len(starts), length), np.int64), np.arange(len(starts))
         rows = zip(left.tolist(), *(values[left].tolist() for values in (inside, shard, offsets)), strict=True)
-        for row, whole, n, offset in rows:
-            tokens = self._shard(n).tokens if whole else ()
-            out[row] = tokens[offset : offset + length] if whole else self._across(int(starts[row]), length)
+        for row, in_one_shard, n, offset in rows:
+            tokens = self._shard(n).tokens if in_one_shard else ()
+            out[row] = tokens[offset : offset + length] if in_one_shard else self._across(int(starts[row]), length)
         return out
 
     def check_vocabulary(self, number: int) -> None:

@@ -101,9 +101,9 @@ def _hang(start: int, size: int, edges: _Edges) -> Positions:
         np.minimum.at(anchors, tops[high[below] - start], low[below])
     for low, high in edges.ending_in(start):
         anchor = anchors[tops[high - start]]
-        other = (low < start) & (low != anchor)
-        if other.any():
-            edges.add(anchor[other], low[other])
+        below_anchor = (low < start) & (low != anchor)
+        if below_anchor.any():
+            edges.add(anchor[below_anchor], low[below_anchor])
     anchor = anchors[tops]
     return np.where(anchor < start, anchor, tops + start)
 

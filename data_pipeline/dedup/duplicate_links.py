@@ -55,14 +55,14 @@ def link(folder: Path, number: int) -> int:
     plan = load_plan(folder)
     items = _Items(folder, plan, number)
     new = changes(items.groups, *items.keys)
-    known = [np.stack([first_of_each(items.positions, new)[~new], items.positions[~new]])]
+    link_lists = [np.stack([first_of_each(items.positions, new)[~new], items.positions[~new]])]
     if plan.least_similarity is None:
         marks = _marks(plan, items)
     else:
         alike = _Alike(folder, plan, plan.least_similarity)
-        known.append(_confirmed(items, new, alike))
+        link_lists.append(_confirmed(items, new, alike))
         marks = _confirmed_marks(plan, items, alike)
-    links = unique_pairs(*np.concatenate(known, axis=1))
+    links = unique_pairs(*np.concatenate(link_lists, axis=1))
     save_arrays(pairs_file(folder, "links", number), links)
     save_arrays(pairs_file(folder, "marks", number), marks)
     return int(links.shape[1])
@@ -80,11 +80,11 @@ class _Alike:
 
     def __call__(self, first: Positions, second: Positions) -> NDArray[np.bool_]:
         """[pairs] whether items at these positions are similar enough."""
-        found = [
+        similar = [
             similarity(self._at(pair[0]), self._at(pair[1])) >= self._least
             for pair in slices(np.stack([first, second]), _PAIRS_AT_A_TIME)
         ]
-        return np.concatenate([np.zeros(0, bool), *found])
+        return np.concatenate([np.zeros(0, bool), *similar])
 
     def _at(self, positions: Positions) -> NDArray[np.uint8]:
         group = np.searchsorted(self._firsts, positions, side="right") - 1

@@ -22,13 +22,13 @@ _NONE = np.zeros((2, 0), np.int64)
 
 def count_items(facts: Sequence[Path]) -> list[list[int]]:
     """Task: [items, keys and links] of each chunk."""
-    found = []
+    counts = []
     for path in facts:
         items = work = 0
         for run in runs_in(path):
             items, work = int(run.covers[1]), work + run.keys.shape[1] + run.links.shape[1]
-        found.append([items, work])
-    return found
+        counts.append([items, work])
+    return counts
 
 
 def merge_chunk_links(folder: Path, group: int) -> None:

@@ -58,10 +58,10 @@ def _units(weights: Sequence[float]) -> tuple[int, ...]:
     """Whole numbers in the ratios of `weights`, or as near as up to 2^20 in all come."""
     exact = [Fraction(repr(float(weight))) for weight in weights]  # 0.1 is a tenth, as it was written
     scale = math.lcm(*(weight.denominator for weight in exact))
-    whole = [int(weight * scale) for weight in exact]
-    if sum(whole) // math.gcd(*whole) > _MOST_UNITS:
-        whole = _nearest(np.array([float(Fraction(number, sum(whole))) for number in whole]))
-    return tuple(number // math.gcd(*whole) for number in whole)
+    units = [int(weight * scale) for weight in exact]
+    if sum(units) // math.gcd(*units) > _MOST_UNITS:
+        units = _nearest(np.array([float(Fraction(number, sum(units))) for number in units]))
+    return tuple(number // math.gcd(*units) for number in units)
 
 
 def _nearest(shares: NDArray[np.float64]) -> list[int]:
@@ -102,11 +102,11 @@ def _timetable(units: tuple[int, ...]) -> tuple[NDArray[np.int16], NDArray[np.in
     keys = (np.concatenate(last) * len(units) + np.concatenate(owner))[order].tolist()
     released = np.searchsorted(begins[order], np.arange(period), side="right").tolist()
     waiting: list[int] = []
-    chosen, known = [], 0
+    chosen, pushed = [], 0
     for position in range(period):
-        for key in keys[known : released[position]]:
+        for key in keys[pushed : released[position]]:
             heapq.heappush(waiting, key)
-        known = released[position]
+        pushed = released[position]
         chosen.append(heapq.heappop(waiting))
     late, table = np.divmod(np.array(chosen, np.int64), len(units))
     assert (late >= np.arange(period)).all(), "Tijdeman's bound can be kept"

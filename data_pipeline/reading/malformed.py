@@ -46,9 +46,9 @@ class MalformedRecords:
         return cls(values["seen"], values["count"], list(values["examples"]))
 
     def _keep(self, examples: list[dict[str, Any]]) -> None:
-        held = [*self.examples, *examples]
-        held.sort(key=lambda example: (example["file"], example["index"]))
-        self.examples = held[:_EXAMPLES]
+        kept = [*self.examples, *examples]
+        kept.sort(key=lambda example: (example["file"], example["index"]))
+        self.examples = kept[:_EXAMPLES]
 
 
 class RecordCounter:

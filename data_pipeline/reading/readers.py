@@ -46,12 +46,12 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
 
     Raises DataError when a pattern matches nothing, or names a file of an unknown kind.
     """
-    found: dict[Path, str] = {}
+    readable: dict[Path, str] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         path = Path(pattern).expanduser()
         if path.is_dir():
-            there = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
-            files = [(name, _kind(name)) for name in there if os.path.isfile(name)]
+            paths = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+            files = [(name, _kind(name)) for name in paths if os.path.isfile(name)]
             matches = {Path(name): kind for name, kind in files if kind}
             if unknown := sorted(name for name, kind in files if not kind):
                 _log.warning("Skipping %d files of unknown kinds in %s, such as %s.", len(unknown), path, unknown[0])
@@ -61,13 +61,13 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
             matches = {Path(name): _kind(name) or "" for name in names if os.path.isfile(name)}
         if not matches:
             raise DataError(f"No file matches input {pattern!r}; give a {_kinds()} file, directory or glob.")
-        found |= matches
-    for path, kind in found.items():
+        readable |= matches
+    for path, kind in readable.items():
         if not kind:
             raise DataError(
                 f"{path} is of no known kind; input is {_kinds()}, all but .parquet also as {', '.join(DECOMPRESSORS)}."
             )
-    return sorted(found, key=_path_parts)
+    return sorted(readable, key=_path_parts)
 
 
 def read_documents(

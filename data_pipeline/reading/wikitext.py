@@ -55,17 +55,17 @@ def plain(markup: str) -> str:
 
 def _sections(page: Wikicode) -> list[_Section]:
     """Up to the sections that close an article with pointers elsewhere."""
-    found: list[_Section] = []
+    sections: list[_Section] = []
     level, title, parts = 0, "", list[str]()
     for node in page.nodes:
         if not isinstance(node, Heading):
             parts.append(_prose(node))
             continue
-        found.append(_Section(level, title, _tidied("".join(parts))))
+        sections.append(_Section(level, title, _tidied("".join(parts))))
         level, title, parts = node.level, _tidied(_text(node.title)), []
         if level == 2 and _LAST_SECTION.fullmatch(title):
-            return found
-    return [*found, _Section(level, title, _tidied("".join(parts)))]
+            return sections
+    return [*sections, _Section(level, title, _tidied("".join(parts)))]
 
 
 def _text(code: Wikicode | None) -> str:

@@ -120,9 +120,9 @@ def pad_rows(rows: Sequence[Ids], length: int, filler: int) -> tuple[Ids, NDArra
 def interleave(parts: Sequence[tuple[Ids, Rows]]) -> Rows:
     """Parts (positions [n], their rows), whose positions together are 0, 1, ..., as one."""
     count = sum(len(positions) for positions, _ in parts)
-    whole: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, _, first in parts[0][1].columns():
-        whole[name] = np.empty((count, *first.shape[1:]), first.dtype)
+        columns[name] = np.empty((count, *first.shape[1:]), first.dtype)
         for positions, rows in parts:
-            whole[name][positions] = getattr(rows, name)
-    return Rows(**whole)
+            columns[name][positions] = getattr(rows, name)
+    return Rows(**columns)

@@ -107,10 +107,10 @@ class WindowsAfterCode:
     def rows(self, seed: int, ids: Ids) -> Rows:
         """The windows as they are: nothing about them is drawn."""
         spans = self.dataset.read(self.split, ids[:, 2] * self.predicted, self.predicted)
-        whole = np.hstack([np.broadcast_to(self.code, (len(ids), len(self.code))), spans])
+        windows = np.hstack([np.broadcast_to(self.code, (len(ids), len(self.code))), spans])
         mask = np.ones((len(ids), self.length), np.float32)
         mask[:, : len(self.code) - 1] = 0
-        return Rows(whole[:, :-1], whole[:, 1:], mask)
+        return Rows(windows[:, :-1], windows[:, 1:], mask)
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """The window's tokens of the stream, without the code."""

@@ -81,11 +81,11 @@ class Masking:
         `length`."""
         pad = self.known.specials.pad
         tokens, counted = zip(*map(self.masked, rows, randoms), strict=True)
-        whole, visible = pad_rows(list(tokens), length, pad)
-        mask = np.zeros(whole.shape, np.float32)
+        input_ids, visible = pad_rows(list(tokens), length, pad)
+        mask = np.zeros(input_ids.shape, np.float32)
         mask[visible] = np.concatenate(counted)
         labels, _ = pad_rows(rows, length, pad)
-        return Rows(whole, labels, mask, attention_mask=visible, segments=pad_rows(segments, length, 0)[0])
+        return Rows(input_ids, labels, mask, attention_mask=visible, segments=pad_rows(segments, length, 0)[0])
 
     def _chosen(self, labels: Ids, random: np.random.Generator) -> Ids:
         """Positions of `noise_density` of the tokens that are not special, at least one where there is one."""
@@ -105,7 +105,7 @@ class Masking:
             apart = positions[firsts] != positions[firsts - 1] + 1
             words = self._spans(sizes, apart, budget, random)
         else:
-            words = _whole(sizes, budget, random)
+            words = _single_words(sizes, budget, random)
         chosen = sizes[words]
         ends = chosen.cumsum()
         places: Ids = positions[np.arange(ends[-1]) + (firsts[words] - ends + chosen).repeat(chosen)]
@@ -131,7 +131,7 @@ class Masking:
         return np.array(chosen)
 
 
-def _whole(sizes: Ids, budget: int, random: np.random.Generator) -> Ids:
+def _single_words(sizes: Ids, budget: int, random: np.random.Generator) -> Ids:
     """Indices of words in a random order, up to `budget` positions; one that would be too many is passed over, but not
     the first."""
     order = random.permutation(len(sizes))

@@ -122,8 +122,8 @@ class FittingPairs(PairSamples):
 def _positions(dataset: Dataset, split: SplitName, token: int) -> Ids:
     """Where a token is in the split's stream, ascending."""
     total = dataset.num_tokens(split)
-    found = [
+    parts = [
         start + np.flatnonzero(dataset.window(split, start, min(_SCAN_TOKENS, total - start)) == token)
         for start in range(0, total, _SCAN_TOKENS)
     ]
-    return np.concatenate([*found, np.empty(0, np.int64)])
+    return np.concatenate([*parts, np.empty(0, np.int64)])

@@ -66,16 +66,16 @@ class Segments:
             randoms.append(random)
             segments.append(np.repeat([0, 1], [len(first) + 2, len(second) + 1]))
             follows.append(is_next)
-        found = self._masking.padded(rows, randoms, self._length, segments)
-        return replace(found, next_sentence=np.array(follows, np.int64))
+        padded = self._masking.padded(rows, randoms, self._length, segments)
+        return replace(padded, next_sentence=np.array(follows, np.int64))
 
     def token_spans(self, seed: int, ids: Ids) -> Ids:
         """Both segments of each sample, which `rows` draws in the same way."""
-        found = []
+        spans = []
         for row, sample in enumerate(ids):
             first, second, _ = self._two(int(sample[2]), generator(seed, sample))
-            found += [(row, start, len(tokens)) for start, tokens in (first, second)]
-        return np.array(found, np.int64).reshape(-1, 3)
+            spans += [(row, start, len(tokens)) for start, tokens in (first, second)]
+        return np.array(spans, np.int64).reshape(-1, 3)
 
     def _two(self, number: int, random: np.random.Generator) -> tuple[_Segment, _Segment, bool]:
         """The segments of a piece, and whether the second one follows the first."""

@@ -94,8 +94,8 @@ class C4(LocalStep):
         end_marks = tuple(self.end_marks)
         for document in documents:
             text, lower = document.text, document.text.lower()
-            if found := next((phrase for phrase in page_phrases if phrase in lower), None):
-                stats.drop(document, found)
+            if matched := next((phrase for phrase in page_phrases if phrase in lower), None):
+                stats.drop(document, matched)
                 continue
             if bad_words and _has(bad_words, lower):
                 stats.drop(document, "bad words")
@@ -132,8 +132,8 @@ class C4(LocalStep):
             return "lines with a long word"
         if phrases:
             lower = line.lower()
-            if found := next((phrase for phrase in phrases if phrase in lower), None):
-                return f"lines with {found}"
+            if matched := next((phrase for phrase in phrases if phrase in lower), None):
+                return f"lines with {matched}"
         return None
 
     def _bad_words(self) -> list[tuple[frozenset[str], re.Pattern[str]]]:

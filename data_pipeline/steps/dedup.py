@@ -161,16 +161,16 @@ class DedupStep(GlobalStep):
         if self.compare == "all":
             return []
         rules = [
-            RemovalRule(kind=(mine, False), near=(other, True), code=_HELD_OUT)
-            for mine in range(len(sources))
+            RemovalRule(kind=(source, False), near=(other, True), code=_HELD_OUT)
+            for source in range(len(sources))
             for other in range(len(sources))
-            if mine != other
+            if source != other
         ]
         for index, pair in enumerate(self.remove):
-            like, mine = sources.index(pair.like), sources.index(pair.from_)
+            like, source = sources.index(pair.like), sources.index(pair.from_)
             rules += [
                 RemovalRule(
-                    kind=(mine, held_out), near=(like, near), code=_REMOVED + 2 * index + (_STRONG if near else _WEAK)
+                    kind=(source, held_out), near=(like, near), code=_REMOVED + 2 * index + (_STRONG if near else _WEAK)
                 )
                 for held_out in (False, True)
                 for near in (False, True)

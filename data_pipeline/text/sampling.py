@@ -47,9 +47,9 @@ def choose(documents: Iterable[Document], most: int, seed: int) -> dict[int, str
     return {key: texts[key] for _, key in sorted(worst_first, reverse=True)}
 
 
-def quota(most: int, size: int, whole: int) -> int:
+def quota(most: int, size: int, total: int) -> int:
     """How many documents the reader of `size` of `whole` bytes keeps, for `most` in all."""
-    return min(most, _LEAST + _MARGIN * most * size // max(1, whole))
+    return min(most, _LEAST + _MARGIN * most * size // max(1, total))
 
 
 def sample(documents: Iterable[Document], most: int, seed: int, path: Path) -> None:

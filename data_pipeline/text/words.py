@@ -54,7 +54,7 @@ class Words:
         at a time, as what a part needs is many times its size."""
         if sum(len(text) for text in texts) <= AT_ONCE:
             return cls._of(texts)
-        found: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]] = []
+        per_group: list[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]] = []
         counts = np.zeros(len(texts) + 1, np.int64)
         for group in _groups(texts):
             numbers, offsets, parts = zip(*group, strict=True)
@@ -62,8 +62,8 @@ class Words:
             each = np.diff(words.firsts)
             np.add.at(counts, np.array(numbers) + 1, each)
             offset = np.repeat(np.array(offsets, np.int64), each)
-            found.append((words.hashes, words.begins + offset, words.ends + offset))
-        hashes, begins, ends = (np.concatenate(columns) for columns in zip(*found, strict=True))
+            per_group.append((words.hashes, words.begins + offset, words.ends + offset))
+        hashes, begins, ends = (np.concatenate(columns) for columns in zip(*per_group, strict=True))
         return cls(hashes, begins, ends, np.cumsum(counts))
 
     @classmethod

@@ -72,10 +72,10 @@ class JsonTokenizer(Tokenizer):
         """Token ids of each text, without an end of text; the library's own threads do it, unless `threads` is 1."""
         encode = self._tokenizer.encode
         if threads == 1:
-            found = [encode(text, add_special_tokens=False) for text in texts]
+            encodings = [encode(text, add_special_tokens=False) for text in texts]
         else:
-            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in found]
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; bytes that make no character (a window may cut one in two) show as U+FFFD."""

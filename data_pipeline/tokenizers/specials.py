@@ -68,8 +68,8 @@ def specials(tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Specials:
     vocabulary = tokenizer.vocabulary_size
     ids = dict.fromkeys(_NAMES, _ABSENT)
     for role in needs.roles:
-        found = next((i for i in map(tokenizer.id_of, _NAMES[role]) if i is not None), None)
-        ids[role], vocabulary = (vocabulary, vocabulary + 1) if found is None else (found, vocabulary)
+        existing = next((i for i in map(tokenizer.id_of, _NAMES[role]) if i is not None), None)
+        ids[role], vocabulary = (vocabulary, vocabulary + 1) if existing is None else (existing, vocabulary)
     sentinels = {number: tokenizer.id_of(f"<extra_id_{number}>") for number in range(needs.sentinels)}
     if needs.sentinel_ids == "last":
         if needs.sentinels >= tokenizer.vocabulary_size:
@@ -95,9 +95,9 @@ def specials(tokenizer: Tokenizer, needs: SpecialTokenNeeds) -> Specials:
 def names(tokenizer: Tokenizer, specials: Specials) -> dict[int, str]:
     """Names of the ids of `specials` that `tokenizer` lacks, in ascending order of ids."""
     roles: dict[Role, int] = {"pad": specials.pad, "cls": specials.cls, "sep": specials.sep, "mask": specials.mask}
-    found = {index: _NAMES[role][1] for role, index in roles.items() if index >= tokenizer.vocabulary_size}
+    appended = {index: _NAMES[role][1] for role, index in roles.items() if index >= tokenizer.vocabulary_size}
     sentinels = {index: f"<extra_id_{number}>" for number, index in enumerate(specials.sentinels)}
-    return dict(sorted((found | {i: n for i, n in sentinels.items() if i >= tokenizer.vocabulary_size}).items()))
+    return dict(sorted((appended | {i: n for i, n in sentinels.items() if i >= tokenizer.vocabulary_size}).items()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ def attention_backends(sdpa: Sdpa) -> tuple[AttentionBackend, ...]:
         AttentionBackend(
             case="heads of a layer with different patterns",
             runs="the heads of each pattern separately, by the rows below",
-            applies=lambda case: len(case.heads.places_by_rule(case.keys)) > 1,
+            applies=lambda case: len(case.heads.indices_by_rule(case.keys)) > 1,
             compute=_by_rule,
         ),
         AttentionBackend(
@@ -144,19 +144,19 @@ def _under_mask(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: At
 
 
 def _by_rule(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
-    groups = list(case.heads.places_by_rule(case.keys).values())
+    groups = list(case.heads.indices_by_rule(case.keys).values())
     outputs = [
-        attend(replace(case, heads=case.heads.subset(places)), q[:, places], k[:, places], v[:, places])
-        for places in groups
+        attend(replace(case, heads=case.heads.subset(indices)), q[:, indices], k[:, indices], v[:, indices])
+        for indices in groups
     ]
-    order = _order_of_heads(tuple(place for places in groups for place in places))
+    order = _order_of_heads(tuple(index for indices in groups for index in indices))
     return torch.cat(outputs, dim=1)[:, order.on(q.device)]
 
 
 @lru_cache
-def _order_of_heads(places: tuple[int, ...]) -> DeviceCopies:
-    """For each head its index in `places`."""
-    return DeviceCopies(np.argsort(places))
+def _order_of_heads(indices: tuple[int, ...]) -> DeviceCopies:
+    """For each head its position in `indices`."""
+    return DeviceCopies(np.argsort(indices))
 
 
 def _one_query(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, attend: Attend, *, sdpa: Sdpa) -> Tensor:

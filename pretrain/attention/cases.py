@@ -88,7 +88,7 @@ class AttentionCase:
     @property
     def rule(self) -> MaskRule:
         """The mask rule that all heads have."""
-        (rule,) = self.heads.places_by_rule(self.keys)
+        (rule,) = self.heads.indices_by_rule(self.keys)
         return rule
 
     def mask(self) -> Tensor | None:

@@ -14,12 +14,12 @@ PackedSegments = Sequence[Sequence[tuple[int, int]]]
 def segments_of_documents(documents_BS: Tensor) -> PackedSegments:
     """The segments of rows: neighbouring positions with the same document number are one; -1 is padding."""
     length = documents_BS.shape[1]
-    found = []
+    segments = []
     for row in documents_BS.cpu():
         begins = [0, *(1 + row.diff().nonzero().flatten()).tolist()]
         bounds = zip(begins, [*begins[1:], length], strict=True)
-        found.append([(begin, end) for begin, end in bounds if int(row[begin]) >= 0])
-    return found
+        segments.append([(begin, end) for begin, end in bounds if int(row[begin]) >= 0])
+    return segments
 
 
 def segments_of_padding_mask(shown_BS: Tensor) -> tuple[PackedSegments, bool]:
@@ -43,8 +43,8 @@ def attend_by_segment(
         bounds = [0, *(bound for segment in row for bound in segment), length]
         sizes = [end - begin for begin, end in pairwise(bounds)]  # of padding, segment, padding, ...
         pieces = zip(*(x.split(sizes, dim=2) for x in (q_row, k_row, v_row)), strict=True)
-        found = [attend(q, k, v) if place % 2 else _nothing(q) for place, (q, k, v) in enumerate(pieces)]
-        rows.append(torch.cat(found, dim=2))
+        outputs = [attend(q, k, v) if index % 2 else _nothing(q) for index, (q, k, v) in enumerate(pieces)]
+        rows.append(torch.cat(outputs, dim=2))
     return torch.cat(rows)
 
 
@@ -57,8 +57,8 @@ def mask_of_segments(
     segments: PackedSegments, length: int, mask: Callable[[int], Tensor], device: torch.device
 ) -> Tensor:
     """Bool [B, H, S, S], from `mask(n)` [H or 1, n, n] of a segment of n positions. Padding attends to itself."""
-    found = torch.eye(length, dtype=torch.bool, device=device).repeat(len(segments), mask(1).shape[0], 1, 1)
-    return _filled(found, segments, mask)
+    mask_BHSS = torch.eye(length, dtype=torch.bool, device=device).repeat(len(segments), mask(1).shape[0], 1, 1)
+    return _filled(mask_BHSS, segments, mask)
 
 
 def bias_of_segments(
@@ -68,8 +68,8 @@ def bias_of_segments(
     return _filled(torch.zeros(len(segments), weights(1).shape[0], length, length, device=device), segments, weights)
 
 
-def _filled(found: Tensor, segments: PackedSegments, of_segment: Callable[[int], Tensor]) -> Tensor:
-    for row, own in zip(found, segments, strict=True):
-        for begin, end in own:
+def _filled(values_BHSS: Tensor, segments: PackedSegments, of_segment: Callable[[int], Tensor]) -> Tensor:
+    for row, row_segments in zip(values_BHSS, segments, strict=True):
+        for begin, end in row_segments:
             row[:, begin:end, begin:end] = of_segment(end - begin)
-    return found
+    return values_BHSS

@@ -69,16 +69,16 @@ def _yarn(plain: Tensor, scaling: YarnScaling, base: float) -> Tensor:
         max(math.floor(feature(scaling.beta_fast)), 0),
         min(math.ceil(feature(scaling.beta_slow)), 2 * pairs - 1),
     )
-    places = torch.arange(pairs, device=plain.device, dtype=torch.float32)
-    whole = ((places - first) / max(last - first, 0.001)).clamp(0, 1)
-    return whole * plain / scaling.factor + (1 - whole) * plain
+    index = torch.arange(pairs, device=plain.device, dtype=torch.float32)
+    interpolated = ((index - first) / max(last - first, 0.001)).clamp(0, 1)
+    return interpolated * plain / scaling.factor + (1 - interpolated) * plain
 
 
 def _llama3(plain: Tensor, scaling: Llama3Scaling, base: float) -> Tensor:
     """meta-llama/llama-models, models/llama3/model.py, apply_scaling."""
     turns = scaling.original_length * plain / (2 * math.pi)  # in a text of the original length
-    kept = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
-    return kept * plain + (1 - kept) * plain / scaling.factor
+    smooth = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    return smooth * plain + (1 - smooth) * plain / scaling.factor
 
 
 _SCALED: dict[type, Callable[..., Tensor]] = {LinearScaling: _linear, Llama3Scaling: _llama3, YarnScaling: _yarn}

@@ -53,21 +53,21 @@ def code_digest() -> str:
 def versions() -> dict[str, str]:
     """Versions of the software that decides a run's numbers."""
     names = ("torch", "megatron-core", "deepspeed", "webdataset", "sentencepiece", "tokenizers", "numpy")
-    own = {"python": platform.python_version(), "pretrain": _code_version()}
-    return own | {name: version(name) for name in names}
+    ours = {"python": platform.python_version(), "pretrain": _code_version()}
+    return ours | {name: version(name) for name in names}
 
 
 def _code_version() -> str:
     """The package's version, and the commit where the code is a checkout."""
     try:
-        own = version("pretrain")
+        package = version("pretrain")
     except PackageNotFoundError:
-        own = "not installed"
+        package = "not installed"
     head = _ROOT / ".git" / "HEAD"
     try:
         commit = head.read_text().strip()
         if commit.startswith("ref: "):
             commit = (head.parent / commit[5:]).read_text().strip()
-        return f"{own}+{commit[:12]}"
+        return f"{package}+{commit[:12]}"
     except OSError:
-        return own
+        return package

@@ -180,5 +180,5 @@ def _at(tree: dict[str, Any], key: tuple[str, ...]) -> Any:
 
 def _differences(key: str, then: Any, now: Any) -> list[tuple[str, Any, Any]]:
     if isinstance(then, dict) and isinstance(now, dict):
-        return [found for name in now for found in _differences(f"{key}.{name}", then.get(name), now[name])]
+        return [difference for name in now for difference in _differences(f"{key}.{name}", then.get(name), now[name])]
     return [] if then == now else [(key, then, now)]

@@ -87,8 +87,8 @@ def load(checkpoint: Path, state: dict[str, GlobalPart], group: dist.ProcessGrou
     Raises RunError if the checkpoint's tensors are not those of `state`, over all ranks: other names, other shapes,
     boxes that leave a gap, overlap or reach beyond their file. A `state` of weights only passes over the optimizer's.
     """
-    own_shapes = {name: part.shape for name, part in state.items()}
-    shapes = {name: shape for own in gather(own_shapes, group) for name, shape in own.items()}
+    local_shapes = {name: part.shape for name, part in state.items()}
+    shapes = {name: shape for of_rank in gather(local_shapes, group) for name, shape in of_rank.items()}
     return run_on_all_ranks(f"loading {checkpoint}", lambda: _load(checkpoint, state, shapes), group)
 
 
@@ -169,8 +169,8 @@ def _check_box(path: Path, name: str, stored: Stored, box: Box, manifest: Manife
     if not stored.shape:
         raise RunError(f"{path}: {name} has no dimensions, and every tensor of a checkpoint has some")
     fits = len(box.offset) == len(box.shape) == len(stored.shape) and all(
-        offset >= 0 and size > 0 and offset + size <= whole
-        for offset, size, whole in zip(box.offset, box.shape, stored.shape, strict=True)
+        offset >= 0 and size > 0 and offset + size <= dimension
+        for offset, size, dimension in zip(box.offset, box.shape, stored.shape, strict=True)
     )
     if not fits:
         raise RunError(f"{path} has a box of {name} that does not lie in it")

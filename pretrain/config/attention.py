@@ -160,12 +160,12 @@ class Attention(Section):
 
     def of_layer(self, layer: int) -> PatternSettings:
         """The pattern of a stack's `layer`, from 0."""
-        return self._whole(self.pattern[layer % len(self.pattern)])
+        return self._with_window(self.pattern[layer % len(self.pattern)])
 
     @property
     def kinds(self) -> tuple[PatternSettings, ...]:
         """Each pattern once."""
-        return tuple(dict.fromkeys(self._whole(pattern) for pattern in self.pattern))
+        return tuple(dict.fromkeys(self._with_window(pattern) for pattern in self.pattern))
 
     @property
     def functions(self) -> list[str]:
@@ -186,7 +186,7 @@ class Attention(Section):
             )
         for number, pattern in enumerate(self.pattern):
             try:
-                check(self._whole(pattern), length, encoder, decoder)
+                check(self._with_window(pattern), length, encoder, decoder)
             except ValueError as error:
                 raise ValueError(f"model.attention.pattern.{number} ({pattern.name}): {error}") from None
 
@@ -194,9 +194,9 @@ class Attention(Section):
         for pattern in self.pattern:
             yield from pattern.of if isinstance(pattern, Heads) else (pattern,)
 
-    def _whole(self, pattern: PatternSettings) -> PatternSettings:
+    def _with_window(self, pattern: PatternSettings) -> PatternSettings:
         if isinstance(pattern, Heads):
-            return pattern.model_copy(update={"of": tuple(self._whole(one) for one in pattern.of)})
+            return pattern.model_copy(update={"of": tuple(self._with_window(one) for one in pattern.of)})
         if isinstance(pattern, Banded) and pattern.window is None:
             return Banded(window=self.window)
         return pattern

@@ -151,16 +151,16 @@ def _words(annotation: Any, metadata: list[Any]) -> str:
     """The type of a value, for people."""
     if any(isinstance(one, AfterValidator) and one.func is expand_user for one in metadata):
         return "path"
-    found = []
+    types = []
     for one in _alternatives(annotation):
         origin, inner = get_origin(one), [kind for kind in get_args(one) if kind is not Ellipsis]
         if origin is Annotated:
-            found.append(_words(inner[0], inner[1:]))
+            types.append(_words(inner[0], inner[1:]))
         elif origin in (list, tuple):
-            found.append(f"list of {' and '.join(dict.fromkeys(_words(kind, []) for kind in inner))}")
+            types.append(f"list of {' and '.join(dict.fromkeys(_words(kind, []) for kind in inner))}")
         else:
-            found.append(_CHOICE if origin is Literal else _PLAIN[origin or one])
-    return " or ".join(found)
+            types.append(_CHOICE if origin is Literal else _PLAIN[origin or one])
+    return " or ".join(types)
 
 
 def _alternatives(annotation: Any) -> list[Any]:

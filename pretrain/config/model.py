@@ -140,8 +140,8 @@ class Model(Section):
         if 0 < self.segments < can.fewest_segments:
             raise ValueError(f"model.segments={self.segments} adds the same to every token: leave it out")
         for key, value in can.only.items():
-            if (found := attrgetter(key)(self)) != value:
-                raise ValueError(f"model.{key}={found} is not in the {self.family} family: leave it out")
+            if (configured := attrgetter(key)(self)) != value:
+                raise ValueError(f"model.{key}={configured} is not in the {self.family} family: leave it out")
         if self.positions.name not in can.positions:
             suitable = " or ".join(can.positions)
             raise ValueError(

@@ -73,5 +73,5 @@ def _most_first(counts: Mapping[str, int]) -> Sequence[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: -item[1])
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def _share(part: int, total: int) -> float:
+    return part / total if total else 0.0

@@ -81,13 +81,13 @@ def planned_usage(config: RunConfig, stream: SampleStream | ChainedStreams) -> l
 def skipped_usage(config: RunConfig, stream: SampleStream | ChainedStreams) -> list[dict[str, Any]]:
     """Each of `run.skipped`, and the `tokens` that a model would have read of each source."""
     names = [source.called for source in config.data.resolved_sources]
-    found = []
+    usage = []
     for skip, ids in zip(config.run.skipped, skipped_ids(stream, config), strict=True):
         length = tokens_of(config, skip.sample + 1) - tokens_of(config, skip.sample)
         counts = np.bincount(ids[:, 0], minlength=len(names)).tolist()
         tokens = {name: length * count for name, count in zip(names, counts, strict=True) if count}
-        found.append({**skip.model_dump(), "tokens": tokens})
-    return found
+        usage.append({**skip.model_dump(), "tokens": tokens})
+    return usage
 
 
 def summary(sources: Sequence[SourceUsage]) -> str:

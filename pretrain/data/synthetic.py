@@ -42,11 +42,11 @@ class SyntheticStream:
             mask = seen.astype(np.float32)
             segments = (np.arange(length) * 3 >= first).astype(np.int64) if model.segments > 1 else None
             positions = None
-            if "positions" in self._objective.columns:  # anew in the second segment
+            if "positions" in self._objective.columns:  # from 0 again in the second segment
                 second = np.arange(length) * 3 >= first
                 positions = np.arange(length) - second * second.argmax(axis=1)[:, None]
-            asked = "next_sentence" in self._objective.columns
-            follows = np.array([random.integers(2) for random in randoms]) if asked else None
+            has_question = "next_sentence" in self._objective.columns
+            follows = np.array([random.integers(2) for random in randoms]) if has_question else None
             return Rows(
                 tokens, labels, mask, attention_mask=seen, segments=segments, next_sentence=follows, positions=positions
             )

@@ -55,7 +55,7 @@ def _document(
     dataset: Dataset, split: SplitName, span: DocumentSpan, *, start: int, tokens: int, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     first, end = max(start, span.start), min(start + tokens, span.start + span.tokens)
-    found = {
+    entry = {
         "file": span.record["source"],
         "index": span.record["index"],
         "part": span.record.get("part", 0),
@@ -66,5 +66,5 @@ def _document(
     }
     if tokenizer is not None:
         ids = dataset.window(split, first, min(end - first, _TEXT_TOKENS))
-        found["text"] = tokenizer.decode(ids[ids != tokenizer.end_of_text])[:_TEXT_CHARACTERS]
-    return found
+        entry["text"] = tokenizer.decode(ids[ids != tokenizer.end_of_text])[:_TEXT_CHARACTERS]
+    return entry

@@ -24,8 +24,8 @@ def pieces(flat: Tensor, start: int, local_shape: tuple[int, ...], offset: tuple
     if column or flat.numel() < size:  # a part of one row, or of two
         count = min(size - column, flat.numel())
         parts = pieces(flat[:count], column, local_shape[1:], offset[1:])
-        found = tuple(Piece((offset[0] + row, *part.offset), part.value[None]) for part in parts)
+        first_pieces = tuple(Piece((offset[0] + row, *part.offset), part.value[None]) for part in parts)
     else:
         count = flat.numel() // size * size
-        found = (Piece((offset[0] + row, *offset[1:]), flat[:count].view(-1, *local_shape[1:])),)
-    return found + pieces(flat[count:], start + count, local_shape, offset)
+        first_pieces = (Piece((offset[0] + row, *offset[1:]), flat[:count].view(-1, *local_shape[1:])),)
+    return first_pieces + pieces(flat[count:], start + count, local_shape, offset)

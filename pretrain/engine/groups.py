@@ -84,7 +84,7 @@ class Groups:
         group: dist.ProcessGroup = parallel_state.get_embedding_group()
         return group
 
-    def holders(self, stages: Stages) -> dist.ProcessGroup:
+    def tied_group(self, stages: Stages) -> dist.ProcessGroup:
         """The ranks of these stages that hold the same part of a parameter as this one, which is on one of them."""
         if stages == "ends":
             return self.embedding_group

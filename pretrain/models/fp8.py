@@ -62,9 +62,11 @@ class InFp8:
 def _product(a: Quantized, b: Quantized, dtype: torch.dtype) -> Tensor:
     """a [m, k], b [n, k] -> a b^T [m, n]"""
     (left, of_left), (right, of_right) = a, b
-    whole = F.ScalingType.TensorWise
+    tensor_wise = F.ScalingType.TensorWise
     # Sums are fp32 throughout: faster ones would keep fewer bits of them.
-    out: Tensor = F.scaled_mm(left, right.T, of_left, whole, of_right, whole, output_dtype=dtype, use_fast_accum=False)
+    out: Tensor = F.scaled_mm(
+        left, right.T, of_left, tensor_wise, of_right, tensor_wise, output_dtype=dtype, use_fast_accum=False
+    )
     return out
 
 

@@ -244,11 +244,11 @@ def in_fp8(kernels: Kernels) -> Kernels:
 def check_compiler(device: torch.device) -> None:
     """Raises ConfigError unless torch.compile has what it needs: triton on a GPU, a C++ compiler on a CPU."""
     if device.type == "cuda":
-        needed, found = "triton", find_spec("triton") is not None
+        needed, installed = "triton", find_spec("triton") is not None
     else:
         names = [os.environ.get("CXX", "g++"), "clang++"]
-        needed, found = "a C++ compiler", any(shutil.which(name) for name in names)
-    if not found:
+        needed, installed = "a C++ compiler", any(shutil.which(name) for name in names)
+    if not installed:
         raise ConfigError(
             f"run.kernels=compiled requires {needed}, which is not installed: install it, or set run.kernels=plain"
         )

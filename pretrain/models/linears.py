@@ -81,16 +81,16 @@ class Product(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight)
         ctx.settings = arithmetic, gathers, sums
-        whole, _ = _gathered(x, gathers, waits=True)
-        out: Tensor = arithmetic.forward(whole.flatten(0, -2), weight).unflatten(0, whole.shape[:-1])
+        gathered, _ = _gathered(x, gathers, waits=True)
+        out: Tensor = arithmetic.forward(gathered.flatten(0, -2), weight).unflatten(0, gathered.shape[:-1])
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), (arithmetic, gathers, sums) = ctx.saved_tensors, ctx.settings
-        whole, arrival = _gathered(x, gathers, waits=False)
+        gathered, arrival = _gathered(x, gathers, waits=False)
         received = arithmetic.received(gradient.flatten(0, -2))
-        all_of_x = arithmetic.of_input(received, weight).unflatten(0, whole.shape[:-1])
+        all_of_x = arithmetic.of_input(received, weight).unflatten(0, gathered.shape[:-1])
         of_x, leaving = all_of_x, None
         if gathers is not None:
             of_x = x.new_empty(x.shape)
@@ -99,7 +99,7 @@ class Product(torch.autograd.Function):
             leaving = dist.all_reduce(of_x, group=sums, async_op=True)
         if arrival is not None:
             arrival.wait()
-        of_weight = accumulate(weight, lambda into: arithmetic.add_of_weight(into, received, whole.flatten(0, -2)))
+        of_weight = accumulate(weight, lambda into: arithmetic.add_of_weight(into, received, gathered.flatten(0, -2)))
         if leaving is not None:
             leaving.wait()
         return of_x, of_weight, None, None, None
@@ -109,6 +109,6 @@ def _gathered(x: Tensor, group: dist.ProcessGroup | None, waits: bool) -> tuple[
     """The parts of all ranks of the group, end to end; and what to wait for before it is read."""
     if group is None:
         return x, None
-    whole = x.new_empty((group.size() * len(x), *x.shape[1:]))
-    work = dist.all_gather_into_tensor(whole, x.contiguous(), group=group, async_op=not waits)
-    return whole, work
+    gathered = x.new_empty((group.size() * len(x), *x.shape[1:]))
+    work = dist.all_gather_into_tensor(gathered, x.contiguous(), group=group, async_op=not waits)
+    return gathered, work

@@ -101,8 +101,8 @@ class Network(LanguageModule):
         if not self.model.is_encoder_decoder:
             return LayerInputs(stream, {"encoder": reads, "decoder": reads}, cache=cache)
         says = batch.positions_BS if batch.decoder_positions_BL is None else batch.decoder_positions_BL
-        own = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
-        return LayerInputs(stream, own, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)
+        by_stack = {"encoder": reads, "decoder": AttentionInputs(positions_BS=says)}
+        return LayerInputs(stream, by_stack, AttentionInputs(positions_BS=says, key_mask_BK=shown), cache)
 
     def _predict(self, stream_PBH: Tensor, inputs: LayerInputs, batch: MicroBatch, judge: Judge | None) -> Any:
         hidden = inputs.stream.part(stream_PBH, "decoder" if self.model.has_decoder else "encoder")

@@ -51,14 +51,14 @@ def parameters(chunk: nn.Module, held: Iterable[StageParameter], axes: Axes) -> 
     """The parameters of one (unwrapped) model chunk, on a rank that is there on `axes`. Raises ValueError unless they
     are just those that are declared to be `held` by it."""
     left = {h.name: h for h in held}
-    found = []
+    placed = []
     for name, value in _named_parameters(chunk):
         if name not in left:
             raise ValueError(f"parameter {name} is built and not declared: see docs/add-a-parameter.md")
-        found.append(_place(left.pop(name), value, axes))
+        placed.append(_place(left.pop(name), value, axes))
     if left:
         raise ValueError(f"parameter {next(iter(left))} is declared and not built: see docs/add-a-parameter.md")
-    return found
+    return placed
 
 
 def mark_shared(placed: Iterable[Parameter]) -> None:

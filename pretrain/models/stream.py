@@ -68,11 +68,11 @@ def of_model(model: Model, inputs: int, labels: int, tensor_ranks: int) -> Strea
 def of_call(model: Model, batch: MicroBatch, cached: bool, slices: int, tensor_ranks: int) -> Stream:
     """The stream of a call with `batch`, of which each of `slices` tensor ranks has a part. If the encoder's work is
     `cached`, or the decoder has nothing to read yet, that part is missing."""
-    whole = of_model(model, batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices, tensor_ranks)
+    full = of_model(model, batch.tokens_BS.shape[1] // slices, batch.labels_BL.shape[1] // slices, tensor_ranks)
     missing = set()
     if model.is_encoder_decoder:
         missing = {"decoder"} if batch.decoder_tokens_BL is None else {"encoder"} if cached else set()
-    return Stream({part: length for part, length in whole.lengths.items() if part not in missing})
+    return Stream({part: length for part, length in full.lengths.items() if part not in missing})
 
 
 def table_values(model: Model, tensor_ranks: int) -> int:

@@ -80,10 +80,10 @@ def scales(weights: Mapping[str, float], counts: Sequence[float]) -> dict[str, f
 def total(terms: Mapping[str, Term], factors: Mapping[str, float]) -> Tensor:
     """The main term's sum, and the others' times their factors."""
     main, *_ = terms.values()
-    whole = main.sum
+    loss = main.sum
     for name, factor in factors.items():
-        whole = whole + terms[name].sum * factor
-    return whole
+        loss = loss + terms[name].sum * factor
+    return loss
 
 
 def sum_pairs(results: Sequence[Sequence[Term]], count: int, device: torch.device) -> Tensor:

@@ -14,5 +14,5 @@ def uniform(stream: str, start: int, count: int) -> NDArray[np.float64]:
     key = np.frombuffer(hashlib.sha256(stream.encode()).digest()[:16], dtype=np.uint64)
     block, skip = divmod(start, _PER_BLOCK)
     words = np.random.Philox(key=key, counter=block).random_raw(skip + count)[skip:]
-    found: NDArray[np.float64] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    return found
+    numbers: NDArray[np.float64] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return numbers

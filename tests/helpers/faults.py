@@ -183,4 +183,4 @@ def fails_on_rank_1(patch: pytest.MonkeyPatch) -> None:
 
 
 def wholes_not_summed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ReplicaGroups, "sum_over_holders", lambda *_: None)
+    patch.setattr(ReplicaGroups, "sum_over_shards", lambda *_: None)

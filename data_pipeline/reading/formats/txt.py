@@ -80,29 +80,29 @@ def _raw_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[int, int, 
 
 
 def _runs(
-    lines: Iterable[tuple[int, str]], whole: bool, limit: int, records: RecordCounter
+    lines: Iterable[tuple[int, str]], one_document: bool, limit: int, records: RecordCounter
 ) -> Iterator[tuple[int, str]]:
     """(number, paragraph) for runs of lines that blank ones end, or all lines as they are (`whole`).
 
     One of more than `limit` bytes is reported to `records` and skipped.
     """
-    held = io.StringIO(newline="")  # not a list: a file of nothing but line ends would be eight times as large in it
+    buffer = io.StringIO(newline="")  # not a list: a file of nothing but line ends would be eight times as large in it
     index, size, blank = 0, 0, False
     for _, line in lines:
         was_blank, blank = blank, not line.strip()
-        if was_blank and not blank and not whole:
+        if was_blank and not blank and not one_document:
             if size <= limit:
-                yield index, held.getvalue().strip("\r\n")
-            held, index, size = io.StringIO(newline=""), index + 1, 0
+                yield index, buffer.getvalue().strip("\r\n")
+            buffer, index, size = io.StringIO(newline=""), index + 1, 0
         was, size = size, size + len(line.encode())
         if size <= limit:
-            held.write(line)
+            buffer.write(line)
         elif was <= limit:
-            what = "the file" if whole else f"paragraph {index + 1}"
+            what = "the file" if one_document else f"paragraph {index + 1}"
             records.malformed(index, what, f"longer than {limit} bytes", f"{TOO_LONG}, or set txt_documents=passages")
-            held = io.StringIO(newline="")
+            buffer = io.StringIO(newline="")
     if size <= limit:
-        yield index, held.getvalue() if whole else held.getvalue().strip("\r\n")
+        yield index, buffer.getvalue() if one_document else buffer.getvalue().strip("\r\n")
 
 
 def _passages(lines: Iterable[tuple[int, str]], least: int) -> Iterator[str]:
@@ -111,19 +111,19 @@ def _passages(lines: Iterable[tuple[int, str]], least: int) -> Iterator[str]:
     Text without blank lines is cut at a line end after 2 * `least` instead, and within a line or among blank lines
     after 8 * `least`. Put together, the passages are the text.
     """
-    held: list[str] = []
+    buffer: list[str] = []
     size, blank = 0, False
     for _, line in lines:
         was_blank, blank = blank, not line.strip()
-        if held and (size >= 8 * least or (not blank and (size >= 2 * least or (size >= least and was_blank)))):
-            yield "".join(held)
-            held, size = [], 0
+        if buffer and (size >= 8 * least or (not blank and (size >= 2 * least or (size >= least and was_blank)))):
+            yield "".join(buffer)
+            buffer, size = [], 0
         start = 0
         while len(line) - start > 8 * least:
-            yield "".join(held) + line[start : start + 8 * least]
-            held, size, start = [], 0, start + 8 * least
+            yield "".join(buffer) + line[start : start + 8 * least]
+            buffer, size, start = [], 0, start + 8 * least
         line = line[start:]
-        held.append(line)
+        buffer.append(line)
         size += len(line)
-    if held:
-        yield "".join(held)
+    if buffer:
+        yield "".join(buffer)

@@ -29,20 +29,20 @@ class HeadRules:
     def dense(self) -> bool:
         return isinstance(self.pattern, Dense)
 
-    def places_by_rule(self, length: int | None) -> dict[MaskRule, list[int]]:
+    def indices_by_rule(self, length: int | None) -> dict[MaskRule, list[int]]:
         """The indices of `heads`, by the mask rule that they have in sequences of `length` positions."""
-        places = defaultdict(list)
-        for place, head in enumerate(self.heads):
-            places[self._rule(head, length)].append(place)
-        return places
+        indices = defaultdict(list)
+        for index, head in enumerate(self.heads):
+            indices[self._rule(head, length)].append(index)
+        return indices
 
-    def subset(self, places: Sequence[int]) -> "HeadRules":
+    def subset(self, indices: Sequence[int]) -> "HeadRules":
         """The heads at these indices."""
-        return replace(self, heads=[self.heads[place] for place in places])
+        return replace(self, heads=[self.heads[index] for index in indices])
 
     def attends(self, query: Tensor, key: Tensor) -> Tensor | bool:
         """Bool [..., H or 1, Q, K], of positions [..., Q, 1] and [K]: mask rules without the order of positions."""
-        rules = self.places_by_rule(None)
+        rules = self.indices_by_rule(None)
         if len(rules) == 1:
             alike = by_rule(next(iter(rules)), query, key)
             return alike if isinstance(alike, bool) else alike.unsqueeze(-3)
@@ -53,7 +53,7 @@ class HeadRules:
 
     def mask(self, queries: int, keys: int, device: torch.device) -> Tensor:
         """Bool [H or 1, Q, K], in order if the heads are causal."""
-        rules = self.places_by_rule(keys)
+        rules = self.indices_by_rule(keys)
         masks = {rule: mask_of(rule, queries, keys, self.causal, device) for rule in rules}
         if len(rules) == 1:
             return next(iter(masks.values()))[None]
@@ -63,7 +63,7 @@ class HeadRules:
         """[H or 1, S, S] added to the scores of an encoder's heads; None: nothing."""
         if not self.pattern.weighs:
             return None
-        added = {rule: weights(rule, length, device) for rule in self.places_by_rule(length)}
+        added = {rule: weights(rule, length, device) for rule in self.indices_by_rule(length)}
         if len(added) == 1:
             alike = next(iter(added.values()))
             return None if alike is None else alike[None]

@@ -87,8 +87,8 @@ def residues(length: int, step: int) -> list[Positions]:
 def causal(positions_RN: Positions) -> Iterator[AttentionTile]:
     """Causal attention within each class."""
     if positions_RN.size:
-        places = PositionGroups(positions_RN)
-        yield AttentionTile(places, places, "causal")
+        groups = PositionGroups(positions_RN)
+        yield AttentionTile(groups, groups, "causal")
 
 
 def everything(queries: Positions, keys: Positions) -> Iterator[AttentionTile]:
@@ -109,7 +109,7 @@ def band(positions_RN: Positions, before: int, after: int) -> Iterator[Attention
         first, queries, keys = np.array(begins)[:, None], np.arange(size), np.arange(-back, ahead)
         distance = queries[:, None] - keys
         seen = (distance <= before) & (distance >= -after)
-        q, k = (positions_RN[:, first + places].reshape(-1, len(places)) for places in (queries, keys))
+        q, k = (positions_RN[:, first + offsets].reshape(-1, len(offsets)) for offsets in (queries, keys))
         yield AttentionTile.of(q, k, seen[None])
 
 

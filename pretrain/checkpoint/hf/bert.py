@@ -57,8 +57,8 @@ def encoder_fields(model: Model, specials: Specials) -> dict[str, Any]:
 
 def refuse(tree: dict[str, Any], most_layers: int) -> None:
     """Raises ConfigError for positions that transformers 5 takes for absolute ones."""
-    if (found := tree.get("position_embedding_type", "absolute")) != "absolute":
-        raise ConfigError(f"position_embedding_type {found} is not known here: positions are absolute")
+    if (configured := tree.get("position_embedding_type", "absolute")) != "absolute":
+        raise ConfigError(f"position_embedding_type {configured} is not known here: positions are absolute")
 
 
 def model_of(config: BertConfig) -> dict[str, Any]:

@@ -73,8 +73,8 @@ def refuse(tree: dict[str, Any], most_layers: int) -> None:
     """Raises ConfigError for other models than an encoder with positions and biases."""
     bert.refuse(tree, most_layers)
     for key, value in {"use_bias": True, "rescale_embeddings": False, "is_decoder": False}.items():
-        if (found := tree.get(key, value)) != value:
-            raise ConfigError(f"{key} {found} is not known here: it is {value}")
+        if (configured := tree.get(key, value)) != value:
+            raise ConfigError(f"{key} {configured} is not known here: it is {value}")
 
 
 def model_of(config: BigBirdConfig) -> dict[str, Any]:

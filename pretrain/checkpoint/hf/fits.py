@@ -18,16 +18,16 @@ def check(
     """Raises ConfigError unless the model's keys, which may be dotted, are as `wanted`, its activation is one that
     `name` has, its layers see whom `patterns` say, and each query has a key of its own, if it has no `grouped` ones."""
     for key, value in ({"embedding_size": None, "shared_layers": False} | wanted).items():
-        found = attrgetter(key)(model)
-        if found != value:
+        configured = attrgetter(key)(model)
+        if configured != value:
             raise ConfigError(
-                f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={found} cannot be exported "
-                "to it"
+                f"Hugging Face's {name} has model.{key}={value}: a model with model.{key}={configured} cannot be "
+                "exported to it"
             )
-    found = [pattern.name for pattern in model.attention.pattern]
-    if not set(found) <= set(patterns):
+    used = [pattern.name for pattern in model.attention.pattern]
+    if not set(used) <= set(patterns):
         raise ConfigError(
-            f"Hugging Face's {name} has {' and '.join(patterns)} attention only: model.attention.pattern={found} "
+            f"Hugging Face's {name} has {' and '.join(patterns)} attention only: model.attention.pattern={used} "
             "cannot be exported to it"
         )
     if not grouped and model.num_kv_heads != model.heads:

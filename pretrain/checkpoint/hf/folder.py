@@ -114,7 +114,7 @@ def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
             if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
                 raise ConfigError(f"{path / _INDEX} names {name!r}, which is no safetensors file of this folder")
         files = {path / name for name in names.values()}
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in sorted(files):
         try:
             with safe_open(file, "pt") as opened:
@@ -126,10 +126,10 @@ def _tensors(path: Path) -> dict[str, tuple[int, ...]]:
                                 f"{file}: {name} is {part.get_dtype()}: save the weights in fp32, fp16 or bf16"
                             )
                         continue
-                    found[name] = tuple(part.get_shape())
+                    shapes[name] = tuple(part.get_shape())
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{file} cannot be read ({_line(error)}): copy it again") from None
-    return found
+    return shapes
 
 
 _COUNTERS = ("position_ids", "attn.bias", "attention.bias", "masked_bias")  # of older files: computed, no weights

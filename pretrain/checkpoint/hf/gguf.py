@@ -55,7 +55,7 @@ def unpack(file: Path, directory: Path) -> None:
 
 def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[str, Tensor]:
     """All weights under Hugging Face's names."""
-    found = {}
+    tensors = {}
     for tensor in reader.tensors:
         name = _name(tensor.name, kind)
         values = dequantize(tensor.data, tensor.tensor_type).copy()  # of a file that may not be written to
@@ -64,9 +64,9 @@ def _tensors(reader: GGUFReader, kind: str, config: PretrainedConfig) -> dict[st
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             value = _halves(value, heads)
         if kind == "gemma3" and name.endswith("norm.weight"):
-            value = value - 1  # whole gains there
-        found[name] = value.contiguous()
-    return found
+            value = value - 1  # GGUF stores 1 + the gain
+        tensors[name] = value.contiguous()
+    return tensors
 
 
 def _name(theirs: str, kind: str) -> str:

@@ -35,23 +35,25 @@ def write(tokenizer: Tokenizer, objective: Objective, model: Model, directory: P
             f"model.vocabulary={model.vocabulary}"
         )
     try:
-        whole = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+        hf_tokenizer = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     except DataError as error:
         raise ConfigError(f"not exported: {error}") from None
     for index, name in names(tokenizer, specials).items():
-        whole.add_special_tokens([AddedToken(name, normalized=False)])
-        if whole.token_to_id(name) != index:
-            raise ConfigError(f"not exported: {name} is id {index} of the model, and {whole.token_to_id(name)} there")
+        hf_tokenizer.add_special_tokens([AddedToken(name, normalized=False)])
+        if hf_tokenizer.token_to_id(name) != index:
+            raise ConfigError(
+                f"not exported: {name} is id {index} of the model, and {hf_tokenizer.token_to_id(name)} in {_FILE}"
+            )
     before, after = around(objective, specials, tokenizer)
     if before or after:
-        marks = [(whole.id_to_token(index), index) for index in (*before, *after)]
-        first, last = ([f"{whole.id_to_token(index)}:0" for index in ids] for ids in (before, after))
+        marks = [(hf_tokenizer.id_to_token(index), index) for index in (*before, *after)]
+        first, last = ([f"{hf_tokenizer.id_to_token(index)}:0" for index in ids] for ids in (before, after))
         second = [mark.replace(":0", ":1") for mark in last]
-        whole.post_processor = processors.TemplateProcessing(
+        hf_tokenizer.post_processor = processors.TemplateProcessing(
             single=[*first, "$A:0", *last], pair=[*first, "$A:0", *last, "$B:1", *second], special_tokens=marks
         )
-    whole.save(str(directory / _FILE))
-    (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, objective, model, whole), indent=2) + "\n")
+    hf_tokenizer.save(str(directory / _FILE))
+    (directory / _CONFIG).write_text(json.dumps(_config(tokenizer, objective, model, hf_tokenizer), indent=2) + "\n")
     (directory / ORIGINAL).mkdir()
     tokenizer.save(directory / ORIGINAL / tokenizer.file_name)
     check(tokenizer, objective, directory)
@@ -71,7 +73,9 @@ def found_in_text(specials: Specials) -> bool:
     return specials.mask >= 0 or bool(specials.sentinels)
 
 
-def _config(tokenizer: Tokenizer, objective: Objective, model: Model, whole: tokenizers.Tokenizer) -> dict[str, Any]:
+def _config(
+    tokenizer: Tokenizer, objective: Objective, model: Model, hf_tokenizer: tokenizers.Tokenizer
+) -> dict[str, Any]:
     specials = objective.specials(tokenizer)
     unknown = next((i for i in map(tokenizer.id_of, ("<unk>", "[UNK]")) if i is not None), -1)
     begin = tokenizer.begin_of_text
@@ -88,8 +92,8 @@ def _config(tokenizer: Tokenizer, objective: Objective, model: Model, whole: tok
     is_special = [*tokenizer.is_special(), *[True] * (specials.vocabulary - tokenizer.vocabulary_size)]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{role}_token": whole.id_to_token(index) for role, index in roles.items() if index >= 0},
-        "extra_special_tokens": [whole.id_to_token(index) for index in specials.sentinels if is_special[index]],
+        **{f"{role}_token": hf_tokenizer.id_to_token(index) for role, index in roles.items() if index >= 0},
+        "extra_special_tokens": [hf_tokenizer.id_to_token(index) for index in specials.sentinels if is_special[index]],
         "split_special_tokens": not found_in_text(specials),
         "clean_up_tokenization_spaces": False,
         "model_max_length": model.sequence_length,

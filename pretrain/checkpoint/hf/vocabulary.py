@@ -23,19 +23,19 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>|[\0-\x7f\ufffd]")  # one is said in several 
 def read(directory: Path, config: RunConfig) -> bytes:
     """The bytes of a file that the data pipeline reads. Raises ConfigError where there is none, where files disagree,
     and where the model of `config` has fewer ids."""
-    found = [path for path in (*_in(directory / ORIGINAL), *_in(directory)) if path.is_file()]
+    tokenizer_files = [path for path in (*_in(directory / ORIGINAL), *_in(directory)) if path.is_file()]
     if all((directory / name).is_file() for name in _PAIR):
-        found.append(directory / _PAIR[0])
-    if not found and _is_byt5(directory):
+        tokenizer_files.append(directory / _PAIR[0])
+    if not tokenizer_files and _is_byt5(directory):
         return ByteTokenizer().content
-    if not found:
+    if not tokenizer_files:
         two = [name for name in _MARIAN if (directory / name).is_file()]
         raise ConfigError(
             f"{directory} has {' and '.join(two)}, two vocabularies, and no tokenizer.json of both: put one there"
             if two
             else f"{directory} has no tokenizer: put its tokenizer.json, .model or vocab.txt there"
         )
-    first, *others = found
+    first, *others = tokenizer_files
     tokenizer = _load(first)
     texts = tokenizer.texts()
     for other in others:

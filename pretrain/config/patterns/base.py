@@ -72,5 +72,5 @@ def climb(count: int, most: int) -> float:
 
 def floors(count: int, step: int) -> float:
     """0 // step + 1 // step + ... + (count - 1) // step."""
-    whole, rest = divmod(count, step)
-    return step * whole * (whole - 1) / 2 + rest * whole
+    full_steps, rest = divmod(count, step)
+    return step * full_steps * (full_steps - 1) / 2 + rest * full_steps

@@ -24,10 +24,10 @@ class Blocks(PatternSettings):
         return query // self.block == key // self.block
 
     def mean_keys(self, length: int, causal: bool) -> float:
-        whole, rest = divmod(length, self.block)
+        full_blocks, rest = divmod(length, self.block)
         if causal:
-            return (whole * climb(self.block, self.block) + climb(rest, rest)) / length
-        return (whole * self.block**2 + rest**2) / length
+            return (full_blocks * climb(self.block, self.block) + climb(rest, rest)) / length
+        return (full_blocks * self.block**2 + rest**2) / length
 
     def scaled(self, length: int, of: int) -> Self:
         return self.model_copy(update={"block": width(self.block, length, of)})
@@ -138,11 +138,11 @@ class BigBirdHead:
         if self.is_global(query):
             return list(range(count))
         near = self.settings.window // 2
-        found = {*range(max(0, query - near), min(count, query + near + 1)), *range(min(self.settings.first, count))}
+        blocks = {*range(max(0, query - near), min(count, query + near + 1)), *range(min(self.settings.first, count))}
         if self.length is not None:
-            found.update(range(count - self.settings.last, count))
+            blocks.update(range(count - self.settings.last, count))
         draws = [self._draw(query, number) for number in range(self.settings.random)]
-        return sorted(found.union(block for block, some in draws if some))
+        return sorted(blocks.union(block for block, some in draws if some))
 
     def _draw(self, query: Any, number: int) -> tuple[Any, Any]:
         """The block that is the draw of that `number`, and whether there is one. Whole blocks that are neither near nor

@@ -73,8 +73,8 @@ class Fixed(PatternSettings):
 
     def mean_keys(self, length: int, causal: bool) -> float:
         assert causal, "it is no pattern for an encoder"
-        whole, rest = divmod(length, self.stride)
-        near = whole * climb(self.stride, self.stride) + climb(rest, rest)
+        full_strides, rest = divmod(length, self.stride)
+        near = full_strides * climb(self.stride, self.stride) + climb(rest, rest)
         return (near + self.summary * floors(length, self.stride)) / length
 
     def check(self, length: int, encoder: bool, decoder: bool) -> None:

@@ -119,8 +119,8 @@ def _function(name: str) -> tuple[Callable[[Any, Any], Any], bool]:
     except Exception as error:
         raise ValueError(_failed(name, error)) from error
     try:
-        whole = np.broadcast_to(function(query, key), (32, 32))
-        takes_arrays = whole.dtype == bool and np.array_equal(whole, expected)
+        mask = np.broadcast_to(function(query, key), (32, 32))
+        takes_arrays = mask.dtype == bool and np.array_equal(mask, expected)
     except Exception:  # "the truth value of an array is ambiguous", say
         takes_arrays = False
     return (function if takes_arrays else one_by_one), takes_arrays

@@ -81,8 +81,10 @@ class Decoder:
 
         results = self._run(batch, hypotheses.cache, says)
         empty = torch.empty(len(tokens), self._objective.vocabulary, device=self._device)
-        found: np.ndarray = self._groups.broadcast_from_last_stage(results[0] if results else empty).cpu().numpy()
-        return found
+        log_probabilities: np.ndarray = (
+            self._groups.broadcast_from_last_stage(results[0] if results else empty).cpu().numpy()
+        )
+        return log_probabilities
 
     def score_continuations(
         self, hypotheses: Hypotheses, parents: np.ndarray, tokens: np.ndarray, labels: np.ndarray
@@ -128,10 +130,10 @@ class Decoder:
                 micro, self._objective.forward, _reported(lambda _, outputs: self._objective.argmax_tokens(outputs))
             )
         empty = torch.empty(batch.labels.shape, dtype=torch.long, device=self._device)
-        found: np.ndarray = (
+        tokens: np.ndarray = (
             self._groups.broadcast_from_last_stage(results[0].contiguous() if results else empty).cpu().numpy()
         )
-        return found
+        return tokens
 
     def _run(self, batch: MicroBatch, cache: KeyValueCache, says: Any, forward: Any = None) -> list[Any]:
         """What `says` makes of the micro-batch and of what `forward` made, or else of the logits, on the last stage."""

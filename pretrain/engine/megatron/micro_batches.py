@@ -19,34 +19,34 @@ class Cutter:
 
     def cut(self, batch: Rows, micro: int, first_row: int = 0) -> list[MicroBatch]:
         """Micro-batches of `micro` rows, which dropout numbers from `first_row`."""
-        inputs, labels = (self._own_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
-        own = {"rows": slice(None), "inputs": inputs, "labels": labels}
-        whole = {}
+        inputs, labels = (self._local_positions(x.shape[1]) for x in (batch.tokens, batch.labels))
+        local = {"rows": slice(None), "inputs": inputs, "labels": labels}
+        columns = {}
         for name, column, values in batch.columns():
-            part = values if column.replicated else values[tuple(own[axis] for axis in column.axes)]
-            whole[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(part)
-        documents_BS = whole.get("documents_BS")
-        if documents_BS is not None and "positions_BS" not in whole:
-            whole["positions_BS"] = positions_within(documents_BS)[:, inputs]
-        found = []
+            local_values = values if column.replicated else values[tuple(local[axis] for axis in column.axes)]
+            columns[f"{name}_{''.join(_LETTERS[axis] for axis in column.axes)}"] = self._move(local_values)
+        documents_BS = columns.get("documents_BS")
+        if documents_BS is not None and "positions_BS" not in columns:
+            columns["positions_BS"] = positions_within(documents_BS)[:, inputs]
+        micro_batches = []
         for start in range(0, len(batch.tokens), micro):
-            tensors = {name: values[start : start + micro] for name, values in whole.items()}
-            found.append(
+            tensors = {name: values[start : start + micro] for name, values in columns.items()}
+            micro_batches.append(
                 MicroBatch(
                     **{"positions_BS": self._positions(inputs, micro), **tensors},
                     decoder_positions_BL=None if batch.decoder_tokens is None else self._positions(labels, micro),
                     first_row=first_row + start,
                 )
             )
-        return found
+        return micro_batches
 
-    def _own_positions(self, length: int) -> slice:
+    def _local_positions(self, length: int) -> slice:
         """This context rank's of `length` positions."""
         count = length // self._ranks
         return slice(self._rank * count, (self._rank + 1) * count)
 
-    def _positions(self, own: slice, rows: int) -> Tensor:
-        return torch.arange(own.start, own.stop, device=self._device).expand(rows, -1)
+    def _positions(self, local: slice, rows: int) -> Tensor:
+        return torch.arange(local.start, local.stop, device=self._device).expand(rows, -1)
 
     def _move(self, values: np.ndarray) -> Tensor:
         if not values.flags.writeable:  # several batches share it, and torch knows nothing of arrays to read only

@@ -41,11 +41,11 @@ class Adafactor(Rule):
 
     settings: AdafactorOptimizer
 
-    def __init__(self, settings: AdafactorOptimizer, holders: ReplicaGroups) -> None:
-        super().__init__(settings, holders)
+    def __init__(self, settings: AdafactorOptimizer, replica_groups: ReplicaGroups) -> None:
+        super().__init__(settings, replica_groups)
         self._factors = {
             parameter.name: {
-                kind: torch.zeros(shape, device=holders.device)
+                kind: torch.zeros(shape, device=replica_groups.device)
                 for kind, shape in zip((ROW, COLUMN), _factor_shapes(parameter), strict=True)
             }
             for parameter in self._factored()
@@ -77,13 +77,13 @@ class Adafactor(Rule):
     def _accumulate(self, ranges: Sequence[UpdateRange]) -> None:
         """Second moments: of vectors by value, of matrices by row and column."""
         share = self.updates**-_DECAY_POWER
-        totals = self.holders.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.spec.is_matrix else 0)
+        totals = self.replica_groups.totals(lambda p: sum(map(prod, _factor_shapes(p))) if p.spec.is_matrix else 0)
         for span in ranges:
             if not span.parameter.spec.is_matrix:
                 span.moments[SQUARE].lerp_(span.gradient.square().add_(_SQUARE_EPS), share)
                 continue
             rows, columns = self._by_row_and_column(totals, span.parameter)
-            counted = self.holders.counted(span.parameter, span.start, span.gradient)
+            counted = self.replica_groups.counted(span.parameter, span.start, span.gradient)
             for of_rows, of_columns, matrix in _matrices(span, counted):
                 by_row, by_column = squares_by_row_and_column(matrix)
                 rows[of_rows] += by_row
@@ -121,7 +121,7 @@ class Adafactor(Rule):
         return [part.view(shape) for part, shape in zip(flat, shapes, strict=True)]
 
     def _factored(self) -> list[Parameter]:
-        return [parameter for parameter in self.holders.parameters.values() if parameter.spec.is_matrix]
+        return [parameter for parameter in self.replica_groups.parameters.values() if parameter.spec.is_matrix]
 
 
 def _factor_shapes(parameter: Parameter) -> tuple[Shape, Shape]:

@@ -44,8 +44,8 @@ class UpdateRange:
 class Rule(ABC):
     """One way to update parameters. Which ones decay, and which are matrices to it, is declared with them."""
 
-    def __init__(self, settings: Optimizer, holders: ReplicaGroups) -> None:
-        self.settings, self.holders = settings, holders
+    def __init__(self, settings: Optimizer, replica_groups: ReplicaGroups) -> None:
+        self.settings, self.replica_groups = settings, replica_groups
         self.updates = 0
         """updates made so far"""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
@@ -67,7 +67,7 @@ class Rule(ABC):
         self.updates += 1
         ranges = [
             UpdateRange(
-                self.holders.parameters[o.parameter],
+                self.replica_groups.parameters[o.parameter],
                 o.start,
                 o.main.view(-1),
                 gradient.view(-1),
@@ -83,11 +83,11 @@ class Rule(ABC):
         """Sums of squares of each parameter's weights and of its updates, by parameter name.
 
         `update` is computed here and once more when it is applied: to keep it would take the memory of a moment."""
-        totals = self.holders.totals(lambda parameter: 2)
+        totals = self.replica_groups.totals(lambda parameter: 2)
         for span in ranges:
             for index, values in enumerate((span.main, update(span))):
                 totals.of(span.parameter)[index] += sum_of_squares(
-                    self.holders.counted(span.parameter, span.start, values)
+                    self.replica_groups.counted(span.parameter, span.start, values)
                 )
         totals.sum()
         return totals.by_name()

@@ -28,8 +28,8 @@ def find_rule(
     if isinstance(config.optimizer, AdamOptimizer | AdamWOptimizer):
         return None
     kind = RULES.require(config.optimizer.name)
-    holders = ReplicaGroups(parameters, groups, device, replicated, config.parallel.offload_optimizer)
-    return kind(config.optimizer, holders)
+    replica_groups = ReplicaGroups(parameters, groups, device, replicated, config.parallel.offload_optimizer)
+    return kind(config.optimizer, replica_groups)
 
 
 class NullOptimizer(torch.optim.Optimizer):

@@ -46,24 +46,24 @@ class ReplicaGroups:
         dist.all_reduce(there, group=group)
         values.copy_(there)
 
-    def sum_over_holders(self, values: Tensor, of: Callable[[Parameter], Tensor]) -> None:
+    def sum_over_shards(self, values: Tensor, of: Callable[[Parameter], Tensor]) -> None:
         """In place. Where several stages hold a parameter, those of copies have added nothing to the part of `values`
         that is its (`of`), and get the very same sums."""
         self.sum(values, self._others)
         tied = (parameter for parameter in self.parameters.values() if parameter.tied)
         for parameter in sorted(tied, key=lambda parameter: (parameter.stages, parameter.name)):  # alike on all stages
-            self.sum(of(parameter), self._groups.holders(parameter.stages))
+            self.sum(of(parameter), self._groups.tied_group(parameter.stages))
 
 
 class Totals:
     """Some fp64 sums for each parameter: each rank adds what it is to, then `sum`."""
 
-    def __init__(self, holders: ReplicaGroups, sizes: Callable[[Parameter], int]) -> None:
-        self._holders = holders
-        self._sizes = [sizes(parameter) for parameter in holders.parameters.values()]
-        self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=holders.device)
+    def __init__(self, replica_groups: ReplicaGroups, sizes: Callable[[Parameter], int]) -> None:
+        self._replica_groups = replica_groups
+        self._sizes = [sizes(parameter) for parameter in replica_groups.parameters.values()]
+        self._flat = torch.zeros(sum(self._sizes), dtype=torch.float64, device=replica_groups.device)
         parts: tuple[Tensor, ...] = self._flat.split(self._sizes)
-        self._of = dict(zip(holders.parameters, parts, strict=True))
+        self._of = dict(zip(replica_groups.parameters, parts, strict=True))
 
     def of(self, parameter: Parameter) -> Tensor:
         """A live view of the parameter's sums: add to it before `sum`, read it afterwards."""
@@ -71,10 +71,10 @@ class Totals:
 
     def sum(self) -> None:
         """Sums over all ranks that hold a part of a parameter. Collective."""
-        self._holders.sum_over_holders(self._flat, self.of)
+        self._replica_groups.sum_over_shards(self._flat, self.of)
 
     def by_name(self) -> dict[str, list[float]]:
-        names = (parameter.name for parameter in self._holders.parameters.values())
+        names = (parameter.name for parameter in self._replica_groups.parameters.values())
         values = iter(self._flat.tolist())
         return {name: list(islice(values, size)) for name, size in zip(names, self._sizes, strict=True)}
 

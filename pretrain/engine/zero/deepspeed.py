@@ -125,7 +125,7 @@ class DeepSpeedSharding(OptimizerState):
                 self._sum(self._gradient(flat), self.groups.tensor_group)
         tied = (flat for flat in self.flats if flat.parameter.tied)
         for flat in sorted(tied, key=lambda flat: (flat.parameter.stages, flat.parameter.name)):  # alike on all stages
-            self._sum(self._gradient(flat), self.groups.holders(flat.parameter.stages))
+            self._sum(self._gradient(flat), self.groups.tied_group(flat.parameter.stages))
         self.scale(self._to_sum / max(1, token_count))  # without tokens it is zero
 
     def norm(self) -> Tensor:

@@ -97,15 +97,15 @@ class MegatronSharding(OptimizerState):
         for chunk in self.chunks if token_count else ():
             chunk.scale_gradients(1.0 / token_count)
         for parameter in (p for p in self._parameters if p.stages == "all"):
-            dist.all_reduce(parameter.value.main_grad, group=self._groups.holders("all"))  # type: ignore[attr-defined]
+            dist.all_reduce(parameter.value.main_grad, group=self._groups.tied_group("all"))  # type: ignore[attr-defined]
         self.optimizer.prepare_grads()
 
     def norm(self) -> Tensor:
         group = self.optimizer.get_grad_stats_parallel_group()
         counted = self.optimizer.get_main_grads_for_grad_norm()
-        known = {gradient.data_ptr() for gradient in counted}
+        counted_pointers = {gradient.data_ptr() for gradient in counted}
         every = [main.grad for main in self.optimizer.get_parameters() if main.grad is not None]
-        copies = [gradient for gradient in every if gradient.data_ptr() not in known]
+        copies = [gradient for gradient in every if gradient.data_ptr() not in counted_pointers]
         return norm(counted, group, self._device, copies)
 
     def scale(self, factor: float) -> None:
@@ -137,7 +137,7 @@ class MegatronSharding(OptimizerState):
 
     def _moments(self, parameter: nn.Parameter, main: Tensor) -> dict[str, Tensor]:
         if self._rule is not None:
-            return self._rule.moments(self._rule.holders.parameters[parameter], main)
+            return self._rule.moments(self._rule.replica_groups.parameters[parameter], main)
         state = self.optimizer.optimizer.state[main]
         return {name: state[name] for name in adam.MOMENTS}
 

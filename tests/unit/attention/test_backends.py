@@ -105,7 +105,7 @@ def test_flex_attention_computes_the_mask_rule_and_how_often_keys_count(
     for head in range(HEADS):
         heads = replace(head_rules(pattern, 1, causal), heads=[head])
         mask, added = heads.mask(LENGTH, LENGTH, CPU), None if causal else heads.weights(LENGTH, CPU)
-        (rule,) = heads.places_by_rule(LENGTH)
+        (rule,) = heads.indices_by_rule(LENGTH)
         found = flex(q, k, v, rule=rule, causal=causal, scale=0.25)
         expected: Tensor = probabilities(q, k, mask=mask, bias=added, scale=0.25) @ v
         torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)

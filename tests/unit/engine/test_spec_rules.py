@@ -77,8 +77,8 @@ def _factors(shape: tuple[int, ...], cuts: list[int]) -> dict[str, np.ndarray]:
         primary=True,
     )
     groups: Any = SimpleNamespace(tensor_group=dist.group.WORLD, stage_group=dist.group.WORLD)
-    holders = ReplicaGroups([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
-    rule = Adafactor(AdafactorOptimizer(learning_rate=1.0), holders)
+    replica_groups = ReplicaGroups([parameter], groups, torch.device("cpu"), replicated=False, offloads=False)
+    rule = Adafactor(AdafactorOptimizer(learning_rate=1.0), replica_groups)
     weights = torch.ones(declaration.size)
     spans = list(zip([0, *cuts], [*cuts, declaration.size], strict=True))
     for step in range(2):
