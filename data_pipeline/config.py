@@ -42,7 +42,7 @@ class StrictSettings(BaseModel):
             if bool in kinds or not kinds & {int, float}:
                 continue
             if any(isinstance(one, bool) for one in _values(given.get(name))):
-                problem = PydanticCustomError("number", "Input should be a number, not true or false")
+                problem = PydanticCustomError("number", "expected a number, not true or false")
                 details = InitErrorDetails(type=problem, loc=(name,), input=given[name])
                 raise ValidationError.from_exception_data(cls.__name__, [details])
         return given
@@ -52,9 +52,9 @@ class StrictSettings(BaseModel):
     def _values_have_bounds(cls, value: Any) -> Any:
         for one in _values(value):
             if isinstance(one, int) and abs(one) > MAX_INTEGER:
-                raise PydanticCustomError("bound", f"Input should be at most {MAX_INTEGER:,}")
+                raise PydanticCustomError("bound", f"must be at most {MAX_INTEGER:,}")
             if isinstance(one, str) and (len(one) > MAX_TEXT_LENGTH or _UNWRITABLE.search(one)):
-                raise PydanticCustomError("text", f"Input should be text of at most {MAX_TEXT_LENGTH:,} characters")
+                raise PydanticCustomError("text", f"expected text of at most {MAX_TEXT_LENGTH:,} characters")
         return value
 
 

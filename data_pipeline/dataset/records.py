@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from data_pipeline.common.hashing import digest_of
+from data_pipeline.common.problems import problem_text
 from data_pipeline.errors import DataError
 
 FORMAT: Literal[1] = 1
@@ -64,13 +65,12 @@ def record_bytes(path: Path) -> bytes:
                 raise _too_large(str(path))
             return file.read(size)
     except FileNotFoundError as error:
-        raise DataError(
-            f"{path.parent} holds no {path.name}; build a dataset there with `pretrain data build`."
-        ) from error
+        lack = f"has no {path.name}" if path.parent.exists() else "does not exist"
+        raise DataError(f"{path.parent} {lack}; {_NAME_ONE}") from error
     except NotADirectoryError as error:
         raise DataError(f"{path.parent} is a file, and a dataset is a directory; {_NAME_ONE}") from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file has
-        raise DataError(f"{path} can't be read ({error}); mend that, or {_NAME_ONE}") from error
+        raise DataError(f"{path} can't be read ({error}); repair that, or {_NAME_ONE}") from error
 
 
 def parse_record(
@@ -92,7 +92,7 @@ def parse_record(
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is no dataset's manifest ({error}); {_NAME_ONE}") from error
     if not isinstance(values, dict):
-        raise DataError(f"{path} holds no manifest but a JSON {type(values).__name__}; {_NAME_ONE}")
+        raise DataError(f"{path} is no manifest but a JSON {type(values).__name__}; {_NAME_ONE}")
     version = values.get("format")
     if isinstance(version, bool) or version not in formats:
         known = str(version)[:20] if isinstance(version, int) else "unknown"
@@ -105,7 +105,7 @@ def parse_record(
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the top"
-        raise DataError(f"{path} is damaged at {where} ({first['msg']}); build it again.") from error
+        raise DataError(f"{path} is damaged at {where} ({problem_text(first)}); build it again.") from error
 
 
 def _too_large(path: str) -> DataError:

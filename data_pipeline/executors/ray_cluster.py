@@ -270,7 +270,7 @@ def _code() -> str:
 
 
 def _node_error(name: str, wrong: str) -> DataError:
-    return DataError(f"The Ray node {name} {wrong}; mend it or take it out of the cluster, and start again.")
+    return DataError(f"The Ray node {name} {wrong}; repair it or take it out of the cluster, and start again.")
 
 
 def _first_line(error: BaseException) -> str:

@@ -82,6 +82,6 @@ class RecordCounter:
         if self._count > self._max_fraction * self.seen:
             raise DataError(
                 f"{self._path}: {self._count} of the {self.seen} lines, records or rows read are malformed, more than "
-                f"max_bad_fraction={self._max_fraction:g} allows ({'; '.join(self._first)}); mend the file, leave it "
+                f"max_bad_fraction={self._max_fraction:g} allows ({'; '.join(self._first)}); repair the file, leave it "
                 "out, or allow more."
             )

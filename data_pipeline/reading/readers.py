@@ -60,7 +60,7 @@ def find_inputs(patterns: str | list[str]) -> list[Path]:
             names = [str(path)] if path.is_file() else glob.glob(str(path), recursive=True)
             matches = {Path(name): _kind(name) or "" for name in names if os.path.isfile(name)}
         if not matches:
-            raise DataError(f"No file matches input {pattern!r}; give a {_kinds()} file, directory or glob.")
+            raise DataError(f"no file matches input {pattern!r}: give a {_kinds()} file, directory or glob")
         readable |= matches
     for path, kind in readable.items():
         if not kind:

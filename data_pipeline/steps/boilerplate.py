@@ -62,7 +62,9 @@ class Boilerplate(LocalStep):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression ({error}); mend it or leave it out") from error
+                raise ValueError(
+                    f"{pattern!r} is no regular expression ({error}); repair it or leave it out"
+                ) from error
         return patterns
 
     def run(self, documents: Iterable[Document], stats: StepStats, folder: Path) -> Iterator[Document]:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_pipeline.common.plugins import Registry
+from data_pipeline.common.problems import problem_text
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from data_pipeline.steps.base import Step
 from data_pipeline.steps.boilerplate import Boilerplate
@@ -62,5 +63,4 @@ def _sentence(step: type[Step], error: ValidationError) -> str:
     if problem["type"] == "extra_forbidden":
         near = close_matches(key, step.model_fields, cutoff=0.4)
         return f"unknown key {key!r}: {did_you_mean(map(repr, near), f'known: {list(step.model_fields)}')}"
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}" if key else message
+    return f"{key}: {problem_text(problem)}" if key else problem_text(problem)

@@ -53,7 +53,7 @@ class JsonTokenizer(Tokenizer):
         self._pieces = {index: piece for piece, index in self._tokenizer.get_vocab().items()}
         self.vocabulary_size: int = max(self._pieces) + 1
         if self.vocabulary_size > _MAX_IDS:
-            raise DataError(f"{origin} has a token of id {self.vocabulary_size - 1}, above {_MAX_IDS - 1}; mend it.")
+            raise DataError(f"{origin} has a token of id {self.vocabulary_size - 1}, above {_MAX_IDS - 1}; repair it.")
         ends = [self._special[name] for name in _ENDS if name in self._special]
         if not ends:
             raise DataError(f"{origin} has none of the special tokens {', '.join(_ENDS)} to end documents with.")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from data_pipeline.batch import Cursor
+from data_pipeline.common.problems import problem_text
 from data_pipeline.config import MAX_INTEGER
 from data_pipeline.errors import DataError
 from pretrain.checkpoint.files import RECORD, open_plain
@@ -70,7 +71,7 @@ class Record:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))[:_SHOWN]
-            problem = f"{where}: {first['msg']}" if where else first["msg"]
+            problem = f"{where}: {problem_text(first)}" if where else problem_text(first)
             raise RunError(f"{path} is not a checkpoint's record ({problem})") from None
         except DataError as error:
             raise RunError(f"{path} is not a checkpoint's record: {error}") from None

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
+from data_pipeline.common.problems import problem_text
 from data_pipeline.common.suggestions import close_matches, did_you_mean
 from pretrain.config.keys import keys
 from pretrain.config.section import section_of, variants_of
@@ -19,12 +20,12 @@ def sentence(schema: type[BaseModel], error: ValidationError) -> str:
     """The first problem that `schema` has with a tree."""
     problem = error.errors()[0]
     key = _find(schema, problem["loc"])
-    value, message = problem["input"], problem["msg"].removeprefix("Value error, ")
+    value = problem["input"]
     match problem["type"]:
         case "value_error":
-            return message
+            return problem_text(problem)
         case "missing":
-            return f"'{key.dotted}' is required"
+            return f"'{key.dotted}' is required: set it in the file, or add {key.dotted}=VALUE to the command line"
         case "extra_forbidden":
             return _unknown(schema, key, value)
         case "union_tag_not_found":
@@ -32,13 +33,13 @@ def sentence(schema: type[BaseModel], error: ValidationError) -> str:
         case "union_tag_invalid":
             tag, names = str(problem["ctx"]["tag"])[:_SHOWN], [str(name) for name in variants_of(key.annotation)]
             hint = did_you_mean(map(repr, close_matches(tag, names, cutoff=_FAINTLY_ALIKE)))
-            said = f"'{key.dotted}.name' = {tag!r}: input should be one of {', '.join(names)}"
-            return f"{said}: {hint}" if hint else said
-    return f"'{key.dotted}' = {shown(repr(value))}: {message[0].lower()}{message[1:]}"
+            refusal = f"'{key.dotted}.name' = {tag!r}: expected one of {', '.join(names)}"
+            return f"{refusal}: {hint}" if hint else refusal
+    return f"'{key.dotted}' = {shown(repr(value))}: {problem_text(problem)}"
 
 
 def shown(text: str) -> str:
-    """A value as it is quoted in a sentence: not whole if it is long."""
+    """A value as it is quoted in a sentence: a long one is cut short."""
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]} ... ({len(text):,} characters)"
 
 
@@ -83,8 +84,8 @@ def _unknown(schema: type[BaseModel], key: _Key, value: Any) -> str:
         others = [other for other, kind in key.variants.items() if last in kind.model_fields]
         if others:
             written = str(value) if str(value).isprintable() else repr(value)
-            said = f"{key.dotted}={shown(written)} does nothing with {parent}.name={name}: leave it out"
-            return f"{said} (it is for {', '.join(others)})"
+            refusal = f"{key.dotted}={shown(written)} does nothing with {parent}.name={name}: leave it out"
+            return f"{refusal} (it is for {', '.join(others)})"
         under = f" with {parent}.name={name}"
     known = list(key.section.model_fields)
     near = _meant(schema, parent, last, known)

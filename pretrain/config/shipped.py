@@ -15,8 +15,8 @@ _MOST = 3  # suggestions
 
 def shipped() -> dict[str, Path]:
     """The configs that a command accepts, by name, without those that only others extend."""
-    found = sorted(SHIPPED.rglob("*.yaml"))
-    return {str(path.relative_to(SHIPPED).with_suffix("")): path for path in found if path.stem != "common"}
+    paths = sorted(SHIPPED.rglob("*.yaml"))
+    return {str(path.relative_to(SHIPPED).with_suffix("")): path for path in paths if path.stem != "common"}
 
 
 def locate(name: str | Path, folder: Path | None = None) -> Path:
@@ -25,17 +25,22 @@ def locate(name: str | Path, folder: Path | None = None) -> Path:
     path = Path(folder or "", os.path.expanduser(name))
     if os.path.exists(path):
         return path
-    known, asked = shipped(), str(name).removeprefix("configs/").removesuffix(".yaml")
-    if asked in known:
-        return known[asked]
-    raise ConfigError(f"{path}: no such config file, and none of this name comes with pretrain: {_hint(asked, known)}")
+    paths, shipped_name = shipped(), str(name).removeprefix("configs/").removesuffix(".yaml")
+    if shipped_name in paths:
+        return paths[shipped_name]
+    raise ConfigError(
+        f"{path}: no such config file, and pretrain has no config of this name: {_hint(shipped_name, list(paths))}"
+    )
 
 
-def _hint(asked: str, known: dict[str, Path]) -> str:
-    """What may be meant: the same name somewhere else, the same in another folder, or names that are spelled alike."""
-    last = asked.rpartition("/")[2]
-    inside = [name for name in known if asked.endswith(f"/{name}")]
-    alike = [name for name in known if last in name.split("/")]
-    near = inside or close_matches(asked, alike or known, _MOST, 0 if alike else 0.6)
-    folders = dict.fromkeys(name.partition("/")[0] for name in known)
-    return did_you_mean(near, f"name a file, or one of {', '.join(f'{folder}/...' for folder in folders)}")
+def _hint(name: str, names: list[str]) -> str:
+    """What may be meant: the same name somewhere else, the same in another folder, names that are spelled alike, or
+    those of a family that is spelled alike; else where all are."""
+    family, last = name.partition("/")[0], name.rpartition("/")[2]
+    inside = [known for known in names if name.endswith(f"/{known}")]
+    alike = [known for known in names if last in known.split("/")]
+    near = inside or close_matches(name, alike or names, _MOST, 0 if alike else 0.6)
+    if not near:
+        families = close_matches(family, dict.fromkeys(known.partition("/")[0] for known in names))
+        near = [known for known in names if known.partition("/")[0] in families][:_MOST]
+    return did_you_mean(near, f"name a YAML file, or one of the configs in {SHIPPED}")

@@ -82,6 +82,7 @@ def _divisors(number: int) -> list[int]:
 
 def _unreadable(text: str) -> ConfigError:
     return ConfigError(
-        f"'{text}' is not a layout: write sizes of tp, cp, pp and dp, then +sp, +vpN, +zeroN, "
-        "+deepspeed (for its stage 1), for example tp2pp2dp2+sp+vp2+zero1"
+        f"'{text}' is not a layout: write sizes of tp (parallel.tensor), cp (parallel.context), pp (parallel.pipeline) "
+        "and dp (data parallel ranks), then +sp (parallel.sequence), +vpN (parallel.virtual), +zeroN (parallel.zero) "
+        "and +deepspeed (parallel.zero_engine, for its stage 1), for example tp2pp2dp2+sp+vp2+zero1"
     )

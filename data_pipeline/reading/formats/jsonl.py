@@ -59,7 +59,7 @@ def _parsed(line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:  # ValueError also for a number of thousands of digits
-        raise BadText(f"not JSON ({error})", "mend or remove that line") from error
+        raise BadText(f"not JSON ({error})", "repair or remove that line") from error
 
 
 def _text(record: Any, field: str) -> str:
@@ -67,9 +67,11 @@ def _text(record: Any, field: str) -> str:
         raise BadText(f"has no field {field!r}", "name the text's in text_field, or a pair's in pair_fields")
     text = record[field]
     if not isinstance(text, str):
-        raise BadText(f"field {field!r} is {type(text).__name__}, but must be a string", "mend or remove that line")
+        raise BadText(f"field {field!r} is {type(text).__name__}, but must be a string", "repair or remove that line")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadText(f"field {field!r} holds half a character ({error.reason})", "mend or remove that line") from error
+        raise BadText(
+            f"field {field!r} holds half a character ({error.reason})", "repair or remove that line"
+        ) from error
     return text

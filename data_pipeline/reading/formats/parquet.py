@@ -35,7 +35,7 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
         for field, value in zip(fields, values, strict=True):
             where = f"row {row}"
             if value is None:
-                records.malformed(row, where, f"field {field!r} is null", "mend or remove that row")
+                records.malformed(row, where, f"field {field!r} is null", "repair or remove that row")
             elif len(value) > config.max_document_bytes:
                 records.malformed(row, where, f"longer than {config.max_document_bytes} bytes", TOO_LONG)
             else:
@@ -43,7 +43,7 @@ def read(path: Path, config: ReadingConfig, records: RecordCounter) -> Iterator[
                     texts.append(value.decode("utf-8"))
                     continue
                 except UnicodeDecodeError as error:
-                    records.malformed(row, where, f"not UTF-8 ({error.reason})", "mend or remove that row")
+                    records.malformed(row, where, f"not UTF-8 ({error.reason})", "repair or remove that row")
             break
         else:
             yield row, tuple(texts)

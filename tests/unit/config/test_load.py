@@ -214,10 +214,10 @@ class TestValidation:
         assert "'optimizer' is required" in message(config_file)
 
     def test_wrong_type_shows_the_value(self, config_file: Path) -> None:
-        assert "'model.layers' = 'many': input should be a valid integer" in message(config_file, "model.layers=many")
+        assert "'model.layers' = 'many': expected an integer" in message(config_file, "model.layers=many")
 
     def test_out_of_range_shows_the_range(self, config_file: Path) -> None:
-        assert "'model.layers' = 0: input should be greater than 0" in message(config_file, "model.layers=0")
+        assert "'model.layers' = 0: must be greater than 0" in message(config_file, "model.layers=0")
 
     def test_unknown_choice_lists_the_choices(self, config_file: Path) -> None:
         said = message(config_file, "precision=fp64")

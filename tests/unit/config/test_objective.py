@@ -38,13 +38,13 @@ def test_a_config_reads_what_was_dumped_of_it(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("objective=maskd", ": did you mean 'masked'?"),
-        ("objective.name=7", "'objective.name' = '7': input should be one of causal, control, masked"),
+        ("objective.name=7", "'objective.name' = '7': expected one of causal, control, masked"),
         ("objective.nois_density=1", "unknown key 'objective.nois_density': did you mean 'objective.noise_density'?"),
         (
             "objective.zzz=1",
             "unknown key 'objective.zzz': known here with objective.name=masked: name, label_smoothing, z_loss, ",
         ),
-        ("objective.noise_density=2", "'objective.noise_density' = 2: input should be less than 1"),
+        ("objective.noise_density=2", "'objective.noise_density' = 2: must be less than 1"),
         ("objective.sentinels=7", "objective.sentinels=7 does nothing with objective.name=masked: leave it out"),
         ("objective=[masked]", "'objective' = ['masked']: "),
     ],

@@ -57,11 +57,12 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("gpt3/125", "did you mean gpt3/125m"),
         ("gtp3/13b.yaml", "did you mean gpt3/13b or"),
         ("configs/bert/basee.yaml", "did you mean bert/base"),
-        ("zzz", "name a file, or one of albert/..., bart/..., bert/..., bloom/..., "),
+        ("lama/x", "did you mean llama"),
+        ("zzz", "name a YAML file, or one of the configs in "),
         ("gpt3/common", "did you mean"),
         ("../configs/gpt3/125m", "did you mean gpt3/125m?"),
-        ("a\0b", "name a file"),
-        ("a" * 5000, "name a file"),
+        ("a\0b", "name a YAML file"),
+        ("a" * 5000, "name a YAML file"),
     ],
 )
 def test_a_name_that_is_none_names_near_ones(name: str, hint: str) -> None:

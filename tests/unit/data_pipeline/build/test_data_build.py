@@ -184,7 +184,7 @@ def test_a_killed_build_is_not_taken_for_whole(text: Path, tmp_path: Path, call:
     assert killed.returncode == -signal.SIGKILL
     assert not output.exists()
     assert (tmp_path / ".out.building").is_dir()
-    with pytest.raises(DataError, match=r"holds no manifest\.json"):
+    with pytest.raises(DataError, match="out does not exist"):
         Dataset(output)
     assert build(settings(input=str(text), output=output), Silent)
     Dataset(output).verify()

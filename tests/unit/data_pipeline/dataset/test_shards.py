@@ -175,7 +175,7 @@ def test_a_missing_or_damaged_manifest_is_refused(copy: Path) -> None:
         with pytest.raises(DataError, match=complaint):
             Dataset(copy)
     (copy / MANIFEST).unlink()
-    with pytest.raises(DataError, match=r"holds no manifest\.json"):
+    with pytest.raises(DataError, match=r"has no manifest\.json"):
         Dataset(copy)
 
 

@@ -120,7 +120,9 @@ def test_storage_that_a_node_does_not_share_is_found_before_the_first_task(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     (tmp_path / "far").mkdir()
     monkeypatch.setattr(ray_cluster, "_ray", lambda: OneNode(tmp_path / "far"))
-    with pytest.raises(DataError, match=f"^The Ray node far does not see the folder {tmp_path}/far, which .*; mend it"):
+    with pytest.raises(
+        DataError, match=f"^The Ray node far does not see the folder {tmp_path}/far, which .*; repair it"
+    ):
         build(settings(**config, ray_address=address), Silent)
     assert not list((tmp_path / ".out.building").glob("*/*.done.json"))
 

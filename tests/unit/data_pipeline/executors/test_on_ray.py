@@ -109,7 +109,7 @@ def test_a_node_that_does_not_see_the_folder_is_named(nodes: RayNodes, config: P
         pytest.skip("no right to mount a disk that only one process sees")
     done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == 1
-    assert f"does not see the folder {tmp_path}/.out.building, which the build uses; mend it" in done.stderr
+    assert f"does not see the folder {tmp_path}/.out.building, which the build uses; repair it" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("The Ray node ")
 
 
