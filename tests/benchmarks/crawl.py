@@ -51,10 +51,10 @@ class Stages:
         return self
 
     def expect(self, size: int) -> None:
-        """Of no interest."""
+        """Ignores the expected size."""
 
     def add(self, tasks: int, size: int, new: bool = True) -> None:
-        """Of no interest."""
+        """Ignores finished tasks."""
 
     def done(self) -> None:
         """The stage has ended."""

@@ -45,8 +45,8 @@ def imported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def _original(file: Path, folder: Path) -> tuple[np.ndarray, np.ndarray, list[list[int]], list[list[int]]]:
-    """By transformers alone, on the same weights: ids of a row, the log probability of each after those before it, ids
-    of the prompts, and what comes after each."""
+    """Results of transformers alone on the same weights: ids of a row, the log probability of each given those before
+    it, ids of the prompts, and the continuation of each."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -77,7 +77,7 @@ def _ours(run: Path, layout: tuple[str, ...], ids: np.ndarray, prompts: list[lis
 
 
 def test_it_says_what_transformers_says(imported: tuple[str, Path, float], tmp_path: Path) -> None:
-    """Of a row, and after prompts, which begin as there."""
+    """Log probabilities of a row agree, and so do the beginnings of greedy continuations of prompts."""
     model, run, limit = imported
     ids, expected, prompts, texts = run_ranks(1, _original, gguf(model), tmp_path, timeout_s=600)[0]
     for world, layout in ((1, ()), LAYOUTS[model]):
@@ -115,7 +115,7 @@ def test_training_goes_on_from_it(imported: tuple[str, Path, float], tmp_path: P
 
 
 PUBLISHED = {"piqa": 0.677, "arc_easy": 0.577}
-"""Of Gemma 3 270M, pretrained, without examples: Google's model card. Its weights there are not quantised"""
+"""Zero-shot scores of the pretrained Gemma 3 270M in Google's model card, with weights that are not quantized."""
 
 
 @pytest.mark.parametrize("imported", ["gemma3"], indirect=True)

@@ -26,7 +26,7 @@ class HttpStore:
     def __init__(self, directory: Path) -> None:
         self.directory, self.url = directory, ""
         self.fault: Callable[[str, int], Fault | None] = lambda file, number: None
-        """Of a file's GET request, by the file's name and how many came before."""
+        """The fault of a GET request, by the file's name and the number of requests before it."""
         self.head_status: int | None = None
         """What HEAD requests are answered with, if not as they should be."""
         self.requests: list[tuple[str, str, str | None]] = []

@@ -137,7 +137,7 @@ class Slurm:
         self._ask("scancel", str(job))
 
     def state_of_task(self, job: int, task: int) -> str:
-        """Of one of an array; PENDING while Slurm has not given it a number of its own."""
+        """The state of one task of an array; PENDING while Slurm has not given it a job number."""
         lines = self._ask("squeue", "--noheader", "--states=all", f"--jobs={job}_{task}", "--format=%T").split()
         return lines[0] if len(lines) == 1 else "PENDING"
 
@@ -198,7 +198,7 @@ class Slurm:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a shell on a login node."""
+        """The environment of a shell on a login node."""
         mine = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
         return {name: value for name, value in mine.items() if not name.startswith("SLURM")} | self._environment
 

@@ -110,7 +110,7 @@ def _measured(configs: list[RunConfig]) -> list[tuple[int, int]]:
 
 
 def _estimated(config: RunConfig, world: int) -> dict[int, float]:
-    """By stage: of those between the first and the last one, the first, which holds most of them."""
+    """Estimated bytes by stage; of the stages between the first and the last, only the first, which holds the most."""
     choice = LayoutChoice(plan_layout(config, world), config.batch.micro_sequences, config.parallel.recompute)
     builder = WorkloadBuilder(config, CPU, world)
     held = held_bytes(builder.build([choice]), constants(), overhead=False)

@@ -99,7 +99,7 @@ def continued(written: Written) -> Continued:
 
 
 def _writers_for(reader: str) -> list[str]:
-    """Those of whose checkpoints it goes on from: in turn, so that nothing of one may be left when the next is read."""
+    """Layouts whose checkpoints `reader` resumes from in turn: nothing of one may remain when the next is read."""
     own = [reader] if reader in WRITERS else []
     more = ["context 2 x data 2"] if reader == "one rank" else []
     return list(dict.fromkeys(["tensor 2 x pipeline 2", *own, "data 4, zero 1", *more]))

@@ -39,7 +39,7 @@ def _text(step: int, lag: int) -> np.ndarray:
 
 
 def _losses(kind: str) -> list[float]:
-    """Of each step, over the tokens that follow from others."""
+    """The loss of each step, over the tokens that earlier tokens determine."""
     engine, (_, lag, steps) = _engine(kind), KINDS[kind]
     found = []
     for step in range(1, steps + 1):

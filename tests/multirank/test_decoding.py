@@ -19,8 +19,8 @@ from tests.helpers.tiny import VOCABULARY, build_engine, tiny_config
 INPUTS, STEPS, START = 16, 7, 3
 LENGTHS = (16, 9, 5)
 TOLERANCE = 64 * 2.0**-24
-"""Of log probabilities, as a part of the largest: a logit is a sum of 64 products in fp32, in another order if rows are
-computed in other numbers. 1.4e-6 to 4.8e-6 was seen on several processors, of numbers of 5 to 15."""
+"""Error of log probabilities, relative to the largest: a logit is a sum of 64 products in fp32, whose order depends on
+the number of rows. Several processors showed 1.4e-6 to 4.8e-6 for numbers from 5 to 15."""
 
 
 def _inputs() -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +29,7 @@ def _inputs() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _engine(name: str, parallel: dict[str, Any]) -> MegatronEngine:
-    """Of a family, or one of three decoders that go on with a text."""
+    """An engine for a family, or for one of three decoders that continue a text."""
     if name == "gpt":
         config = tiny_config(parallel=parallel)
     elif name == "rotary":
@@ -78,8 +78,8 @@ def _after(engine: MegatronEngine, inputs: np.ndarray, targets: np.ndarray) -> n
 
 
 def _greedy(engine: MegatronEngine) -> list[tuple[list[int], list[int]]]:
-    """Of each input: greedy decoding, all together; and the most probable tokens, each after all before it, read
-    anew."""
+    """Tokens for each input from greedy decoding of all inputs together, and from a new forward pass over all tokens
+    before each one."""
     inputs = [row[:length] for row, length in zip(_inputs()[0].tolist(), LENGTHS, strict=True)]
     requests = [DecodeRequest(ids, START, STEPS, "") for ids in inputs]
     found = []
@@ -143,7 +143,7 @@ def _on_one_rank(names: list[str]) -> dict[str, Alone]:
 
 
 def _on_two_ranks(cases: list[tuple[str, dict[str, Any]]], labels: dict[str, np.ndarray]) -> list[Any]:
-    """Of each case: steps that were decoded, and what was said of labels."""
+    """Decoded steps and scores of labels for each case."""
     found = []
     for name, parallel in cases:
         engine = _engine(name, parallel)

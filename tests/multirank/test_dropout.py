@@ -88,7 +88,7 @@ def test_recomputing_activations_changes_nothing(world: int, parallel: dict[str,
 
 
 def _losses_of_one_batch() -> Any:
-    """Of the same weights: under steps 7, 8 and 7 again, step 7 of another seed, and without dropout."""
+    """Losses with the same weights: at steps 7, 8 and 7 again, at step 7 of another seed, and without dropout."""
     engine = _engine({})
     batch = rows(engine, 0)
     losses = [engine.train_step(batch, 0.0, step).loss_sum for step in (7, 8, 7)]

@@ -36,7 +36,7 @@ def _gradients(family: str, precision: str, micro_rows: int) -> dict[str, np.nda
 
 
 def departures(family: str, precision: str) -> dict[str, tuple[float, float]]:
-    """Of each gradient from fp32's, as a part of it: with few rows in a micro-batch, and with all."""
+    """Relative error of each gradient against fp32, with few rows in a micro-batch and with all."""
     exact = _gradients(family, "fp32", ROWS)
     found = []
     for micro_rows in (FEW_ROWS, ROWS):

@@ -19,7 +19,7 @@ DROPOUT = {"dropout": 0.1, "ffn_dropout": 0.1}
 
 
 def _losses_and_graphs(configs: list[RunConfig]) -> list[tuple[list[float], int]]:
-    """Of each, the losses of three steps, and how many graphs were compiled for them."""
+    """Losses of three steps of each config, and the number of graphs that were compiled for them."""
     device.install()
     found = []
     for config in configs:

@@ -29,7 +29,7 @@ def _masked(random: np.random.Generator, labels: np.ndarray, **columns: Any) -> 
 
 
 def ordered_pairs(random: np.random.Generator, rows: int) -> Rows:
-    """Of each row a segment of words of one topic, and one of the next; or these two swapped."""
+    """Rows of two segments: words of one topic, then of the next topic, or the two swapped."""
     topic, follows = random.integers(TOPICS, size=rows), random.integers(2, size=rows)
     topics = np.stack([topic, (topic + 1) % TOPICS], axis=1)
     topics[follows == 0] = topics[follows == 0, ::-1]
@@ -83,7 +83,7 @@ def _config(family: str, length: int, positions: Any = None) -> RunConfig:
 
 
 def _learn(family: str, text: Text, steps: int, positions: Any = None) -> tuple[float, float, float]:
-    """Of rows that were not trained on: masked loss before and after, and how many orders were told right."""
+    """Results on rows held out from training: masked loss before and after, and accuracy of segment order."""
     random, length = np.random.default_rng(0), text(np.random.default_rng(0), 1).tokens.shape[1]
     engine, probe = build_engine(_config(family, length, positions)), text(np.random.default_rng(1), 4 * ROWS)
     before = _loss(engine, probe)
@@ -104,7 +104,7 @@ def _loss(engine: MegatronEngine, rows: Rows) -> float:
 
 
 def test_an_albert_learns_the_order_of_segments() -> None:
-    """Of the masked words it can know the topic: ln 8 = 2.08 is least."""
+    """The model can infer a masked word's topic and nothing more, so the least loss is ln 8 = 2.08."""
     before, after, told = run_ranks(1, _learn, "albert", ordered_pairs, 150)[0]
     assert before > np.log(WORDS) - 0.2
     assert np.log(WORDS / TOPICS) - 0.1 < after < 2.6

@@ -183,7 +183,7 @@ def test_packed_rows_train_alike_on_more_layouts_with_dropout() -> None:
 
 
 def test_what_passes_over_to_hugging_face_is_asked_without_documents() -> None:
-    """Of a model that was trained on packed rows, too: alone in a row a document needs none."""
+    """A model trained on packed rows is checked without document numbers too, because each row holds one document."""
     from pretrain.checkpoint.hf.gate import rows_for
 
     packed = rows_for(tiny_config(objective=PACKED))

@@ -61,7 +61,7 @@ def test_other_numbers_and_other_cpus_are_left_to_torch(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_of_weights_are_added_up_in_fp32(dtype: torch.dtype) -> None:
-    """As megatron-core's buffer holds them, by what its parameters say of it."""
+    """Gradients accumulate in `main_grad`, as in megatron-core's buffer."""
     device.install()
     weight = _random(48, 64, dtype=dtype).requires_grad_()
     weight.main_grad = torch.zeros(48, 64)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ GAIN = 1.5
 
 
 def _enlarged() -> list[tuple[float, ...]]:
-    """By how much each call of a layer's attention made longer what it turned."""
+    """Factors by which each call of a layer's attention lengthened the vectors that it rotated."""
     positions = FAMILIES["qwen3"]["model"]["positions"]
     positions = positions | {"scaling": positions["scaling"] | {"attention_factor": GAIN}}
     engine = build_engine(family_config("qwen3", model=FAMILIES["qwen3"]["model"] | {"positions": positions}))

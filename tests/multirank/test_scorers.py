@@ -37,7 +37,7 @@ def _engine(name: str, parallel: dict[str, Any]) -> MegatronEngine:
 
 
 def _scored(names: list[str], parallel: dict[str, Any]) -> dict[str, np.ndarray]:
-    """By model: what its scorer says, a few positions at a time."""
+    """Scores of each model's scorer, computed a few positions at a time."""
     found = {}
     for name in names:
         engine = _engine(name, parallel)
@@ -49,7 +49,7 @@ def _scored(names: list[str], parallel: dict[str, Any]) -> dict[str, np.ndarray]
 
 
 def _anew(names: list[str]) -> dict[str, np.ndarray]:
-    """By model: [pairs, 2] of the same, by whole forward passes of one rank, each row by itself."""
+    """The same scores of each model, [pairs, 2], from full forward passes on one rank, one row at a time."""
     found = {}
     for name in names:
         engine = _engine(name, {})
@@ -85,7 +85,7 @@ def _continued(engine: MegatronEngine, context: list[int], target: list[int]) ->
 
 
 def _answered(engine: MegatronEngine, context: list[int], target: list[int]) -> Said:
-    """Of an encoder-decoder: T5 is asked for a gap."""
+    """The score of an encoder-decoder; T5 fills a gap."""
     known = engine.config.objective.specials(ByteTokenizer())
     gap = [known.sentinels[0]] if known.sentinels else []
     before = [known.cls] if known.cls >= 0 else []

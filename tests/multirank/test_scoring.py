@@ -68,7 +68,7 @@ def _generate(parallel: dict[str, Any], stop: int) -> list[list[int]]:
 
 
 def _texts(parallel: dict[str, Any], batches: list[list[list[int]]]) -> list[list[list[list[int]]]]:
-    """By each way of decoding, the texts of each prompt, those of a batch decoded together."""
+    """Texts of each prompt by decoding method; the prompts of a batch are decoded together."""
     engine = build_engine(tiny_config(parallel=parallel))
     train(engine, range(6))
     ways = [Sampling(), Sampling(1.0, top_p=0.95, seed=3, texts=2), Beam(3, 0.6, 2)]

@@ -51,7 +51,7 @@ def _config(family: str, parallel: dict[str, Any], sections: dict[str, Any]) -> 
 
 
 def _trained(family: str, parallels: list[dict[str, Any]], sections: dict[str, Any]) -> list[Any]:
-    """Of each layout: losses and gradient norms, and the whole state after the last step."""
+    """Losses and gradient norms of each layout, and the full state after the last step."""
     found = []
     for parallel in parallels:
         engine = build_engine(_config(family, parallel, sections))

@@ -47,7 +47,7 @@ def test_what_a_kill_left_half_done_is_no_checkpoint_and_goes_away(name: str, th
 
 
 def test_what_cannot_be_deleted_is_out_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a network file system keeps a file that someone still reads."""
+    """Imitates a network file system that keeps a file which is still open elsewhere."""
     run_ranks(1, save_steps, tmp_path, [2], 2)
     _half(tmp_path / "step-00000003.tmp")
     with monkeypatch.context() as patch:

@@ -39,7 +39,7 @@ class _Tried(NamedTuple):
 def _train_while_the_last_rank_cannot_write(
     directory: Path, failures: float, limit_steps: int, in_flight: int
 ) -> _Tried:
-    """As the loop does, every second step; the last rank's disk is full for so many tries."""
+    """Trains and saves every second step, as the loop does; the last rank's disk is full for `failures` writes."""
     engine = build_engine(tiny_config())
     whole_write, left = files.write, [failures]
 

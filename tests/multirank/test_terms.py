@@ -59,7 +59,7 @@ def _z_and_logits() -> tuple[tuple[float, int], float]:
 
 
 def test_the_term_of_z_is_of_the_logits_whatever_the_labels_are() -> None:
-    """Of weights whose logits are far from zero."""
+    """The weights give logits far from zero."""
     (found, count), expected = run_ranks(1, _z_and_logits)[0]
     assert count > 0
     assert found == pytest.approx(expected, rel=1e-5)

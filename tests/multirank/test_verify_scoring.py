@@ -16,7 +16,7 @@ from tests.helpers.ranks import run_ranks
 
 
 def _statuses(config: Path, planted: list[tuple[Path, Fault | None]]) -> list[int]:
-    """Of one `pretrain verify` for each fault, which is there from beginning to end."""
+    """Exit statuses of one `pretrain verify` per fault; the fault is active from beginning to end."""
     dist.destroy_process_group()
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         del os.environ[name]  # as a user calls it

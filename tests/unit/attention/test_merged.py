@@ -93,7 +93,7 @@ def test_in_bf16_it_is_as_far_from_fp32_as_dense_attention_under_the_mask(seen: 
     exact_gradients = torch.autograd.grad(exact.square().sum(), full)
 
     def errors(found: Tensor) -> Tensor:
-        """Of the output and the three gradients: root mean squares. (Seen: 1.27 times those of the mask, at most.)"""
+        """RMS errors of the output and of the three gradients. (Seen: at most 1.27 times those of the mask.)"""
         gradients = torch.autograd.grad(found.float().square().sum(), half)
         pairs = zip((found, *gradients), (exact, *exact_gradients), strict=True)
         return torch.stack([(a.float() - b).square().mean().sqrt() for a, b in pairs])

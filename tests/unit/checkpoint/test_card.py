@@ -17,7 +17,7 @@ Data:
 
 
 def written(step: int, *changes: dict[str, Any]) -> str:
-    """Of a checkpoint after `step` steps, of a run with `changes`."""
+    """The model card of a checkpoint after `step` steps of a run with `changes`."""
     run = config(run={"dir": "unused", "changes": list(changes)})
     return card.text(
         Record(

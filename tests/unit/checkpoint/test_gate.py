@@ -16,7 +16,7 @@ ROWS = Rows.of(np.arange(8)[None], np.arange(8)[None])
 
 
 class Model(nn.Module):
-    """As transformers' are: its logits are its embeddings, `steep` times."""
+    """A model with the interface of transformers: its logits are its embeddings, scaled by `steep`."""
 
     def __init__(self, steep: float) -> None:
         super().__init__()

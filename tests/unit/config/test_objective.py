@@ -80,7 +80,7 @@ def test_a_setting_that_no_chosen_noise_reads_is_refused(noise: str, override: s
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_setting_of_an_objective_changes_its_samples_or_its_loss(name: str) -> None:
-    """By the settings that tell one order of samples from another: all but those that the loss reads."""
+    """Checks settings that distinguish one order of samples from another: all but those that only the loss reads."""
     kind = OBJECTIVES[name]
     other = {
         "packing": "best_fit", "noise_density": 0.4, "whole_words": True, "next_sentence": True, "mean_span": 2.0,

@@ -52,7 +52,7 @@ class _Engine:
 def test_a_resumed_run_goes_on_counting_steps_without_overflow(
     good_steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a run saves it, by the record of a checkpoint, and as a run loads it."""
+    """The count passes through a checkpoint's record, saved and loaded as a run does."""
     first, second = _Engine(), _Engine()
     for _ in range(good_steps):
         first.loss_scale.stepped()

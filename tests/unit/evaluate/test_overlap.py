@@ -152,7 +152,7 @@ def test_the_questions_alone_are_a_set_too_and_the_largest_match_is_taken(
 def test_the_shards_of_a_dataset_are_searched_as_they_are(
     evaluation: Evaluation, model: GPT2LMHeadModel, data_dir: Path, tmp_path: Path
 ) -> None:
-    """By data ranks together, for all documents of the tasks, though a part of them was scored."""
+    """Data ranks share the search, which covers all documents of the tasks although only some are scored."""
     passages = [_passages(data_dir)[number].lower().replace(".", " --") for number in DIRTY]
     dataset = _build(tmp_path / "a", passages, None)
     held = [tokens for _, tokens in dataset.documents("train")]

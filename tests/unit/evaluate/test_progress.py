@@ -33,7 +33,7 @@ def test_a_log_gets_a_line_for_each_task_and_shots_and_one_a_minute() -> None:
 
 
 def test_the_time_left_is_that_of_documents_asked_now() -> None:
-    """Those that were known from an interrupted evaluation took no time."""
+    """Documents known from an interrupted evaluation took no time."""
     said = _said(_Terminal(), (5, "cb 0-shot", 900, 1000), (15, "cb 0-shot", 950, 1000))
     assert "950 of 1,000 documents, 10 s left" in said
 

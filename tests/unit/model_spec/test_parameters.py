@@ -84,7 +84,7 @@ def test_a_prefix_goes_before_names_and_aliases() -> None:
 
 
 def test_queries_of_a_group_lie_before_their_keys_and_values() -> None:
-    """Of 4 queries and 2 keys, 16 wide: 2 queries, key, value, and again. T5's scheme tells them apart."""
+    """With 4 queries and 2 keys, 16 wide, the rows are 2 queries, key, value, twice. T5's scheme distinguishes them."""
     unchecked = tiny_config().model.model_copy(update={"kv_heads": 2, "init": T5Init()})
     fused = {d.name: d for d in parameter_specs(unchecked)}["decoder.layers.0.self_attention.linear_qkv.weight"]
     query, key = (64 * 16) ** -0.5, 64**-0.5

@@ -104,7 +104,7 @@ def test_normal_values_are_scaled_by_their_deviation() -> None:
 
 
 def test_blocks_of_rows_take_their_deviations_in_turn() -> None:
-    """Of 61 rows: 4 of deviation 1, 4 of 2, 4 of 3, and again, from any position."""
+    """The 61 rows have deviations 1, 2 and 3, four rows each in turn, from any position."""
     matrix = ParameterSpec(
         name=NAME, shape=SHAPE, axes=(None, None), init=Normal((1.0, 2.0, 3.0), rows=4), is_matrix=True
     )

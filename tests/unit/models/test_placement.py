@@ -10,7 +10,7 @@ from pretrain.models.placement import mark_split, parameters
 
 
 class Chunk(nn.Module):
-    """Of a stage whose only layer is the sixth of the model."""
+    """The model chunk of a stage whose only layer is the model's sixth."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ def bad_steps(steps: list[Step], **settings: Any) -> list[int]:
 
 
 def plain_limit(values: list[float], k: float, floor: float) -> float:
-    """By sorting, with the quantiles of the standard library and the constant by its definition."""
+    """The limit by sorting: the standard library's quantiles, and the constant from its definition."""
     _, middle, _ = quantiles(sorted(values), n=4, method="inclusive")
     _, deviation, _ = quantiles(sorted(abs(value - middle) for value in values), n=4, method="inclusive")
     normal_deviations = deviation / 0.6744897501960817

@@ -31,7 +31,7 @@ class Given:
 
 
 class Ranks:
-    """Of rank 0's view: the others' numbers are put in where ranks exchange theirs."""
+    """All ranks as rank 0 sees them: the other ranks' figures are inserted where ranks exchange theirs."""
 
     def __init__(self, every: int = 2) -> None:
         self.work = [0.1] * 6

@@ -127,7 +127,7 @@ def test_what_others_append_does_not_stay(log: Log) -> None:
 
 
 def test_what_a_disk_took_and_lost_is_written_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As network file systems do: writing succeeds, and syncing says that nothing of it was kept."""
+    """Imitates a network file system: writing succeeds, and syncing reports that nothing was stored."""
     log.add(30)
     log.lines.sync()
     confirmed = log.path.stat().st_size

@@ -31,7 +31,7 @@ def wants(base: RunConfig, *overrides: str) -> RunConfig:
 
 
 def record(run: RunConfig, step: int) -> Record:
-    """Of the run's checkpoint after `step` steps, which are made with its changes."""
+    """The record of the run's checkpoint after `step` steps, trained with the run's changes."""
     parts, tokens = segments(run), 0
     for done in range(step):
         part = segment_after(parts, tokens)

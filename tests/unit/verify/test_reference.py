@@ -42,7 +42,7 @@ def _departures(reference: list[Observation], found: list[Observation], **optimi
 def test_a_sign_that_is_chance_is_no_departure_where_adam_adds_the_decay_to_a_gradient(
     name: str, departs: bool
 ) -> None:
-    """As fp16 did it: a gradient that is clear, and that the decay takes to zero but for its rounding."""
+    """Seen with fp16: the decay cancels a significant gradient, and only its rounding remains."""
     random = np.random.default_rng(1)
     before, gradient = random.normal(size=(8, 8)), random.normal(size=(8, 8))
     gradient[:2] = -DECAY * before[:2] * (1 + 1e-6)

@@ -28,7 +28,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 def _peak_bytes(folder: Path, characters: int, steps: str) -> int:
-    """Of any process of a build of many short documents and one of so many characters."""
+    """Peak memory of any process of a build of many short documents and one of `characters` characters."""
     draw = random.Random(0)
     words = sorted({word for text in topics.values() for word in text.split() if word.isascii() and word.isalpha()})
     lines = (" ".join(draw.choices(words, k=12)) + ".\n" * draw.choice((1, 1, 2)) for _ in range(characters // 60))

@@ -16,7 +16,7 @@ _DOCUMENTS = 400
 
 
 def _calls(folder: Path, files: int) -> int:
-    """Of functions, in a build of the same documents in so many files; unlike seconds, always the same."""
+    """Function calls of a build of the same documents in `files` files; unlike seconds, always the same."""
     (folder / "in").mkdir(parents=True)
     lines = [json.dumps({"text": f"the words of document {number}"}) + "\n" for number in range(_DOCUMENTS)]
     for number in range(files):

@@ -23,7 +23,7 @@ from tests.helpers.http_store import serve
 
 @pytest.fixture
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    """As the fixture `dataset`, but with its shards in a table."""
+    """The dataset of the fixture `dataset`, with its shards in a table."""
     monkeypatch.setattr(module, "LISTED_MEMBERS", 3)
     return build_dataset(make_documents(0, 200), tmp_path)
 

@@ -29,7 +29,7 @@ def nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a build with both deduplications and decontamination, in some ten units; half of the documents lie there
+    """Config of a build with both deduplications and decontamination in about ten chunks; half of the documents occur
     twice."""
     folder = tmp_path_factory.mktemp("ray")
     documents = make_documents(0, 80)

@@ -14,7 +14,7 @@ FIRST = 100_000
 
 
 def off(blend: Blend, shares: np.ndarray, start: int = 0) -> float:
-    """By how many samples a source is off its share at most, at `FIRST` prefixes from `start` on."""
+    """Largest deviation of a source from its share, in samples, over `FIRST` prefixes from `start` on."""
     sources, _ = blend.assign(np.arange(start, start + FIRST))
     counts = blend.counts(start)[:, None] + np.cumsum(sources == np.arange(len(shares))[:, None], axis=1)
     # What a prefix should hold, less what `start` samples should, in exact numbers: far away, floats have no digits.
@@ -25,7 +25,7 @@ def off(blend: Blend, shares: np.ndarray, start: int = 0) -> float:
 
 
 def random_weights(seed: int, decimals: int) -> list[float]:
-    """Of 2 to 20 sources, alike or very different."""
+    """Weights of 2 to 20 sources, similar or very different."""
     draw = np.random.default_rng(seed)
     sources = int(draw.integers(2, 21))
     weights = draw.dirichlet(np.full(sources, draw.choice([0.2, 1, 10, 1000]))) + 10.0**-decimals

@@ -43,7 +43,7 @@ def test_any_part_can_be_computed_alone() -> None:
 
 
 def test_mixing_weights_are_t5_s() -> None:
-    """By hand: 100, 900 and 3000 examples; with the cap 1000 they count as 100, 900 and 1000."""
+    """Computed by hand for 100, 900 and 3000 examples; with the cap 1000 they count as 100, 900 and 1000."""
     sizes = [100, 900, 3000]
     assert mixing_weights(sizes, "power", alpha=0.5) == mixing_weights(sizes, "temperature", temperature=2)
     assert mixing_weights(sizes, "equal") == pytest.approx([1 / 3] * 3)

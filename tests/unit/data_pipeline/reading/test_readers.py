@@ -140,7 +140,7 @@ def test_an_empty_file_has_no_documents_and_is_told(tmp_path: Path, name: str) -
 
 
 def test_an_empty_dump_is_refused(tmp_path: Path) -> None:
-    """As any that ends before its last page does."""
+    """An empty dump is an error, like every dump that ends before its last page does."""
     (tmp_path / "a.xml").write_bytes(b"")
     refuses(tmp_path / "a.xml", "empty")
 

@@ -74,7 +74,7 @@ def test_bins_are_those_of_best_fit_decreasing_piece_by_piece(kind: str, size: i
 
 
 def test_documents_like_those_of_the_web_leave_almost_no_padding() -> None:
-    """As Ding et al. 2024 find of text and code: packing needs hardly more rows than windows."""
+    """Ding et al. 2024 find the same for text and code: packing needs hardly more rows than windows."""
     tokens = np.random.default_rng(0).lognormal(6, 1.2, 100_000).astype(np.int64) + 2
     samples = PackedRows(_Counting(tokens), "train", 2048)  # type: ignore[arg-type]
     assert samples.padding < 1e-3

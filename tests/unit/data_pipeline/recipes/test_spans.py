@@ -137,7 +137,7 @@ def _is_within(part: np.ndarray, whole: np.ndarray) -> bool:
 
 
 def test_numbers_of_spans_are_rounded_to_the_nearest() -> None:
-    """As T5's `random_spans_noise_mask` does."""
+    """T5's `random_spans_noise_mask` rounds the same way."""
     counts = [SpanCorruption().span_counts(tokens) for tokens in (2, 10, 568, 573, 580)]
     assert counts == [(1, 1), (2, 1), (85, 28), (86, 29), (87, 29)]
     assert SpanCorruption(noise_density=0.75, mean_span=1.0).span_counts(100) == (75, 25), "one token between two"

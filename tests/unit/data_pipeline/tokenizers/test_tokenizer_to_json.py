@@ -20,7 +20,7 @@ from tests.unit.data_pipeline.tokenizers.test_tokenizer_fuzz import TRAINED, ran
 
 
 def _foreign(**how: object) -> SentencePiece:
-    """As others train them: with a space before each text, and none doubled."""
+    """A model with common training options: a space before each text, and no double spaces."""
     model = io.BytesIO()
     lines = (line for text in make_documents(0, 100) for line in text.split("\n"))
     sentencepiece.SentencePieceTrainer.train(

@@ -39,16 +39,16 @@ class Chain:
         return values
 
     def log_probability(self, row: int, path: Sequence[int]) -> float:
-        """Of tokens, with their end if they have one."""
+        """Log probability of a path of tokens, including its end token if it has one."""
         whole = (START, START, *path)
         return float(sum(self.table[row, a, b, c] for a, b, c in zip(whole, whole[1:], whole[2:], strict=False)))
 
     def score(self, row: int, path: Sequence[int], penalty: float) -> float:
-        """What a beam goes by."""
+        """The score by which a beam is ranked."""
         return self.log_probability(row, path) / float(((5 + len(path)) / 6) ** penalty)
 
     def best(self, row: int, penalty: float) -> list[int]:
-        """Of all texts, the one that scores most."""
+        """The text with the highest score of all texts."""
         return [token for token in max(paths(), key=lambda path: self.score(row, path, penalty)) if token != END]
 
 

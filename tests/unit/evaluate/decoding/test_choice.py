@@ -85,8 +85,8 @@ def test_a_draw_is_a_function_of_its_stream() -> None:
 
 
 def test_rounding_hardly_ever_changes_a_draw() -> None:
-    """Of a large vocabulary, far more than another layout's sums do: numbers that fell among cumulated probabilities
-    would meet another token several times here."""
+    """The rounding here is far larger than between two layouts, and the vocabulary is large: numbers compared with
+    cumulative probabilities would select another token several times."""
     random = np.random.default_rng(0)
     says = random.normal(size=20_000).astype(np.float32)
     other = says + random.normal(size=says.shape).astype(np.float32) * 1e-4

@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """As it stands there."""
+        """The text of the page, with its white space."""
         return "".join(self.pieces)
 
     @property
