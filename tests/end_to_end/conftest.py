@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
 
 from pretrain.process.signals import SIGNALS
+from tests.helpers import noise as noise_runs
 from tests.helpers.command import LAUNCHER
 
 CONFIG = """
@@ -75,6 +76,26 @@ def uninterrupted(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     done = installed("train", path, "parallel.tensor=2", "--nproc", "2")
     assert done.returncode == 0, done.stderr
     return path.parent / "run"
+
+
+@pytest.fixture(scope="session")
+def noise(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return noise_runs.build_noise(dataset, tmp_path_factory.mktemp("noise"))
+
+
+@pytest.fixture
+def noisy_config(dataset: Path, noise: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Writes a config of a run in `tmp_path / name` that meets `batches` batches of noise from step BAD on."""
+
+    def write(name: str, batches: int = 1) -> Path:
+        return noise_runs.write_config(tmp_path / f"{name}.yaml", tmp_path / name, dataset, noise, batches)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def clean_runs(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> noise_runs.CleanRuns:
+    return noise_runs.CleanRuns(dataset, tmp_path_factory.mktemp("clean"))
 
 
 def environment() -> dict[str, str]:
