@@ -58,7 +58,7 @@ def main(text: str | None) -> int:
     _title("2. Train on 4 ranks (tensor 2 x pipeline 2), and stop half way")
     _run_and_stop([*train, "--nproc", "4"])
 
-    _title("3. Go on, on 2 ranks (tensor 2): same samples, same losses")
+    _title("3. Resume on 2 ranks (tensor 2): same samples, same losses")
     _run(train, ["parallel.pipeline=1", "--nproc", "2"])
 
     _title("4. Evaluate, on 2 ranks")
@@ -67,7 +67,7 @@ def main(text: str | None) -> int:
         ["eval", str(RUN), "--tasks", tasks, "--shots", "0,1,8", "--limit", "200", "--out", str(REPORT)],
         ["parallel.pipeline=1", "--nproc", "2"],
     )
-    _title("5. Go on with a text, on 2 ranks")
+    _title("5. Continue a text, on 2 ranks")
     drawn = ["--temperature", "0.8", "--top-p", "0.9", "--max-tokens", "60"]
     _run(
         ["generate", str(RUN), "--prompt", "The history of", "--prompt", "It was", *drawn],
@@ -78,7 +78,7 @@ def main(text: str | None) -> int:
 
 
 def _dataset_directory(text: Path) -> Path:
-    """One directory per text and state of it, so that another TEXT or an edited one is built anew."""
+    """One directory per text and state of it, so that another TEXT or an edited one is built again."""
     if not text.exists():
         sys.exit(f"demo: there is no {text}")
     status = text.stat()

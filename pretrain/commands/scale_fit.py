@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     check_directory("--out", options.out)
     if options.samples > _MOST_SAMPLES:
         raise ConfigError(
-            f"--samples {options.samples:,}: at most {_MOST_SAMPLES:,}, each of which fits every form anew"
+            f"--samples {options.samples:,}: at most {_MOST_SAMPLES:,}, because each sample fits every form again"
         )
     runs, points = _points(options.points)
     if options.least_ratio is not None:

@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(
         "scale ladder",
         "Writes the configs of a ladder: runs of several sizes and lengths, made from one config. Each is an ordinary "
-        "run: `pretrain train` makes it and goes on with it. Stems come first; branches take up their checkpoints.",
+        "run: `pretrain train` starts and resumes it. Stems come first; branches start from their checkpoints.",
         (
             "debug/gpt data.path=datasets/book --sizes 0.2M,0.4M,0.8M --tokens-per-parameter 20,40 --out ladder",
             "gpt3/125m data.path=/data/corpus --sizes 190M,370M,760M --tokens-per-parameter 10,20,40 \\\n"

@@ -166,7 +166,7 @@ def _lines(law: Law, found: Prediction) -> list[str]:
         for name, one in (found.by_form.items() if found.loss is not None else ())
     ]
     if found.learning_rate is not None:
-        return [*lines, f"rate        {found.learning_rate:.3g}, as the runs' own go on with size"]
+        return [*lines, f"rate        {found.learning_rate:.3g}, extrapolated from the runs' rates"]
     published = (
         f"{olmo_rate(found.parameters):.3g} (OLMo-core's rule), {gpt3_rate(found.parameters):.3g} (GPT-3's table)"
     )

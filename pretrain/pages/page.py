@@ -16,7 +16,7 @@ def page(folder: Path, template: str, **values: Any) -> str:
 
 @cache  # with the templates that it has compiled
 def environment(folder: Path) -> Environment:
-    """Of the templates in `folder`: for who adds filters of its own."""
+    """The environment of the templates in `folder`, to which a caller may add filters."""
     made = Environment(
         loader=FileSystemLoader([folder, Path(__file__).parent]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,

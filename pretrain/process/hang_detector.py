@@ -20,7 +20,7 @@ from pathlib import Path
 from pretrain.process import emergency_exit, watchdog
 from pretrain.process.hang_folder import HangFolder
 from pretrain.process.hang_report import Report, thread_states
-from pretrain.process.hang_verdict import Verdict, judge
+from pretrain.process.hang_verdict import HangVerdict, judge
 from pretrain.process.rank_location import RankLocation
 from pretrain.process.watchdog import ActivityRecord
 from pretrain.run_dir.paths import RunDir
@@ -170,7 +170,7 @@ class HangDetector:
         time.sleep(self._grace_s)  # for other ranks to read the verdict before they lose this one
         emergency_exit.exit_now()
 
-    def _write_events(self, verdict: Verdict) -> None:
+    def _write_events(self, verdict: HangVerdict) -> None:
         lines = ("hung", verdict.facts), ("failed", {"reason": verdict.sentence, "step": verdict.facts["step"]})
         if self.event is None:
             with suppress(OSError):

@@ -11,7 +11,7 @@ _MOST_STACKS = 3  # shown; the files have all
 
 
 @dataclass(frozen=True)
-class Verdict:
+class HangVerdict:
     """The conclusion from all reports."""
 
     sentence: str
@@ -22,8 +22,8 @@ class Verdict:
     """the content as plain values, for events.jsonl"""
 
 
-def judge(reports: Mapping[int, Report], locations: Sequence[RankLocation], hang_s: float, folder: str) -> Verdict:
-    """Verdict on at least one report, by rank. `locations` of all ranks; `folder` holds the reports."""
+def judge(reports: Mapping[int, Report], locations: Sequence[RankLocation], hang_s: float, folder: str) -> HangVerdict:
+    """Judges at least one report, by rank. `locations` of all ranks; `folder` holds the reports."""
     groups: dict[tuple[str | None, str], list[int]] = {}
     for rank, report in sorted(reports.items()):
         groups.setdefault((report.waits_in, report.line), []).append(rank)
@@ -60,7 +60,7 @@ def judge(reports: Mapping[int, Report], locations: Sequence[RankLocation], hang
         "missing": [{"rank": rank, "host": locations[rank].host} for rank in missing],
         "reports": folder,
     }
-    return Verdict("; ".join([begun, *found]), "\n".join(lines), facts)
+    return HangVerdict("; ".join([begun, *found]), "\n".join(lines), facts)
 
 
 def _waits(name: str | None, line: str, ranks: Sequence[int]) -> str:

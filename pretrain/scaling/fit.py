@@ -63,7 +63,7 @@ def fit(form: Form, points: Points, samples: int = 0, seed: int = 0) -> Fitted:
         )
     if not form.of_compute and not _varied(own):
         raise ConfigError(
-            f"{form.formula} cannot be told from these {len(own)} points, as their tokens follow from their sizes: "
+            f"{form.formula} cannot be fitted to these {len(own)} points, as their tokens follow from their sizes: "
             "two or more sizes, each with several numbers of tokens, are needed"
         )
     logs, losses = own.logs, own.losses

@@ -120,7 +120,7 @@ def _stem_and_branches(
 
     planned = [run(len(ratios) - 1, 0)]
     for at, begin in enumerate(begins[:-1]):
-        # What the stem is told stands as it is; the branch then changes it, as any run can be changed in its middle.
+        # The branch keeps the stem's settings and changes some of them from its first step on, by `run.change`.
         tree["run"] |= {
             "branch_from": str(RunDir(f"{spec.runs_dir}/{names[-1]}").checkpoint(begin)),
             "change": {

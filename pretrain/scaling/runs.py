@@ -64,7 +64,7 @@ def _read(directory: Path) -> FinishedRun:
     ended = [event for event in events if event.get("event") == "finished"]
     scored = [event for event in events if event.get("event") == "heldout"]
     if not ended or not scored or scored[-1]["step"] != ended[-1]["step"]:
-        raise ConfigError(f"{directory} has not finished: `pretrain train {RunDir(directory).config}` goes on with it")
+        raise ConfigError(f"{directory} has not finished: `pretrain train {RunDir(directory).config}` resumes it")
     last, model = scored[-1], config.model
     loss, tokens = last["loss"], float(last["tokens"])
     if loss is None or not loss < math.log(model.vocab_size):

@@ -120,7 +120,7 @@ def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[R
 
 
 def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
-    """Of a vocabulary that no data can fill, in a sentence."""
+    """A note on embedding rows that no data can use, if there are any."""
     model, needed = config.model, recipe.vocabulary
     rows = model.vocab_size - needed
     if rows < model.vocabulary_multiple:  # as rounding up makes anyway
@@ -128,29 +128,29 @@ def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
     parameters = rows * model.embedding_dim * (1 if model.tie_word_embeddings else 2)
     return (
         f"model.vocabulary={model.vocab_size} is more than the {needed:,} ids of the data's tokenizer and the "
-        f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) stand for nothing: set "
-        f"model.vocabulary={needed}, or null to follow the data, unless it is to learn from other data later",
+        f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) are unused: set "
+        f"model.vocabulary={needed}, or null to follow the data, unless the model will later learn from other data",
     )
 
 
 def _left_out(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
-    """What of the data makes no samples, in sentences. Raises DataError where nothing is left to score: held-out
-    samples are asked for late in a run."""
+    """Notes on documents that make no samples. Raises DataError if no held-out samples are left: a run needs them
+    late."""
     made = [(dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)]
     if not isinstance(recipe, CausalRecipe):  # whose last window is filled up
         made += [(dataset, "validation", recipe.samples(dataset, "validation")) for dataset in stream.datasets]
     return tuple(
         f"{samples.num_skipped:,} documents of the {split} split of {dataset.address} make no sample of "
-        f"{recipe.sequence_length} positions and are left out; {samples.count:,} samples are there"
+        f"{recipe.sequence_length} positions and are skipped; {samples.count:,} samples remain"
         for dataset, split, samples in made
         if samples.num_skipped
     )
 
 
 def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
-    """Of packed rows that hold little, in sentences."""
+    """Notes on packed rows with much padding."""
     return tuple(
-        f"{samples.padding:.0%} of the {samples.count:,} rows packed of the train split of {dataset.address} is "
+        f"{samples.padding:.0%} of the {samples.count:,} packed rows of the train split of {dataset.address} is "
         "padding: another model.sequence_length suits its documents better, or objective.packing=windows"
         for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
         if isinstance(samples, PackedRows) and samples.padding > _MUCH_PADDING
@@ -158,7 +158,7 @@ def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
 
 
 def _checked_later(config: RunConfig, stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
-    """What data.verify does not do before the first step, in sentences."""
+    """Notes on datasets that data.verify does not verify before the first step."""
     return tuple(
         f"{dataset.address} is not verified before the first step, but each part of it as it is fetched"
         for dataset in stream.datasets

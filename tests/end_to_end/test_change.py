@@ -1,4 +1,4 @@
-"""`run.change`: a run that gets other settings in its middle is the same run on any layout and after any crash."""
+"""`run.change`: a run whose settings change partway is the same run on any layout and after any crash."""
 
 import json
 import signal

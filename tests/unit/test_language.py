@@ -13,11 +13,6 @@ PACKAGES = [name for name in ("pretrain", "data_pipeline", "launch", "examples",
 SOURCES = [*(path for name in PACKAGES for path in (ROOT / name).rglob("*.py")), *(ROOT / "docs" / "make").glob("*.py")]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
-# What is still to be rewritten: these numbers only fall.
-FRAGMENTS = 3
-BANNED_WORDS = 9
-CLASSES = 1
-
 FRAGMENT = re.compile(r"(of|that|those|likewise|by|as)\b", re.IGNORECASE)
 """First words of a text that cannot be understood without the name above it."""
 
@@ -49,27 +44,27 @@ def _texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield text.lineno, text.value
 
 
-def _fragments() -> list[tuple[str, str]]:
-    """The file of each text that begins as a fragment does, and the line with its beginning."""
+def _fragments() -> list[str]:
+    """`file:line: beginning` of each text that begins as a fragment does."""
     return [
-        (file, f"{file}:{line}: {text.strip()[:60]}")
+        f"{file}:{line}: {text.strip()[:60]}"
         for file, tree in _parsed()
         for line, text in _texts(tree)
         if FRAGMENT.match(text.strip())
     ]
 
 
-def _banned() -> list[tuple[str, str]]:
-    """The file of each banned phrase, in texts of the code and on pages, and the line with it."""
+def _banned() -> list[str]:
+    """`file:line: phrase` of each banned phrase, in texts of the code and on pages."""
     found = []
     for file, tree in _parsed():
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found += [(file, f"{file}:{node.lineno}: {one[0]}") for one in BANNED.finditer(_joined(node.value))]
+                found += [f"{file}:{node.lineno}: {one[0]}" for one in BANNED.finditer(_joined(node.value))]
     for page in filter(Path.exists, PAGES):
         file, text = str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
         for number, paragraph in _paragraphs(text):
-            found += [(file, f"{file}:{number}: {one[0]}") for one in BANNED.finditer(_joined(paragraph))]
+            found += [f"{file}:{number}: {one[0]}" for one in BANNED.finditer(_joined(paragraph))]
     return found
 
 
@@ -95,18 +90,15 @@ def _classes() -> dict[str, list[str]]:
 
 
 def test_docstrings_helps_and_descriptions_stand_alone() -> None:
-    found = [line for _, line in _fragments()]
-    assert len(found) <= FRAGMENTS, found
+    assert not _fragments()
 
 
 def test_texts_and_pages_do_without_banned_words() -> None:
-    found = [line for _, line in _banned()]
-    assert len(found) <= BANNED_WORDS, found
+    assert not _banned()
 
 
 def test_no_two_classes_bear_one_name() -> None:
-    found = _classes()
-    assert len(found) <= CLASSES, found
+    assert not _classes()
 
 
 @pytest.mark.parametrize("text", ["Of the shard.", "as JSON has it", "By name.", "Likewise, of files."])

@@ -88,7 +88,7 @@ def test_packed_rows_that_hold_little_are_said() -> None:
         return _padding(stream)
 
     assert said(12) == said(24) == said(6) == ()
-    assert said(23)[0].startswith("48% of the 40 rows packed of the train split of set is padding")
+    assert said(23)[0].startswith("48% of the 40 packed rows of the train split of set is padding")
 
 
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
     [
         (8192, True, None),
         (8200, True, None),  # as rounding up makes anyway
-        (50257, True, "42,065 rows of the embedding (2,019,120 parameters) stand for nothing"),
+        (50257, True, "42,065 rows of the embedding (2,019,120 parameters) are unused"),
         (50257, False, "(4,038,240 parameters)"),
     ],
 )

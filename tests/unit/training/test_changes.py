@@ -1,4 +1,4 @@
-"""A run that gets other settings in its middle: what it goes on with, from where, and what is refused."""
+"""Settings that change partway through a run: which apply, from which step on, and what is refused."""
 
 from dataclasses import replace
 from pathlib import Path
