@@ -7,6 +7,7 @@ from math import prod
 from typing import Literal
 
 from pretrain.config.model import Model
+from pretrain.config.run_config import RunConfig
 from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.modules import WORD_EMBEDDINGS, parameter_specs
@@ -41,6 +42,12 @@ def num_parameters(model: Model, padded: bool = True) -> int:
 def first_layer_matrix_size(model: Model) -> int:
     """Number of values in the matrices of the first layer."""
     return sum(d.size for d in parameter_specs(model) if d.depth == 1 and d.is_matrix)
+
+
+def bucket_parameters(config: RunConfig, tensor: int) -> int:
+    """Parameters per gradient bucket with `tensor` tensor ranks: by default the size of one layer's matrices. Smaller
+    buckets mean more messages, larger ones more memory and a later first exchange."""
+    return config.parallel.bucket_parameters or first_layer_matrix_size(config.model) // tensor
 
 
 def parameters_by_chunk(

@@ -40,6 +40,14 @@ def state_bytes(parameters: float, layout: Layout, precision: str, moments: int 
     )
 
 
+def build_bytes(layout: Layout, precision: str) -> float:
+    """Bytes for each parameter of a rank while megatron-core's ZeRO 1 is built: weights are copied into the buffer that
+    replaces them, beside the buffer of gradients, before the optimizer's states exist. 0 for other engines and stages,
+    which hold no more than in a step."""
+    shares = layout.zero == 1 and layout.replicas > 1 and not layout.shards_by_deepspeed
+    return 2 * (4 if precision == "fp32" else 2) + 4 if shares else 0.0
+
+
 def largest_state(config: RunConfig, layout: Layout) -> StateBytes:
     """Training state of the rank that holds the most: one of the pipeline stage with the most parameters. What
     `state_bytes` leaves out is left out here too."""

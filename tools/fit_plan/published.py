@@ -138,6 +138,13 @@ def _steps(lines: list[dict[str, str]]) -> PublishedSteps:
             gradient_bytes=states[:, 1],
             optimizer_bytes=states[:, 2],
             fp8=text("precision") == "fp8",
+            exchanged_gradient_bytes=np.where(number("zero") > 1, 2.0, 4.0),
+            sums_everywhere=0,
+            weight_gathers=2,
+            bucket_bytes=0,
+            bucket_copy_bytes=0,
+            table_copies=0,
+            build_bytes=0,
         ),
         attention=AttentionShapes.repeat(
             count,
@@ -203,15 +210,17 @@ def _stages(number: Callable[[str], Array]) -> tuple[StageShapes, Array]:
     predicts = np.stack([1 - several, 0 * ones, several], axis=1)
     gated, key_dim = number("gated"), number("kv_heads") * hidden / number("heads")
     matrices = 2 * hidden * (hidden + key_dim) + (2 + gated) * hidden * number("ffn")
-    tied = (number("tied") > 0) & (pipeline == 1)
-    tables = embeds + np.where(tied[:, None], 0.0, predicts)
+    tied = number("tied") > 0
+    tables = embeds + np.where((tied & (pipeline == 1))[:, None], 0.0, predicts)
+    table = (number("vocab") * hidden)[:, None]
     shapes = StageShapes(
         count=count,
-        sharded_parameters=on_stage * matrices[:, None] + tables * (number("vocab") * hidden)[:, None],
+        sharded_parameters=on_stage * matrices[:, None] + tables * table,
         replicated_parameters=np.zeros_like(count),
         embeds=embeds,
         predicts=predicts,
         position=np.stack([0 * ones, ones, pipeline - 1], axis=1) * (count > 0),
+        summed_parameters=(embeds + predicts) * table * (tied & (pipeline > 1))[:, None],
     )
     return shapes, on_stage
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.optimizer.base import Owned, Rule
-from pretrain.model_spec.parameters import first_layer_matrix_size
 from pretrain.models.placement import Parameter
 
 _BLOCK = 1024
@@ -104,12 +103,6 @@ class OptimizerState(ABC):
     @abstractmethod
     def _publish(self) -> None:
         """Copies the fp32 weights into those in use, on every data rank."""
-
-
-def bucket_parameters(config: RunConfig) -> int:
-    """Parameters per gradient bucket: by default the size of one layer's matrices. Smaller buckets mean more messages,
-    larger ones more memory and a later first exchange."""
-    return config.parallel.bucket_parameters or first_layer_matrix_size(config.model) // config.parallel.tensor
 
 
 def overlaps(config: RunConfig, device: torch.device) -> bool:

@@ -25,8 +25,9 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import NullOptimizer, find_rule
-from pretrain.engine.zero.base import OptimizerState, ParameterRange, bucket_parameters, norm, overlaps, scale
+from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.errors import RunError
+from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
 
 
@@ -82,7 +83,7 @@ class DeepSpeedSharding(OptimizerState):
             "init_optimizer": self._torch_optimizer(),
             "param_names": self.names,
             "timers": NoopTimer(),
-            "reduce_bucket_size": bucket_parameters(self.config),
+            "reduce_bucket_size": bucket_parameters(self.config, self.config.parallel.tensor),
             "dp_process_group": self.groups.replica_group,
             "overlap_comm": overlaps(self.config, self.device),
             "offload_optimizer_config": offload if self._offloads else None,

@@ -27,8 +27,9 @@ from pretrain.engine.groups import Groups
 from pretrain.engine.optimizer import adam
 from pretrain.engine.optimizer.base import Owned
 from pretrain.engine.optimizer.rules import find_rule
-from pretrain.engine.zero.base import OptimizerState, ParameterRange, bucket_parameters, norm, overlaps, scale
+from pretrain.engine.zero.base import OptimizerState, ParameterRange, norm, overlaps, scale
 from pretrain.layout.layout import Layout
+from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.megatron_config import DTYPES
 from pretrain.models.placement import Parameter
 
@@ -48,7 +49,9 @@ class MegatronSharding(OptimizerState):
             grad_reduce_in_fp32=True,
             use_distributed_optimizer=shares,
             overlap_grad_reduce=overlaps(config, device),
-            bucket_size=bucket_parameters(config),  # heeded where the exchange overlaps with the backward pass
+            bucket_size=bucket_parameters(
+                config, config.parallel.tensor
+            ),  # heeded where the exchange overlaps with the backward pass
         )
         self.chunks: Sequence[Any] = [DistributedDataParallel(megatron, ddp, chunk) for chunk in chunks]
         megatron.finalize_model_grads_func = _sum_gradients

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import ParameterRange, bucket_parameters
+from pretrain.engine.zero.base import ParameterRange
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
+from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
 
 
@@ -40,7 +41,7 @@ class Stage12(DeepSpeedSharding):
             **self._shared_arguments,
             optimizer_params={},
             contiguous_gradients=True,
-            allgather_bucket_size=2 * bucket_parameters(config),
+            allgather_bucket_size=2 * bucket_parameters(config, config.parallel.tensor),
             gradient_average=False,
             partition_grads=self._reduces_every_pass,
             check_grad_overflow=False,

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from pretrain.config.run_config import RunConfig
 from pretrain.engine.groups import Groups
-from pretrain.engine.zero.base import ParameterRange, bucket_parameters
+from pretrain.engine.zero.base import ParameterRange
 from pretrain.engine.zero.deepspeed import DeepSpeedSharding, Flat
+from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.models.placement import Parameter
 
 
@@ -44,8 +45,9 @@ class Stage3(DeepSpeedSharding):
             root,
             **self._shared_arguments,
             ds_config=None,
-            prefetch_bucket_size=bucket_parameters(config),
-            max_live_parameters=2 * bucket_parameters(config),  # or every module would fetch one more bucket ahead
+            prefetch_bucket_size=bucket_parameters(config, config.parallel.tensor),
+            max_live_parameters=2
+            * bucket_parameters(config, config.parallel.tensor),  # or every module would fetch one more bucket ahead
             max_reuse_distance=0,  # or weights that the backward pass needs again would stay gathered
             param_persistence_threshold=10 * config.model.hidden,  # biases and norms: small, and gathered too often
             offload_param_config=offload if parallel.offload_parameters else None,

@@ -11,6 +11,7 @@ from pretrain.errors import ConfigError
 from pretrain.layout.layout import Layout
 from pretrain.model_spec.modules import parameter_specs
 from pretrain.model_spec.parameter_spec import ParameterSpec
+from pretrain.model_spec.parameters import bucket_parameters
 from pretrain.model_spec.split import chunk_layers
 from pretrain.plan.device import Device
 from pretrain.plan.estimate.model_shapes import attention_shapes, kernel_shapes, layer_stacks, model_shapes
@@ -24,7 +25,11 @@ from pretrain.plan.estimate.workload import (
     StepSettings,
     StepWorkload,
 )
-from pretrain.plan.memory import state_bytes
+from pretrain.plan.memory import build_bytes, state_bytes
+
+_FILLED = 2 / 3
+"""Share of a bucket that is filled when the next gradient no longer fits into it. Counted by a rehearsal of GPT-3 13B:
+0.67 where most activations are held, 0.74 on average."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class StageGroups:
     predicts: Array
     position: Array
     """index of the stage, from 0"""
+    summed: Array
+    """`StageShapes.summed_parameters`"""
 
 
 class ParametersByDepth:
@@ -78,10 +85,14 @@ class ParametersByDepth:
         sharded, replicated = (
             np.bincount(of_depth, values, pipeline).astype(float) for values in (self.sharded, self.replicated)
         )
+        summed = np.zeros(pipeline)
         for original, depths in self.copies.values():
+            first = of_depth[original.depth]
             elsewhere = np.unique(of_depth[list(depths)])
-            elsewhere = elsewhere[elsewhere != of_depth[original.depth]]
+            elsewhere = elsewhere[elsewhere != first]
             (sharded if any(original.axes) else replicated)[elsewhere] += original.size
+            holders = 1 + len(elsewhere)
+            summed[[first, *elsewhere]] += original.size * 2 * (holders - 1) / holders
         encoder = self.model.stacks[0]
         layers = np.stack([np.bincount(part, minlength=pipeline) for part in (of_stage[:encoder], of_stage[encoder:])])
         groups = {
@@ -92,6 +103,7 @@ class ParametersByDepth:
             "embeds": np.eye(pipeline)[0],
             "predicts": np.eye(pipeline)[-1],
             "position": np.arange(pipeline, dtype=np.float64),
+            "summed": summed,
         }
         if self.model.is_encoder_decoder or pipeline <= 3:
             return StageGroups(**groups)
@@ -162,6 +174,7 @@ class WorkloadBuilder:
             embeds=padded("embeds"),
             predicts=padded("predicts"),
             position=padded("position"),
+            summed_parameters=padded("summed"),
         )
         return shapes, np.stack([padded("layers", row) for row in range(2)])
 
@@ -176,6 +189,7 @@ class WorkloadBuilder:
             [parallel.offload_optimizer and layout.shards_by_deepspeed for layout in layouts]
         )
         weights, optimizer = (np.array([getattr(state, name) for state in states]) for name in ("weights", "optimizer"))
+        buckets, copies, table_copies = np.array([self._deepspeed_bytes(layout, width) for layout in layouts]).T
         return StepSettings.repeat(
             len(choices),
             sequences=config.batch.sequences,
@@ -186,7 +200,34 @@ class WorkloadBuilder:
             gradient_bytes=np.array([state.gradients for state in states])[rows],
             optimizer_bytes=np.where(optimizer_offloaded, 0.0, optimizer)[rows],
             fp8=config.precision == "fp8",
+            # Gradients are exchanged in fp32, also by DeepSpeed (`engine/zero/deepspeed.py`), whose stages 1 and 2
+            # all-reduce complete buckets, and whose stage 3 gathers weights again for layers that are recomputed.
+            exchanged_gradient_bytes=4.0,
+            sums_everywhere=np.array([layout.shards_by_deepspeed for layout in layouts])[rows],
+            weight_gathers=[2 + (choice.recompute == "full") for choice in choices],
+            bucket_bytes=buckets[rows],
+            bucket_copy_bytes=copies[rows],
+            table_copies=table_copies[rows],
+            build_bytes=np.array([build_bytes(layout, config.precision) for layout in layouts])[rows],
         )
+
+    def _deepspeed_bytes(self, layout: Layout, width: float) -> tuple[float, float, float]:
+        """`StepSettings.bucket_bytes`, `bucket_copy_bytes` and `table_copies`, as DeepSpeed and `engine/zero` make
+        them. `width`: bytes of a weight."""
+        if not layout.shards_by_deepspeed or layout.zero == 1:  # stage 1 exchanges when activations are free again
+            return 0.0, 0.0, 0.0
+        size = bucket_parameters(self.config, layout.tensor)
+        if layout.zero == 2:  # buckets are as wide as weights, and freed after each backward pass
+            copies = _FILLED * (width + (4 if width < 4 else 0))
+            return 0.0, ((1 + self._overlaps(layout)) * width + copies) * size, 0.0
+        # The table is gathered, and a gradient in fp32 is added to another one.
+        tied = layout.pipeline == 1 and self.config.model.tie_word_embeddings
+        return 4.0 * size, _FILLED * 4 * size, width + 4 + 4 + width * tied
+
+    def _overlaps(self, layout: Layout) -> bool:
+        """Whether gradients are exchanged during the backward pass, as `engine/zero/base.py` decides."""
+        chosen = self.config.parallel.overlap
+        return chosen if chosen is not None else self.device.generation != "cpu" and layout.pipeline == 1
 
     def _device(self, count: int) -> DeviceSpeeds:
         device, precision = self.device, self.config.precision

@@ -23,7 +23,10 @@ class HeldBytes:
     working: Array
     """bytes of the layer that is recomputed, or of logits and loss, which never exist at the same time"""
     buffers: Array
-    """bytes of weights while they are gathered, of messages in flight, and of what libraries and the allocator keep"""
+    """bytes of weights while they are gathered, of messages in flight, of buckets of gradients, and of what libraries
+    and the allocator keep"""
+    building: Array
+    """bytes that building the model takes beyond all of these; 0: a step takes more"""
 
     @property
     def total(self) -> Array:
@@ -60,9 +63,15 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
     gathered_weights = 2 * step.activation_bytes[:, None] * (parameters - resident) / layers
     gathered = np.where(shards_weights, gathered_weights, 0.0)
     messages = 2 * _hidden(work, work.length)[:, None] * (layout.pipeline > 1)[:, None]
-    buffers = gathered + messages
-    if overhead:
-        buffers = buffers + c.overhead_gib * 2**30 + c.fragments * (saved + working)
+    # Under DeepSpeed, a bucket is copied while layers are on their way back. At the end, only the embedding is left.
+    table = (step.table_copies * work.model.vocabulary / layout.tensor * work.model.embedding_dim)[:, None]
+    at_end = table * work.stages.embeds - saved - first - gathered
+    copies = np.maximum(np.maximum(recomputed + step.bucket_copy_bytes[:, None], at_end) - working, 0.0)
+    buffers = gathered + messages + step.bucket_bytes[:, None] + copies
+    library_bytes = c.overhead_gib * 2**30 if overhead else 0.0
+    buffers = buffers + library_bytes + (c.fragments * (saved + working) if overhead else 0.0)
+    in_step = weights + gradients + optimizer + saved + first + working + buffers
+    built = np.where(parameters > 0, step.build_bytes[:, None] * parameters + library_bytes, 0.0)
     return HeldBytes(
         weights=weights,
         gradients=gradients,
@@ -70,6 +79,7 @@ def held_bytes(work: StepWorkload, c: Constants, overhead: bool = True) -> HeldB
         activations=saved + first,
         working=working,
         buffers=buffers,
+        building=np.where(step.build_bytes[:, None] > 0, np.maximum(built - in_step, 0.0), 0.0),
     )
 
 

@@ -42,20 +42,25 @@ def step_seconds(work: StepWorkload, c: Constants, factor: Array | float = 1.0) 
 
     One stage works on a micro-batch at a time, first forward and then backward (1F1B, Narayanan et al. 2021, arXiv
     2104.04473, section 2.2): the slowest stage works on all of them, and waits while the first one passes through the
-    others, of which `virtual` chunks pass at once."""
+    others, of which `virtual` chunks pass at once.
+
+    Not counted: inputs gathered again under sequence parallelism, and the sums of embeddings, of the logits' gradient
+    and of weights that several stages hold. A fit that counts them is no nearer to models and stacks that it has not
+    seen (docs/plan.md)."""
     at, stages, recompute = traffic.links(work, c), work.stages, work.step.recompute
     forward, backward, again, tensor, context = (np.zeros_like(stages.count) for _ in range(5))
     for stack in work.stacks:
         passes = compute.layer(work, c, stack)
         redone = np.select([recompute == 2, recompute == 1], [passes.forward, passes.attention], 0.0)
-        sums = traffic.tensor(work, c, at, stack)
+        sums = traffic.tensor_bytes(work, stack)
         exchanged = traffic.context(work, c, at, stack)
-        times = 2.0 + (recompute == 2)
+        repeats = recompute == 2
         forward += stack.layers * passes.forward[:, None]
         backward += stack.layers * passes.backward[:, None]
         again += stack.layers * redone[:, None]
-        tensor += stack.layers * (sums * times)[:, None]
-        context += stack.layers * (exchanged * times)[:, None]
+        moved = sums.forward * (1 + repeats) + sums.backward - sums.repeated
+        tensor += stack.layers * traffic.tensor_seconds(work, c, at, moved)[:, None]
+        context += stack.layers * (exchanged * (2 + repeats))[:, None]
     factor = np.broadcast_to(np.asarray(factor, float), work.model.hidden.shape)[:, None]
     ends = stages.embeds * compute.embedding(work, c)[:, None] + stages.predicts * compute.head(work, c)[:, None]
     forward, backward, again, ends = (factor * part for part in (forward, backward, again, ends))

@@ -1,4 +1,7 @@
-"""Seconds that messages between devices take, by the links that they go over."""
+"""Bytes that ranks send to each other in a step, and the seconds that these take by the links that they go over.
+
+Bytes are counted as in a ring: of n ranks, each sends (n - 1) / n of a tensor that is gathered, scattered or exchanged
+all to all, and twice that of one that is all-reduced."""
 
 from dataclasses import dataclass
 
@@ -16,6 +19,30 @@ class Links:
     context: Array
     replicas: Array
     pipeline: Array
+
+
+@dataclass(frozen=True)
+class TensorBytes:
+    """Bytes that a rank sends to other tensor ranks for a micro-batch, [n]."""
+
+    forward: Array
+    backward: Array
+    repeated: Array
+    """bytes of `backward` that gather inputs again, while gradients are multiplied"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WireBytes:
+    """Bytes that a rank of each kind of stage sends in a step, by the ranks that it sends them to, [n, s]."""
+
+    tensor: Array
+    context: Array
+    pipeline: Array
+    """hidden states and their gradients, between neighboring stages"""
+    replicas: Array
+    """gradients and weights, between ranks with the same weights"""
+    summed: Array
+    """gradients of weights that several stages hold"""
 
 
 def links(work: StepWorkload, c: Constants) -> Links:
@@ -36,42 +63,126 @@ def links(work: StepWorkload, c: Constants) -> Links:
     )
 
 
-def tensor(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
-    """Seconds of one layer's forward pass; the backward pass exchanges as much. Hidden states are summed over tensor
-    ranks twice (three times in a layer that reads an encoder's): all-reduced or, under sequence parallelism, gathered
-    and scattered."""
-    step, ranks = work.step, work.layout.tensor
-    positions = step.micro_sequences * stack.length / work.layout.context
-    sums = np.where(stack.encoder_length > 0, 3.0, 2.0)
-    moved = 2 * sums * positions * work.model.hidden * step.activation_bytes * (ranks - 1) / ranks
-    waits = 2 * sums * c.message_s * (ranks > 1)
-    return c.tensor_exposed * (moved / at.tensor + waits)
+def tensor_bytes(work: StepWorkload, stack: LayerStack) -> TensorBytes:
+    """Bytes of one layer. Tensor ranks sum hidden states twice (three times in a layer that reads an encoder's), and in
+    the backward pass their gradients, where a layer that reads an encoder's sums the gradient of these too. A sum is an
+    all-reduce or, under sequence parallelism, a reduce-scatter, with an all-gather before the next product, which the
+    backward pass repeats."""
+    shared, crosses = work.layout.sequence > 0, stack.encoder_length > 0
+    sums = np.where(crosses, 3.0, 2.0)
+    sent, encoder_sent = (_gathered(work, length, work.model.hidden) for length in (stack.length, stack.encoder_length))
+    repeated = np.where(shared, sums * sent + np.where(crosses, encoder_sent, 0.0), 0.0)
+    encoder_gradient = np.where(crosses, np.where(shared, 1.0, 2.0) * encoder_sent, 0.0)
+    return TensorBytes(
+        forward=2 * sums * sent + np.where(crosses & shared, encoder_sent, 0.0),
+        backward=2 * sums * sent + encoder_gradient + repeated,
+        repeated=repeated,
+    )
 
 
-def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
-    """Seconds of one layer's forward pass: queries, keys, values and outputs exchange positions for heads."""
+def embedding_bytes(work: StepWorkload) -> TensorBytes:
+    """Bytes of the embedding of each stack: tensor ranks sum the rows that each looked up. Under sequence parallelism
+    each keeps a slice, and gathers the gradient."""
+    sent = _gathered(work, work.length, work.model.embedding_dim)
+    backward = np.where(work.layout.sequence > 0, sent, 0.0)
+    return TensorBytes(forward=2 * sent, backward=backward, repeated=np.zeros_like(sent))
+
+
+def head_bytes(work: StepWorkload) -> TensorBytes:
+    """Bytes of the logits: the gradient of their input is summed. Under sequence parallelism the input is gathered, for
+    the backward pass again unless logits are made in chunks of positions."""
+    model, shared = work.model, work.layout.sequence > 0
+    sent = _gathered(work, model.label_length, model.embedding_dim)
+    positions = work.step.micro_sequences * model.label_length / work.layout.context
+    repeated = np.where(shared & (positions <= work.kernels.logit_positions), sent, 0.0)
+    backward = np.where(shared, sent, 2 * sent) + repeated
+    return TensorBytes(forward=np.where(shared, sent, 0.0), backward=backward, repeated=repeated)
+
+
+def tensor_seconds(work: StepWorkload, c: Constants, at: Links, moved: Array) -> Array:
+    """Seconds to send `moved` bytes [n] to other tensor ranks, in messages as large as hidden states."""
+    messages = moved / np.maximum(_gathered(work, work.stacks[-1].length, work.model.hidden), 1.0)
+    return c.tensor_exposed * (moved / at.tensor + messages * c.message_s * (work.layout.tensor > 1))
+
+
+def context_bytes(work: StepWorkload, stack: LayerStack) -> Array:
+    """Bytes of one layer's forward pass, and of its backward pass: queries, keys, values and outputs exchange positions
+    for heads."""
     model, step, ranks = work.model, work.step, work.layout.context
     positions = step.micro_sequences * stack.length / ranks
     features = 2 * (model.heads + model.kv_heads) * model.head_dim / work.layout.tensor
-    moved = positions * features * step.activation_bytes * (ranks - 1) / ranks
-    return moved / at.context + 2 * c.message_s * (ranks > 1)
+    return positions * features * step.activation_bytes * (ranks - 1) / ranks
 
 
-def pipeline(work: StepWorkload, c: Constants, at: Links) -> Array:
-    """Seconds of one micro-batch on one stage, which sends hidden states on and gradients back for each chunk."""
+def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
+    """Seconds of one layer's forward pass."""
+    return context_bytes(work, stack) / at.context + 2 * c.message_s * (work.layout.context > 1)
+
+
+def pipeline_bytes(work: StepWorkload) -> Array:
+    """Bytes of one micro-batch, [n]: a stage sends hidden states on and gradients back for each chunk."""
     layout, step = work.layout, work.step
     positions = step.micro_sequences * work.length / layout.context
     moved = positions * work.model.hidden * step.activation_bytes / layout.sequence_slices
-    per_chunk = c.pipeline_exposed * 2 * (moved / at.pipeline + c.message_s)
-    return np.where(layout.pipeline > 1, layout.virtual * per_chunk, 0.0)
+    return np.where(layout.pipeline > 1, layout.virtual * 2 * moved, 0.0)
+
+
+def pipeline(work: StepWorkload, c: Constants, at: Links) -> Array:
+    """Seconds of one micro-batch on one stage."""
+    messages = np.where(work.layout.pipeline > 1, work.layout.virtual * 2, 0.0)
+    return c.pipeline_exposed * (pipeline_bytes(work) / at.pipeline + messages * c.message_s)
+
+
+def replica_bytes(work: StepWorkload) -> tuple[Array, Array]:
+    """Bytes between ranks that hold the same weights, [n, s] each: per step, for gradients and updated weights; and per
+    micro-batch, for gradients if they are sharded (ZeRO-2), and for weights too (ZeRO-3)."""
+    replicas, zero = work.layout.replicas, work.layout.zero[:, None]
+    around = ((replicas - 1) / replicas)[:, None] * work.parameters
+    gradients, weights = work.step.exchanged_gradient_bytes[:, None], work.step.activation_bytes[:, None]
+    summed = gradients * np.where(work.step.sums_everywhere > 0, 2.0, 1.0)[:, None]
+    gathered = work.step.weight_gathers[:, None] * weights
+    step = np.select([zero == 3, zero == 2, zero == 1], [0.0, weights, summed + weights], 2 * gradients)
+    micro = np.select([zero == 3, zero == 2], [gathered + gradients, summed], 0.0)
+    return around * step, around * micro
 
 
 def exchange(work: StepWorkload, at: Links) -> tuple[Array, Array]:
-    """Seconds of exchange between ranks that hold the same weights, [n, s] each: per step, for gradients and updated
-    weights; and per micro-batch, for gradients if they are sharded (ZeRO-2), and for weights too (ZeRO-3)."""
-    replicas, zero = work.layout.replicas, work.layout.zero[:, None]
-    around = ((replicas - 1) / replicas / at.replicas)[:, None] * work.parameters
-    gradients, weights = work.exchanged_gradient_bytes[:, None], work.step.activation_bytes[:, None]
-    step = np.select([zero == 3, zero == 2, zero == 1], [0.0, weights, gradients + weights], 2 * gradients)
-    micro = np.select([zero == 3, zero == 2], [2 * weights + gradients, gradients], 0.0)
-    return around * step, around * micro
+    """Seconds of `replica_bytes`."""
+    step, micro = replica_bytes(work)
+    return step / at.replicas[:, None], micro / at.replicas[:, None]
+
+
+def summed_bytes(work: StepWorkload) -> Array:
+    """Bytes per step, [n, s], for the gradients of weights that several stages hold. DeepSpeed's ranks sum those of
+    their own share only."""
+    share = np.where(work.layout.deepspeed > 0, work.layout.replicas, 1.0) * work.layout.tensor
+    return work.step.exchanged_gradient_bytes[:, None] * work.stages.summed_parameters / share[:, None]
+
+
+def wire_bytes(work: StepWorkload) -> WireBytes:
+    """Bytes that a rank of each kind of stage sends in a step."""
+    stages, micro_batches = work.stages, work.micro_batches[:, None]
+    repeats = (work.step.recompute == 2)[:, None]  # of the forward pass of layers
+    tensor, context_sent = (np.zeros_like(stages.count) for _ in range(2))
+    for stack in work.stacks:
+        one = tensor_bytes(work, stack)
+        tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + one.backward[:, None])
+        context_sent += stack.layers * context_bytes(work, stack)[:, None] * (2 + repeats)
+    for ends, end in ((stages.embeds, embedding_bytes(work)), (stages.predicts, head_bytes(work))):
+        tensor += ends * (end.forward + end.backward)[:, None]
+    per_step, per_micro = replica_bytes(work)
+    return WireBytes(
+        tensor=micro_batches * tensor,
+        context=micro_batches * context_sent,
+        pipeline=micro_batches * pipeline_bytes(work)[:, None] * (stages.count > 0),
+        replicas=per_step + micro_batches * per_micro,
+        summed=summed_bytes(work),
+    )
+
+
+def _gathered(work: StepWorkload, length: Array, width: Array) -> Array:
+    """Bytes that a tensor rank sends, [n], when `width` features of a micro-batch's positions are gathered or
+    scattered."""
+    step, ranks = work.step, work.layout.tensor
+    positions = step.micro_sequences * length / work.layout.context
+    return positions * width * step.activation_bytes * (ranks - 1) / ranks

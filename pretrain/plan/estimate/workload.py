@@ -111,6 +111,9 @@ class StageShapes(Entries):
     """1 on stages with the head and the loss"""
     position: Array
     """index of the stage, from 0"""
+    summed_parameters: Array
+    """parameters that tensor ranks split and other stages hold too, such as a tied embedding; each counts 2 (m - 1) / m
+    times where m stages hold it, as in an all-reduce"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +167,21 @@ class StepSettings(Entries):
     """bytes of optimizer states that a rank holds for each parameter of its stage"""
     fp8: Array
     """1 if the matrix products of layers are in fp8"""
+    exchanged_gradient_bytes: Array
+    """bytes of each gradient element that ranks with the same weights exchange"""
+    sums_everywhere: Array
+    """1 if ZeRO 1 or 2 sums gradients on all ranks (all-reduce), 0 if on the rank that owns each (reduce-scatter)"""
+    weight_gathers: Array
+    """times that ZeRO 3 gathers the weights of a layer for a micro-batch"""
+    bucket_bytes: Array
+    """bytes of buckets of gradients that are always there"""
+    bucket_copy_bytes: Array
+    """bytes of other buckets, and of copies of one that is exchanged, in the backward pass of layers"""
+    table_copies: Array
+    """bytes, for each value of the embedding of the vocabulary, of what is held at the end of its backward pass under
+    ZeRO 3; 0: not counted"""
+    build_bytes: Array
+    """bytes that a rank holds for each parameter of its stage while the model is built; 0: no more than later"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,11 +294,6 @@ class StepWorkload(Entries):
         interleaved = 2 * after + (virtual - 1) * pipeline + 1
         every = self.micro_batches[:, None] * virtual
         return np.minimum(np.where(virtual > 1, interleaved, plain), every)
-
-    @property
-    def exchanged_gradient_bytes(self) -> Array:
-        """Bytes of each gradient element that ranks exchange: DeepSpeed's are as wide as activations, others fp32."""
-        return np.where(self.layout.deepspeed > 0, self.step.activation_bytes, 4.0)
 
     @property
     def kept_score_biases(self) -> Array:
