@@ -68,13 +68,13 @@ def late_micro_batches_lost(patch: pytest.MonkeyPatch) -> None:
 
 def long_slices_swapped(patch: pytest.MonkeyPatch) -> None:
     """Context ranks take each other's slices of sequences of more than 64 positions."""
-    own_positions = Cutter._own_positions
+    local_positions = Cutter._local_positions
 
     def swapped(self: Cutter, length: int) -> slice:
-        own = own_positions(self, length)
+        own = local_positions(self, length)
         return slice(length - own.stop, length - own.start) if length > 64 else own
 
-    patch.setattr(Cutter, "_own_positions", swapped)
+    patch.setattr(Cutter, "_local_positions", swapped)
 
 
 def scaled_by_hidden_over_heads(patch: pytest.MonkeyPatch) -> None:
