@@ -72,10 +72,14 @@ def main(experiment: Experiment) -> int:
         enwik8.fetch(text, experiment.text_bytes)
         settings = ["tokenizer.vocabulary=1024", "validation_fraction=0.03"]
         _run("data", "build", "data/text", f"input={text}", f"output={data}", *settings)
-    _ladder(experiment, "plan", data, experiment.sizes, experiment.ratios, experiment.seeds, "runs")
+    _ladder(
+        experiment, "plan", data, sizes=experiment.sizes, ratios=experiment.ratios, seeds=experiment.seeds, runs="runs"
+    )
     for name in ("stems.txt", "branches.txt"):  # the branches start from checkpoints of the stems
         _train_all(_commands(experiment.folder / "plan" / name))
-    _ladder(experiment, "asked", data, experiment.test_size, experiment.test_ratio, "1", "asked-run")
+    _ladder(
+        experiment, "asked", data, sizes=experiment.test_size, ratios=experiment.test_ratio, seeds="1", runs="asked-run"
+    )
     (test_run,) = json.loads((experiment.folder / "asked" / "ladder.json").read_text())["runs"]
     if not (law / "predictions.jsonl").exists():
         _run("scale", "fit", str(experiment.folder / "runs"), "--out", str(law))
@@ -87,7 +91,7 @@ def main(experiment: Experiment) -> int:
     return 0
 
 
-def _ladder(experiment: Experiment, name: str, data: Path, sizes: str, ratios: str, seeds: str, runs: str) -> None:
+def _ladder(experiment: Experiment, name: str, data: Path, *, sizes: str, ratios: str, seeds: str, runs: str) -> None:
     out = experiment.folder / name
     planned = out / "ladder.json"
     if planned.exists():

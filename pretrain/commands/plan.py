@@ -141,9 +141,17 @@ def main(argv: list[str]) -> int:
     prices = Prices(options.price, options.watts)
     failures = Failures(options.save_seconds, options.restart_seconds, options.failures_per_gpu_hour)
     plan = make_plan(
-        config, options.hardware, options.gpus, options.gpus_per_node, options.stack, options.target, options.top,
-        prices, failures, options.as_is,
-    )  # fmt: skip
+        config,
+        options.hardware,
+        options.gpus,
+        per_node=options.gpus_per_node,
+        stack_name=options.stack,
+        target=options.target,
+        top=options.top,
+        prices=prices,
+        failures=failures,
+        as_is=options.as_is,
+    )
     print(json.dumps(as_json(plan), indent=2) if options.json else "\n".join(lines(plan, options.explain)))
     if options.frontier is not None:
         from pretrain.plan import frontier

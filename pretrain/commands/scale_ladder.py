@@ -72,9 +72,13 @@ def main(argv: list[str]) -> int:
     if not all(options.seeds):
         raise ConfigError("--seeds are numbers of at least 1")
     spec = LadderSpec(
-        tuple(sorted(options.sizes)), tuple(options.tokens_per_parameter), tuple(options.seeds), options.rule,
-        str(runs_dir), tuple(options.rates),
-    )  # fmt: skip
+        sizes=tuple(sorted(options.sizes)),
+        ratios=tuple(options.tokens_per_parameter),
+        seeds=tuple(options.seeds),
+        rule=options.rule,
+        runs_dir=str(runs_dir),
+        rates=tuple(options.rates),
+    )
     runs = ladder(base, spec)
     _check_budget(runs, options.budget)
     _write(out, runs, spec, f"pretrain scale ladder {shlex.join(argv)}")
@@ -116,10 +120,18 @@ def _write(out: Path, runs: list[PlannedRun], spec: LadderSpec, made: str) -> No
         else:
             (out / name).unlink(missing_ok=True)
     facts = [
-        {"name": run.name, "config": str(files[run.name]), "run_dir": run.config.run.dir, "stem": run.stem,
-         "parameters": run.parameters, "tokens": run.tokens, "flops": run.flops, "steps": run.config.train.steps}
+        {
+            "name": run.name,
+            "config": str(files[run.name]),
+            "run_dir": run.config.run.dir,
+            "stem": run.stem,
+            "parameters": run.parameters,
+            "tokens": run.tokens,
+            "flops": run.flops,
+            "steps": run.config.train.steps,
+        }
         for run in runs
-    ]  # fmt: skip
+    ]
     (out / "ladder.json").write_text(json.dumps({"made": made, "rule": spec.rule, "runs": facts}, indent=1) + "\n")
 
 

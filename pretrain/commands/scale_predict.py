@@ -125,15 +125,22 @@ def _config(found: Prediction, options: argparse.Namespace) -> RunConfig:
             "a size has another shape with each vocabulary, and the config has none: set model.vocabulary"
         )
     rule = options.rule or "olmo"
-    return asked_run(base, found.parameters, found.tokens, found.learning_rate, rule, options.gpus)
+    return asked_run(base, found.parameters, found.tokens, rate=found.learning_rate, rule=rule, unit=options.gpus)
 
 
 def _planned(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
     """Figures of the fastest layout."""
     plan = make_plan(
-        config, options.hardware, options.gpus, options.gpus_per_node, options.stack or "unknown", "throughput", 1,
-        Prices(options.price, None), Failures(),
-    )  # fmt: skip
+        config,
+        options.hardware,
+        options.gpus,
+        per_node=options.gpus_per_node,
+        stack_name=options.stack or "unknown",
+        target="throughput",
+        top=1,
+        prices=Prices(options.price, None),
+        failures=Failures(),
+    )
     return figures(plan, plan.found.options[0]) | {"hardware": options.hardware, "stack": options.stack or "unknown"}
 
 

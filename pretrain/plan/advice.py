@@ -14,12 +14,16 @@ _NEAR = 0.05  # of the batch, how far another may be away
 _LARGEST_START = 512
 
 
-def advice(config: RunConfig, device: Device, gpus: int, per_node: int, stack: StackFactor, best: Option) -> list[str]:
+def advice(
+    config: RunConfig, device: Device, gpus: int, *, per_node: int, stack: StackFactor, best: Option
+) -> list[str]:
     """Sentence for each other batch or ramp under which a step is faster for its number of sequences."""
     now, said, gained = config.batch.sequences / best.seconds, [], 0.0
     for batch, sentence in _others(config.batch):
         try:
-            other = search(config.model_copy(update={"batch": batch}), device, gpus, per_node, stack, top=1)
+            other = search(
+                config.model_copy(update={"batch": batch}), device, gpus, per_node=per_node, stack=stack, top=1
+            )
         except ConfigError:
             continue
         if not other.options:

@@ -21,7 +21,7 @@ _WARMING = 3  # first steps of a start, which allocate and load kernels
 _FACTORS = 1e-3, 1e4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """Speed factor of a run's software stack, and the measured steps that it comes from."""
 
@@ -73,9 +73,13 @@ def calibrated(
     low, high = _spread()
     first, third = np.quantile(seconds, (0.25, 0.75))
     return Calibration(
-        StackFactor(factor, low, high), layout, len(seconds), measured, (float(first), float(third)),
-        beyond(1.0) + measured,
-    )  # fmt: skip
+        stack=StackFactor(factor, low, high),
+        layout=layout,
+        steps=len(seconds),
+        seconds=measured,
+        quartiles=(float(first), float(third)),
+        estimate=beyond(1.0) + measured,
+    )
 
 
 def _full_steps(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -77,7 +77,9 @@ def by_devices(plan: Plan, failures: Failures) -> list[dict[str, float]]:
             continue
         per_node = min(plan.per_node, int(gpus))
         try:
-            found = search(plan.config, plan.device, int(gpus), per_node, plan.stack, "throughput", 1)
+            found = search(
+                plan.config, plan.device, int(gpus), per_node=per_node, stack=plan.stack, target="throughput", top=1
+            )
         except ConfigError:
             continue
         if found.options:

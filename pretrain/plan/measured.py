@@ -40,7 +40,7 @@ class AtOnce:
     """bytes per second that each rank sends in a large all-reduce; 0 for one rank"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """Measurements of one machine."""
 

@@ -25,7 +25,7 @@ class Prices:
     watts: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that the report of a plan shows."""
 

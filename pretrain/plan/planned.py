@@ -21,9 +21,18 @@ _LEAST_SHARE = 1e-3
 
 
 def make_plan(
-    config: RunConfig, hardware: str, gpus: int, per_node: int | None, stack_name: str, target: Target, top: int,
-    prices: Prices, failures: Failures, as_is: bool = False,
-) -> Plan:  # fmt: skip
+    config: RunConfig,
+    hardware: str,
+    gpus: int,
+    *,
+    per_node: int | None,
+    stack_name: str,
+    target: Target,
+    top: int,
+    prices: Prices,
+    failures: Failures,
+    as_is: bool = False,
+) -> Plan:
     """Plans a run of `config` on `gpus` devices, `per_node` to a node (default: as many as the hardware's file says).
     `as_is`: judge the config's own layout only. Raises ConfigError for unknown names, numbers that no layout suits, and
     models that are too large."""
@@ -43,9 +52,9 @@ def make_plan(
         if as_is
         else None
     )
-    found = search(config, device, gpus, per_node, stack, target, top, own)
+    found = search(config, device, gpus, per_node=per_node, stack=stack, target=target, top=top, only=own)
     if target == "cost" and not as_is:
-        gpus, found = _cheapest(config, device, gpus, per_node, stack, found, top)
+        gpus, found = _cheapest(config, device, gpus=gpus, per_node=per_node, stack=stack, found=found, top=top)
     if not found.options:
         raise ConfigError(too_large(config, device, gpus, per_node, found))
     per_node, best = min(per_node, gpus), found.options[0]
@@ -53,7 +62,11 @@ def make_plan(
         device.price_per_hour if prices.per_gpu_hour is None else prices.per_gpu_hour,
         device.watts if prices.watts is None else prices.watts,
     )
-    better = advice(config, device, gpus, per_node, stack, best) if target == "throughput" and not as_is else []
+    better = (
+        advice(config, device, gpus, per_node=per_node, stack=stack, best=best)
+        if target == "throughput" and not as_is
+        else []
+    )
     goodput = best_goodput(best.seconds, gpus, failures)
     if goodput.share < _LEAST_SHARE:
         raise ConfigError(
@@ -62,7 +75,19 @@ def make_plan(
             f"restarts that take {failures.restart_s:g} s, less than {_LEAST_SHARE:.1%} of the time is spent on steps "
             "that count: lower --failures-per-gpu-hour, --save-seconds or --restart-seconds, or use fewer GPUs"
         )
-    return Plan(config, device, hardware, gpus, per_node, stack_name, stack, found, goodput, better, prices)
+    return Plan(
+        config=config,
+        device=device,
+        hardware=hardware,
+        gpus=gpus,
+        per_node=per_node,
+        stack_name=stack_name,
+        stack=stack,
+        found=found,
+        goodput=goodput,
+        advice=better,
+        prices=prices,
+    )
 
 
 def check_layers(model: Model) -> None:
@@ -82,13 +107,13 @@ def _with_vocabulary(config: RunConfig) -> RunConfig:
 
 
 def _cheapest(
-    config: RunConfig, device: Device, gpus: int, per_node: int, stack: StackFactor, found: Found, top: int
-) -> tuple[int, Found]:  # fmt: skip
+    config: RunConfig, device: Device, *, gpus: int, per_node: int, stack: StackFactor, found: Found, top: int
+) -> tuple[int, Found]:
     """Halves the number of devices for as long as a step then takes fewer GPU-seconds."""
     while found.options and gpus % 2 == 0:
         half = gpus // 2
         try:
-            fewer = search(config, device, half, min(per_node, half), stack, "cost", top)
+            fewer = search(config, device, half, per_node=min(per_node, half), stack=stack, target="cost", top=top)
         except ConfigError:
             break
         if not fewer.options or 2 * found.options[0].seconds <= fewer.options[0].seconds:

@@ -62,9 +62,16 @@ class Found:
 
 
 def search(
-    config: RunConfig, device: Device, gpus: int, per_node: int, stack: StackFactor, target: Target = "throughput",
-    top: int = 10, only: LayoutChoice | None = None,
-) -> Found:  # fmt: skip
+    config: RunConfig,
+    device: Device,
+    gpus: int,
+    *,
+    per_node: int,
+    stack: StackFactor,
+    target: Target = "throughput",
+    top: int = 10,
+    only: LayoutChoice | None = None,
+) -> Found:
     """Searches the layouts of `config` on `gpus` devices. `only`: the one choice to judge, shown whether it fits or
     not. Raises ConfigError where no layout is legal."""
     choices = list(every_choice(config, gpus, per_node)) if only is None else [only]
@@ -145,7 +152,15 @@ def every_layout(config: RunConfig, gpus: int, per_node: int, common: int) -> It
                     if common % _group(data, pipeline, virtual) or (layers % (pipeline * virtual) and not unequal):
                         continue
                     for sequence in (False, True) if tensor > 1 else (False,):
-                        yield from _legal(config, gpus, tensor, context, pipeline, virtual, sequence)
+                        yield from _legal(
+                            config,
+                            gpus,
+                            tensor=tensor,
+                            context=context,
+                            pipeline=pipeline,
+                            virtual=virtual,
+                            sequence=sequence,
+                        )
 
 
 def _group(data: int, pipeline: int, virtual: int) -> int:
@@ -154,8 +169,8 @@ def _group(data: int, pipeline: int, virtual: int) -> int:
 
 
 def _legal(
-    config: RunConfig, gpus: int, tensor: int, context: int, pipeline: int, virtual: int, sequence: bool
-) -> Iterator[Layout]:  # fmt: skip
+    config: RunConfig, gpus: int, *, tensor: int, context: int, pipeline: int, virtual: int, sequence: bool
+) -> Iterator[Layout]:
     sizes = {"tensor": tensor, "context": context, "pipeline": pipeline, "virtual": virtual, "sequence": sequence}
     parallel = config.parallel.model_copy(update=sizes)
     try:

@@ -30,8 +30,8 @@ from pretrain.process.memory import host_bytes
 _WARMUP_STEPS, _MIN_STEPS, _MIN_TIMED_S = 2, 3, 0.4  # of each config
 _TIMEOUT_S = 120
 _SIDE, _REPEATS = 256, 50  # side of a matrix product between two all-reduces, and how many of both are timed at once
-# layers, hidden, heads, sequence length, rows of a micro-batch, micro-batches, vocabulary. Every kind of work in a step
-# takes most of the time of one of them.
+# Every kind of work in a step takes most of the time of one of these configs.
+_SIZES = ("layers", "hidden", "heads", "length", "rows", "micro_batches", "vocabulary")
 _SHAPES = (
     (2, 64, 4, 64, 2, 1, 256), (8, 64, 4, 64, 2, 1, 256), (2, 64, 4, 64, 2, 8, 256),
     (2, 256, 4, 256, 4, 1, 512), (2, 512, 8, 256, 2, 1, 512), (4, 128, 4, 256, 8, 1, 512),
@@ -41,7 +41,7 @@ _SHAPES = (
 
 def configs() -> list[RunConfig]:
     """The configs whose training steps are timed."""
-    return [_config(*shape) for shape in _SHAPES]
+    return [_config(**dict(zip(_SIZES, shape, strict=True))) for shape in _SHAPES]
 
 
 def measure_machine(store: dist.Store, rank: int, world: int, threads: int | None) -> Machine | None:  # type: ignore[name-defined]
@@ -143,8 +143,9 @@ def _barrier(store: dist.Store, name: str, ranks: int) -> None:  # type: ignore[
 
 
 def _config(
-    layers: int, hidden: int, heads: int, length: int, rows: int, micro_batches: int, vocabulary: int
+    *, layers: int, hidden: int, heads: int, length: int, rows: int, micro_batches: int, vocabulary: int
 ) -> RunConfig:
+    """A run of micro-batches of `rows` x `length` tokens."""
     tree = {
         "run": {"name": "calibrate", "dir": "calibrate"},
         "train": {"steps": 1},

@@ -71,7 +71,9 @@ def fit(form: Form, points: Points, samples: int = 0, seed: int = 0) -> Fitted:
     x = logs - centre[:, None]
     starts = sorted(form.starts(x, losses), key=lambda theta: _objective(theta, form, x, losses)[0])[:_STARTS]
     theta, objective = min((_descend(form, start, x, losses) for start in starts), key=lambda found: found[1])
-    return Fitted(form, theta, centre, objective, _resampled(form, theta, own, centre, samples, seed))
+    return Fitted(
+        form, theta, centre, objective, _resampled(form, theta, own, centre=centre, samples=samples, seed=seed)
+    )
 
 
 def fitted_to(form: Form, points: Points) -> Points:
@@ -115,7 +117,7 @@ def _descend(
     return found.x, float(found.fun) / scale * HUBER**2
 
 
-def _resampled(form: Form, theta: Floats, points: Points, centre: Floats, samples: int, seed: int) -> Floats:
+def _resampled(form: Form, theta: Floats, points: Points, *, centre: Floats, samples: int, seed: int) -> Floats:
     """theta for points drawn with replacement: [samples, constants]."""
     draw = np.random.default_rng(seed)
     logs, losses = points.logs - centre[:, None], points.losses

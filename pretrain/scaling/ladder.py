@@ -25,7 +25,7 @@ _FINEST = 16  # parts that the shortest stable phase is saved in
 _FEWEST_STEPS = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlannedRun:
     """One config of a ladder."""
 
@@ -39,7 +39,7 @@ class PlannedRun:
     """name of the run that it branches off"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LadderSpec:
     """Specification of a ladder."""
 
@@ -68,7 +68,7 @@ def ladder(base: RunConfig, spec: LadderSpec) -> list[PlannedRun]:
     for model, count in zip(models, counts, strict=True):
         for seed, rate in product(range(count), spec.rates):
             marks = (f"-s{seed}" if count > 1 else "") + (f"-r{rate:g}" if len(spec.rates) > 1 else "")
-            found += _stem_and_branches(base, model, base.run.seed + seed, rate, marks, spec)
+            found += _stem_and_branches(base, model, seed=base.run.seed + seed, rate=rate, marks=marks, spec=spec)
     if len({run.name for run in found}) < len(found):
         raise ConfigError("two runs of this ladder have one name: choose rates or tokens per parameter further apart")
     return found
@@ -87,7 +87,7 @@ def compact(number: float) -> str:
 
 
 def _stem_and_branches(
-    base: RunConfig, model: Model, seed: int, rate: float, marks: str, spec: LadderSpec
+    base: RunConfig, model: Model, *, seed: int, rate: float, marks: str, spec: LadderSpec
 ) -> list[PlannedRun]:  # fmt: skip
     parameters = parameters_at_work(model)
     wanted = rules.settings(spec.rule, parameters, model.hidden, base)
@@ -116,7 +116,14 @@ def _stem_and_branches(
         tree["train"] = {"steps": steps[at], "tokens": None}
         config = validate(RunConfig, tree, names[at])
         stem = names[-1] if begin else None
-        return PlannedRun(names[at], config, parameters, steps[at] * batch_tokens, flops * (steps[at] - begin), stem)
+        return PlannedRun(
+            name=names[at],
+            config=config,
+            parameters=parameters,
+            tokens=steps[at] * batch_tokens,
+            flops=flops * (steps[at] - begin),
+            stem=stem,
+        )
 
     planned = [run(len(ratios) - 1, 0)]
     for at, begin in enumerate(begins[:-1]):

@@ -30,7 +30,7 @@ _NAMES = {
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunPoint:
     """One finished run."""
 

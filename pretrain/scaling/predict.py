@@ -33,7 +33,7 @@ class Range:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """Prediction of one run."""
 

@@ -12,7 +12,7 @@ from pretrain.plan.estimate.workload import Array, StepWorkload
 _ALIKE = 0.01  # of a step: a fifth of the median error, so that no estimate tells these apart
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepSeconds:
     """Seconds of the slowest stage, which the others wait for, [n]."""
 

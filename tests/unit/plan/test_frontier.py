@@ -35,7 +35,17 @@ def test_those_are_left_that_nothing_beats() -> None:
 
 def test_more_devices_take_fewer_days_and_more_gpu_hours() -> None:
     config = load(RunConfig, "gpt3/1.3b", SMALL)
-    plan = make_plan(config, "h100", 16, None, "unknown", "throughput", 1, Prices(2.0, None), FAILURES)
+    plan = make_plan(
+        config,
+        "h100",
+        16,
+        per_node=None,
+        stack_name="unknown",
+        target="throughput",
+        top=1,
+        prices=Prices(2.0, None),
+        failures=FAILURES,
+    )
     rows = by_devices(plan, FAILURES)
     assert [row["gpus"] for row in rows] == [1, 2, 4, 8, 16, 32, 64]
     days, hours = ([row[key] for row in rows] for key in ("days", "gpu_hours"))
@@ -65,7 +75,17 @@ def test_no_two_labels_of_an_axis_are_written_over_each_other(
 
     monkeypatch.setattr(Figure, "savefig", keep)
     config = load(RunConfig, "gpt3/1.3b", ["model.vocabulary=50257", "batch={sequences: 1024, micro_sequences: 1}"])
-    plan = make_plan(config, "h100", gpus, None, "unknown", "throughput", 1, Prices(2.0, None), FAILURES)
+    plan = make_plan(
+        config,
+        "h100",
+        gpus,
+        per_node=None,
+        stack_name="unknown",
+        target="throughput",
+        top=1,
+        prices=Prices(2.0, None),
+        failures=FAILURES,
+    )
     picture(plan, FAILURES, tmp_path / "frontier.png")
     for axes in drawn[0].axes:
         for axis in (axes.xaxis, axes.yaxis):

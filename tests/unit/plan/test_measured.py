@@ -25,7 +25,17 @@ TRUTH = {
     "operations": 20.0, "memory_share": 1.0, "flash_backward": 2.5, "attention_block": 32.0, "straggler": 0.0,
     "tensor_exposed": 1.0, "pipeline_exposed": 1.0, "replica_exposed": 1.0, "message_s": 1e-4,
 }  # fmt: skip
-MACHINE = Machine("nowhere", 2, 2**34, 1e10, 1e11, 2e11, 2**29, configs(), {})
+MACHINE = Machine(
+    name="nowhere",
+    cores=2,
+    memory_bytes=2**34,
+    memory_bytes_per_s=1e10,
+    fp32_flops=1e11,
+    bf16_flops=2e11,
+    rank_bytes=2**29,
+    configs=configs(),
+    at_once={},
+)
 
 
 def _seconds(run: RunConfig, device: Device, c: Constants, ranks: int = 1) -> float:

@@ -64,12 +64,12 @@ def test_what_is_judged_is_legal_and_nothing_legal_is_left_out() -> None:
 
 def test_the_best_is_first_fits_and_is_faster_than_the_shipped_layout() -> None:
     run = gpt3("6.7b")
-    found = search(run, H100, 64, 8, PLAIN)
+    found = search(run, H100, 64, per_node=8, stack=PLAIN)
     times = [option.seconds for option in found.options]
     assert times == sorted(times)
     assert all(option.held_bytes <= 80 * 2**30 for option in found.options)
     assert found.judged > 1000
-    least = search(run, H100, 64, 8, PLAIN, "memory").options[0]
+    least = search(run, H100, 64, per_node=8, stack=PLAIN, target="memory").options[0]
     assert least.held_bytes == min(least.held_bytes, *(option.held_bytes for option in found.options))
     assert least.seconds > times[0]
 
@@ -91,10 +91,10 @@ def test_numbers_that_forbid_good_layouts_are_named() -> None:
     with pytest.raises(
         ConfigError, match=r"10,240 GPUs have no legal layout .* nearest numbers that have one are 9,216"
     ):
-        search(run, H100, 10_240, 8, PLAIN)
-    best = search(run, H100, 1024, 8, PLAIN, top=1).options[0]
+        search(run, H100, 10_240, per_node=8, stack=PLAIN)
+    best = search(run, H100, 1024, per_node=8, stack=PLAIN, top=1).options[0]
     assert best.choice.layout.data <= 16
-    ramp, batch = advice(run, H100, 1024, 8, PLAIN, best)
+    ramp, batch = advice(run, H100, 1024, per_node=8, stack=PLAIN, best=best)
     assert ramp.startswith("batch.ramp starts at 16, so that no more data ranks can share a batch: start_sequences=32")
     assert batch.startswith("batch.sequences=1,568 has few divisors that suit data ranks and stages: 1,536")
 

@@ -30,7 +30,11 @@ def made() -> Made:
         return Points(
             tuple(
                 RunPoint(
-                    n, r * n, loss(n, r * n) * float(np.exp(noise * draw.normal())), 6 * n * r * n, f"{n:.0e} x{r}"
+                    parameters=n,
+                    tokens=r * n,
+                    loss=loss(n, r * n) * float(np.exp(noise * draw.normal())),
+                    flops=6 * n * r * n,
+                    name=f"{n:.0e} x{r}",
                 )
                 for n in sizes
                 for r in ratios

@@ -47,7 +47,9 @@ def test_derivatives_are_those_of_the_form(name: str, made: Made) -> None:
 def test_an_outlier_moves_the_law_by_a_fiftieth_of_itself_at_most(made: Made) -> None:
     clean = made(sizes=(5e7, 1e8, 2e8, 4e8, 8e8), ratios=(5, 10, 20, 40))
     first, *others = clean.runs
-    spoiled = Points((RunPoint(first.parameters, first.tokens, 1.1 * first.loss, first.flops), *others))
+    spoiled = Points(
+        (RunPoint(parameters=first.parameters, tokens=first.tokens, loss=1.1 * first.loss, flops=first.flops), *others)
+    )
     large = np.log([[1e10], [2e11], [1.2e22]])
     found = (float(fit(FORMS["chinchilla"], points).losses(large)[0]) for points in (clean, spoiled))
     assert next(found) == pytest.approx(next(found), rel=0.1 / 50)

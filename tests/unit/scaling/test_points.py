@@ -58,7 +58,11 @@ def test_the_largest_size_is_left_out_or_the_most_compute_where_budgets_are_fixe
     rest, out = split(made())
     assert {run.parameters for run in out.runs} == {8e8}
     assert len(rest) == 9
-    runs = tuple(RunPoint(n, c / (6 * n), 3.0, c) for c in (1e18, 1e19, 1e20) for n in (1e8, 3e8, 1e9))
+    runs = tuple(
+        RunPoint(parameters=n, tokens=c / (6 * n), loss=3.0, flops=c)
+        for c in (1e18, 1e19, 1e20)
+        for n in (1e8, 3e8, 1e9)
+    )
     rest, out = split(Points(runs))
     assert {run.flops for run in out.runs} == {1e20}
     assert {run.flops for run in rest.runs} == {1e18, 1e19}
@@ -70,7 +74,9 @@ def test_isoflop_finds_the_lowest_point_of_each_budget_and_their_power() -> None
     def run(flops: float, off: float) -> RunPoint:
         best = 0.1 * flops**0.5
         size = best * math.exp(off)
-        return RunPoint(size, flops / (6 * size), 3 - 0.01 * math.log(flops) + 0.05 * off**2, flops)
+        return RunPoint(
+            parameters=size, tokens=flops / (6 * size), loss=3 - 0.01 * math.log(flops) + 0.05 * off**2, flops=flops
+        )
 
     runs = [run(flops, off) for flops in (1e18, 1e19, 1e20) for off in np.linspace(-1, 1.2, 5)]
     beyond = [run(1e21, off) for off in (0.5, 0.8, 1.1, 1.4)]  # the best size was not tried

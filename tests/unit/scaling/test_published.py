@@ -50,7 +50,7 @@ def test_gadre_runs_up_to_411m_predict_1b(reference: Path, dataset: str) -> None
     with (reference / "gadre_points.csv").open(newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["dataset"] == dataset and "c4_val" in line["eval"]]
     runs = [
-        RunPoint(size, tokens, float(line["loss"]), 6 * size * tokens, line["model"])
+        RunPoint(parameters=size, tokens=tokens, loss=float(line["loss"]), flops=6 * size * tokens, name=line["model"])
         for line in lines
         if (size := float(line["params"])) < 2e9 and (tokens := float(line["tokens"]))
     ]
