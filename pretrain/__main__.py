@@ -8,6 +8,7 @@ Pretrains language models. A run gives the same result on any layout of ranks an
   data trace RUN          show the documents of a step's batch
   train CONFIG            train, or resume a run
   plan CONFIG             layouts for a cluster, the best first: seconds, memory, days, cost
+  rehearse CONFIG         one rank's memory, work and exchanges, counted without GPUs
   launch slurm CONFIG     train in a supervised Slurm job; launch local CONFIG: on this host
   launch status RUN       progress and jobs of a launched run; also launch logs RUN, launch cancel RUN
   scale ladder CONFIG     configs of runs of several sizes; scale fit, scale predict: the loss of larger ones
@@ -51,7 +52,7 @@ from pretrain.process.memory import ran_out
 from pretrain.process.peers import LostPeersError, lost_peers
 from pretrain.process.ranks import check_launcher, global_rank, world_size
 
-_ALONE = ("data", "compare", "launch", "keys", "plan", "lm-eval", "scale")
+_ALONE = ("data", "compare", "launch", "keys", "plan", "rehearse", "lm-eval", "scale")
 """verbs of which a launcher starts no ranks, but the same command several times"""
 _MISTAKES = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES)
 """errors of a file that a person has named wrongly; others are a disk's"""

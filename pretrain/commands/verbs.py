@@ -19,6 +19,7 @@ MODULES = {
     "launch": "launch",
     "keys": "keys",
     "plan": "plan",
+    "rehearse": "rehearse",
     "scale": "scale",
 }
 """verb -> file in `commands/`"""

@@ -1,15 +1,22 @@
 """Builds the engine of a config: the only module that names an engine class and chooses its kernels."""
 
+from collections.abc import Callable
+
+import torch
+
 from pretrain.config.run_config import RunConfig
 from pretrain.engine import device
 from pretrain.engine.base import Engine
 from pretrain.engine.megatron.engine import MegatronEngine
 from pretrain.layout.layout import Layout
-from pretrain.models.kernels import PROVIDERS, in_fp8
+from pretrain.models.kernels import PROVIDERS, Kernels, in_fp8
 
 
-def make_engine(config: RunConfig, layout: Layout, train: bool = True) -> Engine:
+def make_engine(
+    config: RunConfig, layout: Layout, train: bool = True, kernels: Callable[[torch.device], Kernels] | None = None
+) -> Engine:
     """Builds the engine on the default process group (`rendezvous.init_process_group`), its weights uninitialised. With
-    `train=False` it only scores and decodes, and holds no gradients and no optimizer state."""
-    kernels = PROVIDERS[config.run.kernels](device.install())
-    return MegatronEngine(config, layout, in_fp8(kernels) if config.precision == "fp8" else kernels, train)
+    `train=False` it only scores and decodes, and holds no gradients and no optimizer state. `kernels`: a provider in
+    place of that of `run.kernels`."""
+    provided = (kernels or PROVIDERS[config.run.kernels])(device.install())
+    return MegatronEngine(config, layout, in_fp8(provided) if config.precision == "fp8" else provided, train)

@@ -39,7 +39,7 @@ def make_plan(
     check_layers(config.model)
     if gpus > _MOST_GPUS:
         raise ConfigError(f"--gpus {gpus:,}: plans are made for up to {_MOST_GPUS:,} GPUs")
-    config = _with_vocabulary(config)
+    config = with_vocabulary(config)
     device, stack = find_device(hardware), find_stack(stack_name)
     per_node = min(per_node or device.devices, gpus)
     if gpus % per_node:
@@ -97,7 +97,7 @@ def check_layers(model: Model) -> None:
         raise ConfigError(f"a model of {layers:,} layers: plans are made for up to {_MOST_LAYERS:,}: set model.layers")
 
 
-def _with_vocabulary(config: RunConfig) -> RunConfig:
+def with_vocabulary(config: RunConfig) -> RunConfig:
     """Config with a vocabulary: without one it would use that of its data, which may not exist yet, so GPT-2's is
     assumed."""
     if config.model.vocabulary is not None:

@@ -1,0 +1,84 @@
+"""`pretrain rehearse CONFIG [key=value ...] --gpus N [--hardware NAME] [--ranks first,middle,last]`"""
+
+import argparse
+import json
+import os
+import sys
+
+from pretrain.commands.arguments import Parser, count
+
+_NAMED = ("first", "middle", "last")
+
+
+def main(argv: list[str]) -> int:
+    """Returns 0 if every rank is built, makes its step and fits, 1 if not."""
+    parser = Parser(
+        "rehearse",
+        "Builds the engine as single ranks of a run and makes steps of it, without GPUs, other ranks or data, and says "
+        "what a rank holds, computes and sends.",
+        (
+            "gpt3/175b --gpus 1024 --hardware h100",
+            "gpt3/1.3b --gpus 32 --ranks 0,31 precision=bf16 --json",
+        ),
+    )
+    parser.add_config("YAML file", "parallel.tensor=8")
+    parser.add_argument("--gpus", type=count, required=True, help="Number of GPUs of the run.")
+    parser.add_argument(
+        "--gpus-per-node", type=count, help="GPUs per node (default: as many as the hardware's file says)."
+    )
+    parser.add_argument(
+        "--hardware",
+        default="h100",
+        metavar="NAME",
+        help="Hardware by name, or a YAML file that describes it, whose memory ranks must fit in (default h100).",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=_NAMED,
+        metavar="A,B,...",
+        help="Ranks by number, or first, middle and last by pipeline stage (default first,middle,last).",
+    )
+    parser.add_argument(
+        "--micro-batches", type=count, help="Micro-batches of a step (default: as many as fill the pipeline)."
+    )
+    parser.add_argument("--json", action="store_true", help="Print all figures as JSON.")
+    options = parser.parse(argv)
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # megatron-core's, of accelerator libraries, in each process
+    from pretrain.config.load import load
+    from pretrain.config.run_config import RunConfig
+    from pretrain.plan.device import find_device
+    from pretrain.plan.planned import with_vocabulary
+    from pretrain.rehearse.rank import RankRehearsal
+    from pretrain.rehearse.report import as_json, lines
+    from pretrain.rehearse.run import rehearse
+
+    config = with_vocabulary(load(RunConfig, options.config, options.overrides))
+    device = find_device(options.hardware)
+
+    def progress(rank: RankRehearsal) -> None:
+        print(f"rank {rank.rank}: {rank.cpu_s:.0f} s of a core", file=sys.stderr, flush=True)
+
+    rehearsal = rehearse(
+        config,
+        options.gpus,
+        ranks=options.ranks,
+        device=device,
+        per_node=min(options.gpus_per_node or device.devices, options.gpus),
+        micro_batches=options.micro_batches,
+        progress=progress,
+    )
+    if options.json:
+        print(json.dumps(as_json(rehearsal, options.hardware), indent=2))
+    else:
+        print("\n".join(lines(rehearsal, str(options.config), options.hardware)))
+    for sentence in rehearsal.problems:
+        print(f"pretrain: {sentence}", file=sys.stderr)
+    return 1 if rehearsal.problems else 0
+
+
+def _ranks(text: str) -> tuple[int | str, ...]:
+    words = text.split(",")
+    if not all(word in _NAMED or word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not numbers of ranks, or first, middle, last")
+    return tuple(int(word) if word.isdecimal() else word for word in words)

@@ -1,0 +1,350 @@
+"""Replacements in a process that rehearses a rank: a `cuda` device that is not there, answers of ranks that are not
+there, and values of tensors that have none. Each says why. No other file replaces anything.
+
+The device needs no compiler: torch's C++ code sees the meta tensor that a fake tensor is, Python code sees `cuda`.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import torch._dynamo.config  # loads the compiler, as FakeTensorMode would: it has to see torch as it is
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from pretrain.attention.backends import attention_backends
+from pretrain.config.run_config import RunConfig
+from pretrain.models import network
+from pretrain.models.kernels import PROVIDERS, Kernels
+from pretrain.plan.device import Device
+from pretrain.rehearse.recorder import DEVICE
+
+Wait = Callable[[str], None]
+_GIB = 2**30
+_CAPABILITIES = {"volta": (7, 0), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0), "blackwell": (10, 0)}
+_TYPE_NAMES = {
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+}
+
+
+def install(config: RunConfig, hardware: Device, wait: Wait) -> None:
+    """Makes all replacements. Call it once in a process, before an engine is built. `wait` is called with what makes
+    the host wait."""
+    _replace_device_of_tensors()
+    _replace_values_of_tensors(wait)
+    _replace_modules()
+    _replace_cuda(hardware, wait)
+    _replace_ranks()
+    _replace_segments()
+    if config.parallel.shards_by_deepspeed:
+        _replace_deepspeed()
+
+
+def kernels(device: torch.device) -> Kernels:
+    """Plain kernels, with the attention kernels that torch chooses on CUDA: it chooses in C++, which sees no CUDA here
+    and would write out length x length scores."""
+    *others, flex = attention_backends(_sdpa)
+    # flex_attention is compiled. Like flash attention, it keeps its output and a number for each row.
+    fused = replace(flex, compute=lambda case, q, k, v, attend: _sdpa(q, k, v, scale=case.scale))
+    return replace(PROVIDERS["plain"](device), attention=(*others, fused))
+
+
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, *, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, **more: Any,
+) -> Tensor:  # fmt: skip
+    """Flash attention without a mask in half precision, otherwise memory-efficient attention."""
+    out: Tensor
+    if attn_mask is None and q.dtype in (torch.bfloat16, torch.float16):
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        out = flash(q, k, v, dropout_p, is_causal, False, scale=scale)[0]
+        return out
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros_like(attn_mask, dtype=q.dtype).masked_fill_(~attn_mask, float("-inf"))
+        attn_mask = attn_mask.expand(*q.shape[:3], k.shape[2])
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    out = efficient(q, k, v, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
+    return out
+
+
+def _set(owner: Any, **values: Any) -> None:
+    for name, value in values.items():
+        setattr(owner, name, value)
+
+
+def _replace_device_of_tensors() -> None:
+    make_subclass: Any = Tensor._make_subclass
+
+    def make(cls: type, elem: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Without `dispatch_device`, C++ takes a fake tensor for the meta tensor that it is: it has a guard for meta
+        devices, and none for CUDA where torch was built without it."""
+        if issubclass(cls, FakeTensor):
+            return make_subclass(cls, elem, *args[:1])
+        return make_subclass(cls, elem, *args, **kwargs)
+
+    def type_name(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return tensor.to(*args, **kwargs)
+        return f"torch.{'cuda.' if tensor.is_cuda else ''}{_TYPE_NAMES[tensor.dtype]}Tensor"
+
+    def cuda(tensor: Tensor, device: object = None, non_blocking: bool = False) -> Tensor:
+        return tensor.to(DEVICE, non_blocking=non_blocking)
+
+    _set(Tensor, _make_subclass=staticmethod(make), cuda=cuda)
+    dispatch = FakeTensorMode.dispatch
+
+    def on_cuda(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """C++ makes new tensors on the device that it sees: zeros in autograd's formulas, and scalars, which may be on
+        the host."""
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "meta":
+            kwargs["device"] = torch.device("cpu") if func is torch.ops.aten.scalar_tensor.default else DEVICE
+        return dispatch(mode, func, types, args, kwargs)
+
+    _set(FakeTensorMode, dispatch=on_cuda)
+    # C++ would answer these for the device that it sees.
+    _set(
+        FakeTensor,
+        is_cuda=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cuda"),
+        is_cpu=property(lambda t: not t.fake_mode.in_kernel_invocation and t.fake_device.type == "cpu"),
+        is_meta=property(lambda t: t.fake_mode.in_kernel_invocation),
+        get_device=lambda t: t.fake_device.index if t.fake_device.type == "cuda" else -1,
+        type=type_name,
+    )
+    # torch.tensor(..., device="cuda") would start CUDA, which is said to be there.
+    _set(FakeTensorMode, avoid_device_init=True)
+
+
+def _replace_values_of_tensors(wait: Wait) -> None:
+    def tolist(tensor: Any) -> Any:
+        if tensor.is_cuda:
+            wait("tolist")
+        return np.ones(tuple(tensor.shape)).tolist()
+
+    def to_numpy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if tensor.is_cuda:  # torch's own words
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
+        name = str(tensor.dtype).removeprefix("torch.")
+        return np.ones(tuple(tensor.shape), dtype="float32" if name == "bfloat16" else name)
+
+    def address(tensor: Any) -> int:
+        return int(tensor.untyped_storage()._cdata + tensor.storage_offset() * tensor.element_size())
+
+    _set(
+        FakeTensor,
+        tolist=tolist,  # torch would read the elements one by one
+        numpy=to_numpy,
+        data_ptr=address,  # by which the engine recognizes views
+        pin_memory=lambda tensor, *args: tensor,
+        record_stream=lambda tensor, stream: None,
+    )
+
+
+def _replace_modules() -> None:
+    def apply(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """torch swaps fake parameters with converted ones, which lose the attributes that megatron-core gives them."""
+        for child in module.children() if recurse else ():
+            child._apply(fn)
+        for parameter in (p for p in module._parameters.values() if p is not None):
+            with torch.no_grad():
+                converted = fn(parameter.data)
+            parameter.data = converted
+            if isinstance(parameter, FakeTensor):
+                parameter.fake_device = converted.device
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = fn(buffer)
+        return module
+
+    _set(nn.Module, _apply=apply)
+    # CUDA has a kernel of its own for this; elsewhere torch composes it of operators that keep more for the backward
+    # pass.
+    _libraries.append(torch.library.Library("aten", "IMPL"))
+    _libraries[-1].m.impl("_fused_rms_norm", "Meta", _fused_rms_norm, False)  # Library.impl refuses composed operators
+
+
+_libraries: list[Any] = []
+"""registrations of kernels, which end with these objects"""
+
+
+def _fused_rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> tuple[Tensor, Tensor]:
+    rows = (*x.shape[: x.dim() - len(shape)], *(1 for _ in shape))
+    dtype = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
+    return torch.empty_like(x), torch.empty(rows, dtype=dtype, device=x.device)
+
+
+def _nothing() -> Callable[..., None]:
+    """A function that does nothing: a new one each time, as torch's compiler refuses a function with two names."""
+    return lambda *args, **kwargs: None
+
+
+def _replace_cuda(hardware: Device, wait: Wait) -> None:
+    """Replaces what Python code asks of torch.cuda. There is one stream, on which everything is done at once."""
+    random_state = torch.default_generator.get_state()
+
+    class FakeEvent:
+        record, wait = _nothing(), _nothing()
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            wait("event.synchronize")
+
+        def elapsed_time(self, end: object) -> float:
+            return 1.0
+
+    class FakeStream:
+        device, cuda_stream = DEVICE, 0
+        wait_stream = wait_event = _nothing()
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+        def synchronize(self) -> None:
+            wait("stream.synchronize")
+
+        def record_event(self, event: Any = None) -> Any:
+            return event or FakeEvent()
+
+        def is_capturing(self) -> bool:
+            return False
+
+        def query(self) -> bool:
+            return True
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, FakeStream)
+
+        def __hash__(self) -> int:
+            return 1
+
+    class FakeGenerator:
+        set_state = manual_seed = graphsafe_set_state = _nothing()
+
+        def get_state(self) -> Tensor:
+            return random_state
+
+        def clone_state(self) -> Any:
+            return self
+
+        graphsafe_get_state = clone_state
+
+    capability = _CAPABILITIES.get(hardware.generation, (9, 0))
+    properties = SimpleNamespace(
+        total_memory=int(hardware.memory_gib * _GIB),
+        name=hardware.driver,
+        major=capability[0],
+        minor=capability[1],
+        multi_processor_count=hardware.processors,
+    )
+    stream = FakeStream()
+    _set(
+        torch.cuda,
+        is_available=lambda: True,
+        is_initialized=lambda: False,  # or torch asks the driver
+        _lazy_init=_nothing(),
+        _lazy_call=lambda call, **kwargs: call(),
+        device_count=lambda: hardware.devices,
+        current_device=lambda: DEVICE,  # an index alone would be that of a device that torch was built with
+        set_device=_nothing(),
+        get_device_capability=lambda device=None: capability,
+        get_device_name=lambda device=None: hardware.driver or "",
+        get_device_properties=lambda device=None: properties,
+        synchronize=lambda device=None: wait("cuda.synchronize"),
+        get_rng_state=lambda device="cuda": random_state,
+        set_rng_state=_nothing(),
+        manual_seed=_nothing(),
+        manual_seed_all=_nothing(),
+        default_generators=(FakeGenerator(),) * hardware.devices,
+        Stream=FakeStream,
+        Event=FakeEvent,
+        current_stream=lambda device=None: stream,
+        default_stream=lambda device=None: stream,
+        stream=lambda stream: nullcontext(),
+        set_stream=_nothing(),
+        empty_cache=_nothing(),
+        reset_peak_memory_stats=_nothing(),
+        is_current_stream_capturing=lambda: False,
+        is_bf16_supported=lambda *args, **kwargs: True,
+        nvtx=SimpleNamespace(range_push=_nothing(), range_pop=_nothing(), range=lambda *args, **kwargs: nullcontext()),
+    )
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(torch.cuda, name, lambda device=None: 0)
+    _set(torch.cuda.random, get_rng_state=lambda device="cuda": random_state, set_rng_state=_nothing())
+    _set(torch.accelerator, current_stream=lambda device=None: stream)
+
+
+def _replace_ranks() -> None:
+    new_group = dist.new_group
+
+    def new(*args: Any, backend: str | None = None, **kwargs: Any) -> Any:
+        if backend == "gloo":  # it needs a store that other ranks write to
+            kwargs.setdefault("group_desc", "HOSTS")
+        return new_group(*args, **kwargs)
+
+    def all_gather_object(objects: list[Any], own: Any, group: object = None) -> None:
+        objects[:] = [own] * len(objects)  # the bytes that a fake group returns are no pickle
+
+    _set(dist, new_group=new, all_gather_object=all_gather_object, broadcast_object_list=_nothing())
+
+
+def _replace_segments() -> None:
+    """The network reads the values of a batch for the ends of documents and of padding: rows are taken to be full, and
+    packed ones to be one document, which is the most memory and work."""
+
+    def full_rows(column_BS: Tensor) -> list[list[tuple[int, int]]]:
+        return [[(0, column_BS.shape[1])]] * len(column_BS)
+
+    _set(network, segments_of_documents=full_rows, segments_of_padding_mask=lambda shown: (full_rows(shown), False))
+
+
+def _replace_deepspeed() -> None:
+    os.environ.update(DS_ACCELERATOR="cuda", LOCAL_SIZE="1", DS_LOG_LEVEL="warning")
+    with redirect_stdout(StringIO()):  # it prints which of its own kernels could not be compiled
+        from deepspeed.accelerator import get_accelerator
+        from deepspeed.runtime.zero import partition_parameters, partitioned_param_coordinator, stage3, utils
+        from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
+    # It makes a device's name of what torch.cuda.current_device says, which is no index here.
+    _set(get_accelerator(), device_name=lambda index=None: str(DEVICE), current_device_name=lambda: str(DEVICE))
+
+    def without_overflow(has_overflow: Callable[..., Any]) -> Callable[..., bool]:
+        def check(*args: Any, **kwargs: Any) -> bool:
+            has_overflow(*args, **kwargs)
+            return False
+
+        return check
+
+    # These compare values with those that rank 0 sends.
+    for module in (utils, stage3, partition_parameters, partitioned_param_coordinator):
+        if hasattr(module, "assert_ints_same_as_other_ranks"):
+            _set(module, assert_ints_same_as_other_ranks=_nothing())
+    # These read whether gradients overflowed.
+    for optimizer in (DeepSpeedZeroOptimizer_Stage3, DeepSpeedZeroOptimizer):
+        _set(optimizer, has_overflow=without_overflow(optimizer.has_overflow))

@@ -1,0 +1,256 @@
+"""Sees every operation of a rank on tensors without data: bytes that live on the device, floating-point operations,
+exchanges between ranks, what makes the host wait for the device, and operators without a CUDA kernel."""
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import FakeWork, ProcessGroup
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from pretrain.rehearse.cuda_kernels import without_cuda_kernel
+
+DEVICE = torch.device("cuda", 0)
+_BLOCK_BYTES = 512
+"""CUDA's allocator rounds up to this"""
+_SNAPSHOT_GROWTH = 1.002
+"""growth of the peak after which what lives is noted again"""
+_PACKAGES = ("/pretrain/", "/megatron/", "/deepspeed/")
+_RING_SHARES = {"allreduce": 2.0, "allgather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
+"""(n - 1) / n times this is the share of an exchange's bytes that each of n ranks sends in a ring"""
+_GROUPS = {
+    "HOSTS": "hosts",
+    "TENSOR_MODEL_PARALLEL": "tensor",
+    "PIPELINE_MODEL_PARALLEL": "pipeline",
+    "CONTEXT_PARALLEL": "context",
+    "EMBEDDING": "embedding",
+}
+"""megatron-core's descriptions of groups, in the words of `parallel.*`"""
+
+aten = torch.ops.aten
+_WAITING = {aten.nonzero.default, aten.unique_consecutive.default, aten.masked_select.default}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveMemory:
+    """Memory of a device that tensors share."""
+
+    size_bytes: int
+    category: str
+    """weights, gradients or optimizer; else the phase that allocated it"""
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class ExchangeKind:
+    """Exchanges of one kind in one group of ranks."""
+
+    group: str
+    kind: str
+    ranks: int
+    device: str
+    """`cuda`, or `cpu` for what hosts exchange"""
+
+
+class Recorder(TorchDispatchMode):
+    """A dispatch mode above FakeTensorMode. Exchanges end here: each rank is the only process of its group."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.phase = "build"
+        self.live_bytes = 0
+        self._live: dict[int, LiveMemory] = {}
+        self._references: dict[int, Any] = {}
+        self._without_kernel = without_cuda_kernel()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what was counted so far, but not what lives."""
+        self.peak_bytes, self.peak_phase = self.live_bytes, self.phase
+        self.at_peak = list(self._live.values())
+        self._noted_bytes = self.live_bytes
+        self.phase_peaks: Counter[str] = Counter()
+        self.operators = 0
+        self.flops: Counter[str] = Counter()
+        self.exchanges: dict[ExchangeKind, list[float]] = {}
+        """count, bytes, and bytes that this rank sends in a ring"""
+        self.waits: Counter[str] = Counter()
+        self.without_kernel: Counter[str] = Counter()
+
+    @contextmanager
+    def in_phase(self, phase: str) -> Iterator[None]:
+        """Counts what happens inside the block as of `phase`."""
+        before, self.phase = self.phase, phase
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    def wait(self, cause: str) -> None:
+        """Notes that the host waits for the device."""
+        self.waits[f"{cause} at {project_line()}"] += 1
+
+    def classify(self, category: str, tensors: Iterable[Tensor]) -> None:
+        """Names the category of memory that lives."""
+        for tensor in tensors:
+            key = tensor.untyped_storage()._cdata
+            if key in self._live:
+                self._live[key] = replace(self._live[key], category=category)
+
+    def categories(self) -> Counter[str]:
+        """Bytes of what lives, by category."""
+        found: Counter[str] = Counter()
+        for allocation in self._live.values():
+            found[allocation.category] += allocation.size_bytes
+        return found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "c10d":
+            return self._exchange(func, args)
+        if func is aten._local_scalar_dense.default:
+            return self._value(args[0])
+        if func is aten.is_nonzero.default or func is aten.equal.default:
+            if _on_device(args[0]):
+                self.wait(func._opname)
+            return True
+        if func is aten.is_pinned.default:
+            return False
+        if func is aten._pin_memory.default:
+            return args[0]
+        if func is aten.record_stream.default:
+            return None
+        out = func(*args, **kwargs)
+        if func.namespace != "prim":
+            self._count(func, args, kwargs, out)
+            self._track(out, func)
+        return out
+
+    @property
+    def _current_phase(self) -> str:
+        in_backward = self.phase == "forward" and torch._C._current_autograd_node() is not None
+        return "backward" if in_backward else self.phase
+
+    def _value(self, tensor: Tensor) -> float | int | bool:
+        """What a tensor's only element is taken for. A flag says that nothing is wrong."""
+        if _on_device(tensor):
+            self.wait("item")
+        if tensor.dtype == torch.bool:
+            return False
+        return 1.0 if tensor.dtype.is_floating_point else int(tensor.dtype != torch.uint8)
+
+    def _count(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        self.operators += 1
+        name = func._opname
+        if name in ("_to_copy", "copy_"):
+            source, target = (args[1], args[0]) if name == "copy_" else (args[0], out)
+            waits = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
+            # A number that is assigned to a slice arrives as a tensor here; on CUDA, torch fills the slice with it.
+            fills = (
+                name == "copy_" and isinstance(source, Tensor) and source.untyped_storage().nbytes() <= source.itemsize
+            )
+            if waits and not fills and isinstance(source, Tensor) and source.device.type != target.device.type:
+                self.wait(f"copy from {source.device.type} to {target.device.type}")
+        elif func in _WAITING and _on_device(args[0]):
+            self.wait(name)
+        lacks = func.name().removeprefix("aten::").removesuffix(".default") in self._without_kernel
+        if lacks and any(map(_on_device, tree_leaves((args, out)))):
+            self.without_kernel[f"{func.name()} at {project_line()}"] += 1
+        self._count_flops(func, args, kwargs, out)
+
+    def _count_flops(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        name, packet = func._opname, func._overloadpacket
+        if name.startswith("_scaled_mm"):
+            self.flops["scaled_mm"] += 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
+        elif name == "addmm_":
+            self.flops[name] += 2 * args[1].shape[0] * args[1].shape[1] * args[2].shape[1]
+        elif packet in flop_registry:
+            named = {key: value for key, value in kwargs.items() if key not in ("out", "out_dtype")}
+            self.flops[name] += int(flop_registry[packet](*args, **named, out_val=out))
+
+    def _track(self, out: Any, func: Any) -> None:
+        phase = self._current_phase
+        for tensor in filter(_on_device, tree_leaves(out)):
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            if key in self._live:
+                continue
+            size = -(-storage.nbytes() // _BLOCK_BYTES) * _BLOCK_BYTES
+            self._live[key] = LiveMemory(
+                size_bytes=size,
+                category=phase,
+                operator=func._opname,
+                shape=tuple(tensor.shape),
+                dtype=str(tensor.dtype).removeprefix("torch."),
+            )
+            self._references[key] = weakref.ref(storage, self._releaser(key))
+            self.live_bytes += size
+        self.phase_peaks[phase] = max(self.phase_peaks[phase], self.live_bytes)
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_phase = self.live_bytes, phase
+            if self.live_bytes > self._noted_bytes * _SNAPSHOT_GROWTH:
+                self._noted_bytes, self.at_peak = self.live_bytes, list(self._live.values())
+
+    def _releaser(self, key: int) -> Any:
+        def release(_: object) -> None:
+            self._references.pop(key, None)
+            allocation = self._live.pop(key, None)
+            if allocation is not None:
+                self.live_bytes -= allocation.size_bytes
+
+        return release
+
+    def _exchange(self, func: Any, args: Any) -> Any:
+        """Outputs by the operator's schema: the tensors that it was given, and work that is done."""
+        if "start_coalescing" in func._opname:
+            return None
+        kind = func._opname.strip("_")
+        for suffix in ("_base", "_coalesced", "_tensor", "_into", "_single"):
+            kind = kind.replace(suffix, "")
+        boxed = (arg for arg in args if isinstance(arg, torch.ScriptObject) and "ProcessGroup" in str(arg._type()))
+        group = next((ProcessGroup.unbox(arg) for arg in boxed), None)
+        sides = [[t for t in tree_leaves(arg) if isinstance(t, Tensor)] for arg in args[:2]]
+        size = max((sum(t.numel() * t.element_size() for t in side) for side in sides), default=0)
+        device = next((t.device.type for side in sides for t in side), "")
+        ranks = group.size() if group is not None else 1
+        name = group.group_desc if group is not None else ""
+        sent = size * _RING_SHARES[kind] * (ranks - 1) / ranks if kind in _RING_SHARES else size
+        exchanged = ExchangeKind(group=_group_name(name), kind=kind, ranks=ranks, device=device)
+        entry = self.exchanges.setdefault(exchanged, [0, 0, 0])
+        for index, value in enumerate((1, size, sent)):
+            entry[index] += value
+        self.operators += 1
+        out = [FakeWork().boxed() if "Work" in str(one.type) else args[0] for one in func._schema.returns]
+        return out[0] if len(out) == 1 else tuple(out)
+
+
+def project_line() -> str:
+    """The innermost line of the project, megatron-core or DeepSpeed that is being run."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        package = next((one for one in _PACKAGES if one in path), None)
+        if package is not None and "/pretrain/rehearse/" not in path:
+            return f"{package[1:]}{path.rpartition(package)[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "an unknown line"
+
+
+def _on_device(value: Any) -> bool:
+    return isinstance(value, FakeTensor) and value.fake_device.type == DEVICE.type
+
+
+def _group_name(description: str) -> str:
+    words = description.upper().removesuffix("_GROUP")
+    return "data" if "DATA_PARALLEL" in words and "TENSOR" not in words else _GROUPS.get(words, words.lower() or "all")

@@ -1,0 +1,112 @@
+"""Report of `pretrain rehearse`, as text and as JSON: what was counted, beside the planner's figures."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pretrain.rehearse.planned import PlannedRank
+from pretrain.rehearse.rank import STATE, RankRehearsal
+from pretrain.rehearse.run import Rehearsal
+
+_GIB, _MIB, _TERA = 2**30, 2**20, 1e12
+_SHOWN = 3
+"""most of the largest tensors, and of the lines that wait, that are shown"""
+NOT_COUNTED = (
+    "not counted: workspaces of kernels, fragments of the allocator, buffers of NCCL, the CUDA context; not checked: "
+    "whether ranks agree on their exchanges. flex_attention is counted as flash attention, run.kernels=compiled as "
+    "plain kernels, and rows are full"
+)
+
+
+def sent_by_group(rank: RankRehearsal) -> dict[str, float]:
+    """Bytes that a rank sends from its device in a step, by group of ranks."""
+    sent: Counter[str] = Counter()
+    for one in rank.exchanges:
+        if one.device == "cuda" and one.kind not in ("recv", "broadcast"):
+            sent[one.group] += one.sent_bytes  # type: ignore[assignment]
+    return dict(sent)
+
+
+def as_json(rehearsal: Rehearsal, hardware: str) -> dict[str, Any]:
+    """Full report for programs."""
+    rows = zip(rehearsal.ranks, rehearsal.planned, strict=True)
+    return {
+        "layout": str(rehearsal.layout),
+        "gpus": rehearsal.layout.world,
+        "hardware": hardware,
+        "memory_bytes": rehearsal.device.memory_gib * _GIB,
+        "micro_batches": rehearsal.micro_batches,
+        "run_micro_batches": rehearsal.run_micro_batches,
+        "ranks": [
+            {
+                **asdict(rank),
+                "sent_bytes": sent_by_group(rank),
+                "plan": {**asdict(planned), "peak_bytes": planned.peak_bytes},
+            }
+            for rank, planned in rows
+        ],
+        "problems": rehearsal.problems,
+    }
+
+
+def lines(rehearsal: Rehearsal, name: str, hardware: str) -> list[str]:
+    """Report for people: a row for each rank, then each rank's memory, exchanges and waits."""
+    batch = rehearsal.config.batch
+    out = [
+        f"{name} on {rehearsal.layout.world:,} x {hardware}: {rehearsal.layout}, "
+        f"{rehearsal.micro_batches} micro-batches of {batch.micro_sequences} sequences "
+        f"({rehearsal.run_micro_batches} in the run)",
+        "",
+        f"{'rank':>6}{'stage':>8}{'parameters':>16}{'build GiB':>11}{'peak GiB':>10}{'plan GiB':>10}{'TFLOP':>10}"
+        f"{'operators':>11}{'waits':>7}",
+    ]
+    made = [(r, p) for r, p in zip(rehearsal.ranks, rehearsal.planned, strict=True) if r.problem is None]
+    for rank, planned in made:
+        stage = f"{rank.coordinates[-1]}/{rehearsal.layout.pipeline}"
+        out.append(
+            f"{rank.rank:>6}{stage:>8}{rank.parameters:>16,}{rank.build_peak_bytes / _GIB:>11.3f}"
+            f"{rank.peak_bytes / _GIB:>10.3f}{planned.peak_bytes / _GIB:>10.3f}"
+            f"{sum(rank.flops.values()) / _TERA:>10,.3g}{rank.operators:>11,}{sum(rank.waits.values()):>7,}"
+        )
+    for rank, planned in made:
+        out += ["", *_rank_lines(rank, planned)]
+    return [*out, "", NOT_COUNTED]
+
+
+def _rank_lines(rank: RankRehearsal, planned: PlannedRank) -> Iterable[str]:
+    beside = sum(size for category, size in rank.at_peak_bytes.items() if category not in STATE)
+    shares = [f"{category} {size / _MIB:,.0f}" for category, size in _largest_first(rank.at_peak_bytes)]
+    yield f"rank {rank.rank} at its peak, in {rank.peak_phase}, MiB: {', '.join(shares)}"
+    state = [f"{category} {planned.held[category] / _MIB:,.0f}" for category in STATE]
+    others = sum(size for part, size in planned.held.items() if part not in STATE)
+    yield f"  plan: {', '.join(state)}, all else {others / _MIB:,.0f} (counted {beside / _MIB:,.0f})"
+    for one in rank.largest[:_SHOWN]:
+        yield (
+            f"  {one.count} x {one.total_bytes / one.count / _MIB:,.1f} MiB of {one.operator} {list(one.shape)} "
+            f"{one.dtype}, made in {one.category}"
+        )
+    counted = sent_by_group(rank)
+    groups = [g for g, expected in planned.sent_bytes.items() if expected or counted.get(g)]
+    sent = [f"{g} {counted.get(g, 0.0) / _MIB:,.1f} (plan {planned.sent_bytes[g] / _MIB:,.1f})" for g in groups]
+    sent += [f"{g} {size / _MIB:,.1f}" for g, size in counted.items() if g not in groups and size >= _MIB / 10]
+    yield f"  sends in a step, MiB: {', '.join(sent) or 'nothing'}"
+    yield f"  waits of the host in every step: {_causes(rank.waits) or 'none'}"
+    once = {
+        cause: n - rank.waits.get(cause, 0) for cause, n in rank.first_waits.items() if n > rank.waits.get(cause, 0)
+    }
+    if once:
+        yield f"  in the first step alone: {_causes(once)}"
+    if rank.without_kernel:
+        yield f"  operators without a CUDA kernel: {_causes(rank.without_kernel)}"
+
+
+def _causes(counts: Mapping[str, int]) -> str:
+    ordered = _largest_first(counts)
+    shown = [f"{cause}{f' ({n:,} times)' if n > 1 else ''}" for cause, n in ordered[:_SHOWN]]
+    rest = len(ordered) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more lines" if rest else "")
+
+
+def _largest_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])

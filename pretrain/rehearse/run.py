@@ -1,0 +1,134 @@
+"""Rehearses several ranks of a run, each in a process of its own, side by side."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import Layout, plan_layout
+from pretrain.plan.device import Device
+from pretrain.rehearse.planned import PlannedRank, plan_rank
+from pretrain.rehearse.rank import RankRehearsal, rehearse_rank
+
+NAMED_RANKS = ("first", "middle", "last")
+_LEAST_MICRO_BATCHES = 2
+"""without a pipeline: one, and one whose gradient is added to the first's"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """A run that was rehearsed, and what was found."""
+
+    config: RunConfig
+    """with the batch that was rehearsed"""
+    layout: Layout
+    device: Device
+    micro_batches: int
+    run_micro_batches: int
+    """micro-batches of a step of the run"""
+    ranks: tuple[RankRehearsal, ...]
+    planned: tuple[PlannedRank, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences: ranks that can't be built or make their step, or that don't fit."""
+        limit_bytes = self.device.memory_gib * 2**30
+        found = []
+        for rank, planned in zip(self.ranks, self.planned, strict=True):
+            needed_bytes = max(rank.peak_bytes, rank.build_peak_bytes) + planned.overhead_bytes
+            if rank.problem is not None:
+                found.append(rank.problem)
+            elif needed_bytes > limit_bytes:
+                found.append(
+                    f"rank {rank.rank} does not fit: it needs {needed_bytes / 2**30:,.1f} GiB with the overhead that "
+                    f"the planner adds ({planned.overhead_bytes / 2**30:.1f}), of {self.device.memory_gib:,.1f}"
+                )
+        return found
+
+
+def rehearse(
+    config: RunConfig,
+    gpus: int,
+    *,
+    ranks: Sequence[int | str],
+    device: Device,
+    per_node: int,
+    micro_batches: int | None = None,
+    progress: Callable[[RankRehearsal], None] = lambda rank: None,
+) -> Rehearsal:
+    """Rehearses `ranks` (numbers, or names of NAMED_RANKS) of a run on `gpus` ranks. `micro_batches`: of a step
+    (default: as many as fill the pipeline). `progress` is called with each rank that is done. Raises ConfigError for
+    layouts that are not legal and ranks that don't exist."""
+    layout = plan_layout(config, gpus)
+    numbers = list(dict.fromkeys(_number(rank, layout) for rank in ranks))
+    run_micro_batches = config.batch.sequences // (layout.data * config.batch.micro_sequences)
+    count = micro_batches or min(run_micro_batches, _filling(layout))
+    batch = {"sequences": layout.data * config.batch.micro_sequences * count, "ramp": None}
+    config = config.model_copy(update={"batch": config.batch.model_copy(update=batch)})
+    plan_layout(config, gpus)
+    planned = tuple(plan_rank(config, layout, number, device, per_node) for number in numbers)
+    return Rehearsal(
+        config=config,
+        layout=layout,
+        device=device,
+        micro_batches=count,
+        run_micro_batches=run_micro_batches,
+        ranks=_side_by_side(config, layout, numbers, device, progress),
+        planned=planned,
+    )
+
+
+def _side_by_side(
+    config: RunConfig,
+    layout: Layout,
+    numbers: Sequence[int],
+    device: Device,
+    progress: Callable[[RankRehearsal], None],
+) -> tuple[RankRehearsal, ...]:
+    """A process group of fakes can't be left, and torch stays patched: each process rehearses one rank."""
+    workers = min(len(numbers), len(os.sched_getaffinity(0)))
+    context = multiprocessing.get_context("forkserver")  # it imports torch and megatron-core once
+    context.set_forkserver_preload([rehearse_rank.__module__])
+    with ProcessPoolExecutor(workers, context, max_tasks_per_child=1) as pool:
+        futures = [pool.submit(rehearse_rank, config, layout, number, device) for number in numbers]
+        for future in futures:
+            future.add_done_callback(lambda done: _report(done, progress))
+        return tuple(_result(future, number, layout) for future, number in zip(futures, numbers, strict=True))
+
+
+def _report(done: "Future[RankRehearsal]", progress: Callable[[RankRehearsal], None]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        progress(done.result())
+
+
+def _result(future: "Future[RankRehearsal]", rank: int, layout: Layout) -> RankRehearsal:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        problem = f"rank {rank} cannot be rehearsed: a process ended without a word, perhaps for lack of host memory"
+        return RankRehearsal(rank=rank, coordinates=layout.coordinates(rank), problem=problem)
+
+
+def _filling(layout: Layout) -> int:
+    """Micro-batches that a step needs so that the first stage holds as many activations as in any longer step."""
+    if layout.pipeline == 1:
+        return _LEAST_MICRO_BATCHES
+    if layout.virtual == 1:
+        return layout.pipeline
+    chunks = 2 * (layout.pipeline - 1) + (layout.virtual - 1) * layout.pipeline + 1
+    return -(-chunks // (layout.virtual * layout.pipeline)) * layout.pipeline
+
+
+def _number(rank: int | str, layout: Layout) -> int:
+    """The number of a rank. `first` is on the first stage, `middle` on the one in the middle, `last` on the last; each
+    is in the middle of its stage, as its neighbours on all axes are others."""
+    if isinstance(rank, str):
+        per_stage = layout.world // layout.pipeline
+        return {"first": 0, "middle": layout.pipeline // 2 * per_stage + per_stage // 2, "last": layout.world - 1}[rank]
+    if rank >= layout.world:
+        raise ConfigError(f"--ranks {rank}: the run has ranks 0 to {layout.world - 1}")
+    return rank

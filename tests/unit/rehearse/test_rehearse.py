@@ -1,0 +1,238 @@
+"""A rehearsal makes steps of the engine as single ranks on a `cuda` device that is not there: it counts what the
+planner expects, and finds faults that only a GPU would show."""
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pretrain.config.load import load
+from pretrain.config.run_config import RunConfig
+from pretrain.errors import ConfigError
+from pretrain.layout.layout import plan_layout
+from pretrain.models import blocks
+from pretrain.plan.device import find_device
+from pretrain.rehearse.planned import PlannedRank
+from pretrain.rehearse.rank import STATE, RankRehearsal, rehearse_rank
+from pretrain.rehearse.report import as_json, lines, sent_by_group
+from pretrain.rehearse.run import Rehearsal, rehearse
+
+H100 = find_device("h100")
+STEP = "tolist at pretrain/engine/megatron/engine.py"
+FACTORS = "tolist at pretrain/engine/optimizer/totals.py"  # Adafactor reads sums of its factors
+COPY = "copy from cpu to cuda at pretrain/attention/device_copies.py"
+
+
+def config(name: str, *overrides: str) -> RunConfig:
+    """A config of the package in bf16, with a small vocabulary."""
+    return load(RunConfig, name, ["run.dir=unused", "precision=bf16", "model.vocabulary=1000", *overrides])
+
+
+def rehearsed(name: str, *overrides: str, ranks: Sequence[int | str] = ("first", "last"), gpus: int = 8) -> Rehearsal:
+    """A rehearsal without problems."""
+    found = rehearse(config(name, *overrides), gpus, ranks=ranks, device=H100, per_node=8)
+    assert found.problems == []
+    return found
+
+
+def assert_agrees(rank: RankRehearsal, planned: PlannedRank, peak: float = 0.05) -> None:
+    """Parameters and the training state are those of the planner, ranks exchange as many bytes, and the peak is within
+    `peak` of the planner's. The host waits for the step's results alone, and every operator has a kernel."""
+    assert rank.parameters == planned.parameters
+    for category in STATE:
+        # Buffers are padded, so that ranks have equal shares.
+        assert rank.state_bytes[category] == pytest.approx(planned.held[category], rel=0.02, abs=8192)
+    sent = sent_by_group(rank)
+    for group, expected in planned.sent_bytes.items():
+        assert sent.get(group, 0.0) == pytest.approx(expected, rel=0.01), group
+    assert planned.peak_bytes == pytest.approx(rank.peak_bytes, rel=peak)
+    assert rank.without_kernel == {}
+    assert all(cause.startswith((STEP, FACTORS)) and count == 1 for cause, count in rank.waits.items())
+    assert rank.left_bytes == 0
+
+
+LLAMA = (
+    *("model.layers=4", "model.hidden=512", "model.heads=8", "model.ffn=1024", "model.sequence_length=512"),
+    *("parallel.tensor=2", "parallel.context=2", "parallel.sequence=true", "parallel.recompute=none"),
+    *("batch.sequences=8", "batch.micro_sequences=2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("debug/gpt", ("model.layers=16",)),
+        ("debug/bert", ("model.layers=16",)),
+        (
+            "debug/t5",
+            (
+                "model.layers=8",
+                "model.encoder_layers=8",
+                "batch.sequences=32",
+                "parallel.pipeline=1",
+                "optimizer.name=adamw",
+            ),
+        ),
+        ("llama2/7b", LLAMA),
+    ],
+    ids=["gpt", "bert", "t5", "llama"],
+)
+def test_ranks_hold_and_exchange_what_the_planner_expects(name: str, overrides: tuple[str, ...]) -> None:
+    found = rehearsed(name, *overrides)
+    for rank, planned in zip(found.ranks, found.planned, strict=True):
+        assert_agrees(rank, planned)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [("precision=fp32",), ("precision=fp16",), ("precision=fp8",), ("objective.packing=best_fit",)],
+    ids=lambda overrides: overrides[0],
+)
+@pytest.mark.slow
+def test_precisions_and_packed_rows_make_their_step(overrides: tuple[str, ...]) -> None:
+    (rank,) = rehearsed("debug/gpt", *overrides, ranks=[0]).ranks
+    assert rank.without_kernel == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["albert", "bart", "roberta", "roformer", "sparse-transformer", "t5", "transformer"])
+def test_every_family_makes_its_step(name: str) -> None:
+    found = rehearsed(f"debug/{name}", "batch.sequences=512" if name == "transformer" else "batch.sequences=64")
+    for rank, planned in zip(found.ranks, found.planned, strict=True):
+        assert rank.parameters == planned.parameters
+        assert rank.without_kernel == {}
+        assert all(cause.startswith((STEP, FACTORS)) for cause in rank.waits)
+
+
+def test_stages_send_what_the_planner_expects() -> None:
+    found = rehearsed("debug/gpt", "parallel.pipeline=4", "parallel.tensor=1", "batch.sequences=32", ranks=["middle"])
+    (rank,), (planned,) = found.ranks, found.planned
+    assert sent_by_group(rank)["pipeline"] == planned.sent_bytes["pipeline"]
+
+
+def test_banded_attention_waits_in_the_first_step_alone() -> None:
+    """The sequence is longer than the window, so that tables of keys are copied to the device: once."""
+    (rank,) = rehearsed("debug/gpt", "model.attention.window=32", ranks=[0]).ranks
+    assert any(cause.startswith(COPY) for cause in rank.first_waits)
+    assert [cause.partition(":")[0] for cause in rank.waits] == [STEP]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_makes_its_step(stage: int) -> None:
+    zero = ("parallel.zero_engine=deepspeed", f"parallel.zero={stage}")
+    found = rehearsed("debug/gpt", *zero, "parallel.pipeline=1", "batch.sequences=16", ranks=[0])
+    (rank,), (planned,) = found.ranks, found.planned
+    assert rank.parameters == planned.parameters
+    assert rank.state_bytes["optimizer"] == pytest.approx(planned.held["optimizer"], rel=0.02)
+
+
+def _with_fault(fault: Callable[[Tensor], Tensor]) -> RankRehearsal:
+    """A rehearsal of an engine whose residual branches run `fault`. In a process of its own."""
+    add = blocks.BiasDropoutAdd.add
+
+    def faulty(*args: Any) -> Tensor:
+        return fault(add(*args))
+
+    blocks.BiasDropoutAdd.add = faulty  # type: ignore[method-assign]
+    chosen = config("debug/gpt", "parallel.tensor=1", "parallel.pipeline=1")
+    return rehearse_rank(chosen, plan_layout(chosen, 2), 0, H100)
+
+
+class _HostTensorInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * torch.ones(gradient.shape[-1])
+
+
+def _host_tensor(x: Tensor) -> Tensor:
+    return x + torch.zeros(x.shape[-1])
+
+
+def _host_tensor_in_backward(x: Tensor) -> Tensor:
+    out: Tensor = _HostTensorInBackward.apply(x)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _numpy_table(x: Tensor) -> Tensor:
+    return x * torch.from_numpy(np.ones(x.shape[-1], np.float32))
+
+
+def _numpy_of_a_device_tensor(x: Tensor) -> Tensor:
+    return x * float(x.detach().numpy().max())
+
+
+def _item(x: Tensor) -> Tensor:
+    return x if x.float().sum().item() < 1e30 else -x
+
+
+def _synchronize(x: Tensor) -> Tensor:
+    torch.cuda.synchronize()
+    return x
+
+
+def _cpu_kernel(x: Tensor) -> Tensor:
+    q = x[None]
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+    return x
+
+
+def _rehearsals(faults: Sequence[Callable[[Tensor], Tensor]]) -> list[RankRehearsal]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([rehearse_rank.__module__])
+    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
+        return list(pool.map(_with_fault, faults))
+
+
+def test_faults_of_devices_are_found() -> None:
+    faults = (_host_tensor, _host_tensor_in_backward, _numpy_table, _numpy_of_a_device_tensor)
+    mixed = "FakeTensorDeviceMismatchError"
+    for fault, rank in zip(faults, _rehearsals(faults), strict=True):
+        assert rank.problem is not None, fault.__name__
+        assert rank.problem.startswith("rank 0 cannot make its step: ")
+        assert ("TypeError: can't convert" if fault is _numpy_of_a_device_tensor else mixed) in rank.problem
+
+
+def test_waits_and_missing_kernels_in_a_hot_path_are_counted() -> None:
+    item, synchronize, kernel = _rehearsals((_item, _synchronize, _cpu_kernel))
+    branches = 2 * 4  # of each layer, in one micro-batch
+    assert sum(n for cause, n in item.waits.items() if cause.startswith("item at ")) == branches
+    assert sum(n for cause, n in synchronize.waits.items() if cause.startswith("cuda.synchronize at ")) == branches
+    assert sum(kernel.without_kernel.values()) == branches
+
+
+def test_ranks_that_do_not_fit_or_are_not_there_are_named() -> None:
+    small = H100.model_copy(update={"memory_gib": 0.001})
+    found = rehearse(config("debug/gpt"), 8, ranks=[0], device=small, per_node=8)
+    assert len(found.problems) == 1
+    assert found.problems[0].startswith("rank 0 does not fit: it needs ")
+    with pytest.raises(ConfigError, match=r"--ranks 8: the run has ranks 0 to 7"):
+        rehearse(config("debug/gpt"), 8, ranks=[8], device=H100, per_node=8)
+
+
+def test_the_report_names_what_it_counted_and_what_not() -> None:
+    found = rehearsed("debug/gpt", ranks=[0])
+    text = "\n".join(lines(found, "debug/gpt", "h100"))
+    assert "tp2pp2dp2+zero1" in text
+    assert "not counted: workspaces" in text
+    report = as_json(found, "h100")
+    assert report["ranks"][0]["plan"]["parameters"] == report["ranks"][0]["parameters"]
+    assert report["problems"] == []
+
+
+@pytest.mark.slow
+def test_gpt3_175b_on_1024_ranks() -> None:
+    found = rehearse(load(RunConfig, "gpt3/175b", ["run.dir=unused"]), 1024, ranks=["first", "middle", "last"],
+                     device=H100, per_node=8)  # fmt: skip
+    assert found.problems == []
+    for rank, planned in zip(found.ranks, found.planned, strict=True):
+        assert_agrees(rank, planned, peak=0.03)
+        assert rank.host_bytes < 2**30
