@@ -30,6 +30,8 @@ def locate(path: Path) -> list[Path]:
             f"{path} is the folder of a run's checkpoints: name the run ({path.parent}) for its newest valid one, or "
             f"one of them, such as {inside[-1]}"
         )
+    if not found and not path.exists():
+        raise ConfigError(f"{path} does not exist: name a checkpoint or a run")
     if not found:
         raise ConfigError(f"{path} is neither a checkpoint nor a run that has one")
     return found[::-1]

@@ -95,14 +95,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             typed = unknown[0].partition("=")[0]
             near = close_matches(typed, self._option_string_actions)
-            hint = did_you_mean(near, f"`{self.prog} --help` shows what it takes")
+            hint = did_you_mean(near, f"see `{self.prog} --help`")
             raise ConfigError(f"{self._verb} knows no {typed}: {hint}")
         return options
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(
-            f"{self._verb}: {message.removeprefix('argument ')}: `{self.prog} --help` shows what it takes"
-        )
+        raise ConfigError(f"{self._verb}: {message.removeprefix('argument ')}; see `{self.prog} --help`")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -129,16 +127,16 @@ def utf8(text: str) -> str:
 
 
 def count(text: str) -> int:
-    """A whole number of at least 1."""
+    """An integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
     return int(text)
 
 
 def at_least_zero(text: str) -> int:
-    """A whole number of at least 0."""
+    """An integer of at least 0."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 0")
     return int(text)
 
 
@@ -148,7 +146,7 @@ def names(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Whole numbers separated by commas."""
+    """Integers separated by commas."""
     if not all(number.strip().isdecimal() for number in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not numbers separated by commas, such as 0,1,8")
     return [int(number) for number in text.split(",")]

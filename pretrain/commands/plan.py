@@ -129,7 +129,7 @@ def main(argv: list[str]) -> int:
     if options.show_attention:
         return _show_attention(options)
     if options.gpus is None or options.hardware is None:
-        parser.error("--gpus and --hardware are needed (or --show-attention)")
+        parser.error("--gpus and --hardware are needed (or --show-attention, or --calibrate)")
     if options.frontier is not None:
         check_picture(options.frontier, "--frontier")
     from pretrain.config.load import load

@@ -75,4 +75,4 @@ def run_command(argv: list[str]) -> None:
         *_, (frame, _) = walk_tb(error.__traceback__)
         if frame.f_globals["__name__"] != _SETTINGS and not str(error).startswith(_NO_TASKS):
             raise
-        raise ConfigError(f"lm-eval: {error}: `pretrain lm-eval run --help` shows what it takes") from None
+        raise ConfigError(f"lm-eval: {error}; see `pretrain lm-eval run --help`") from None

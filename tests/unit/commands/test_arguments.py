@@ -57,14 +57,14 @@ def test_a_path_may_begin_with_the_home_directory(monkeypatch: pytest.MonkeyPatc
     [
         (["a.yaml", "--npro", "4"], "try knows no --npro: did you mean --nproc?"),
         (["a.yaml", "--npro=4"], "try knows no --npro: did you mean --nproc?"),
-        (["a.yaml", "--zzz"], "try knows no --zzz: `pretrain try --help` shows what it takes"),
-        (["a.yaml", "--nproc", "0"], "try: --nproc: '0' is not a whole number of at least 1"),
-        (["a.yaml", "--nproc=-2"], "try: --nproc: '-2' is not a whole number of at least 1"),
-        (["a.yaml", "--limit", "many"], "try: --limit: 'many' is not a whole number of at least 1"),
+        (["a.yaml", "--zzz"], "try knows no --zzz: see `pretrain try --help`"),
+        (["a.yaml", "--nproc", "0"], "try: --nproc: '0' must be an integer of at least 1"),
+        (["a.yaml", "--nproc=-2"], "try: --nproc: '-2' must be an integer of at least 1"),
+        (["a.yaml", "--limit", "many"], "try: --limit: 'many' must be an integer of at least 1"),
         (["a.yaml", "--shots", "1,x"], "try: --shots: '1,x' is not numbers separated by commas, such as 0,1,8"),
         (["a.yaml", "--like", "c"], "try: --like: invalid choice: 'c' (choose from 'a', 'b')"),
         (["a.yaml", "--out"], "try: --out: expected one argument"),
-        ([], "try: the following arguments are required: CONFIG: `pretrain try --help` shows what it takes"),
+        ([], "try: the following arguments are required: CONFIG; see `pretrain try --help`"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(argv: list[str], said: str) -> None:
@@ -85,15 +85,15 @@ def test_help_names_values_and_shows_examples(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "data: the following arguments are required: verb: `pretrain data --help` shows what it takes"),
+        ([], "data: the following arguments are required: verb; see `pretrain data --help`"),
         (
             ["biuld"],
             "data: verb: invalid choice: 'biuld' (choose from 'build', 'inspect', 'report', 'ledger', 'trace')",
         ),
-        (["build"], "data build: the following arguments are required: CONFIG: `pretrain data build --help` shows"),
-        (["build", "data/text", "--output=there"], "data build knows no --output: `pretrain data build --help` shows"),
-        (["inspect"], "data inspect: the following arguments are required: DIR_OR_ADDRESS: `pretrain data inspect"),
-        (["inspect", "a", "b"], "data inspect knows no b: `pretrain data inspect --help` shows what it takes"),
+        (["build"], "data build: the following arguments are required: CONFIG; see `pretrain data build --help`"),
+        (["build", "data/text", "--output=there"], "data build knows no --output: see `pretrain data build --help`"),
+        (["inspect"], "data inspect: the following arguments are required: DIR_OR_ADDRESS; see `pretrain data inspect"),
+        (["inspect", "a", "b"], "data inspect knows no b: see `pretrain data inspect --help`"),
     ],
 )
 def test_data_refuses_in_one_sentence(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

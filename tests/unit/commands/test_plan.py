@@ -74,7 +74,7 @@ def test_a_machine_is_not_measured_with_more_threads_than_it_has_cores(tmp_path:
 
 
 def test_a_cluster_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"--gpus and --hardware are needed \(or --show-attention\)"):
+    with pytest.raises(ConfigError, match=r"--gpus and --hardware are needed \(or --show-attention, or --calibrate\)"):
         main([*SMALL, "--gpus", "8"])
 
 

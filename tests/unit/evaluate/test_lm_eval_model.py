@@ -28,7 +28,7 @@ def test_the_command_is_lm_eval_s_with_what_was_typed(monkeypatch: pytest.Monkey
     [
         (
             ["--tasks", "a", "--log_samples"],
-            "lm-eval: Specify --output_path if providing --log_samples or --predict_only: `pretrain lm-eval run",
+            "lm-eval: Specify --output_path if providing --log_samples or --predict_only; see `pretrain lm-eval run",
         ),
         (["--config", "nowhere.yaml"], "lm-eval: Config file not found: "),
     ],

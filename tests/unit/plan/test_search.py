@@ -203,7 +203,7 @@ class TestCommand:
         [
             (["--gpus", "100", "--hardware", "h100"], "--gpus 100 are no whole number of machines with 8 each: use 96"),
             (["--gpus", "1", "--hardware", "a100-40"], "use more than 1 devices, larger ones, or a smaller model"),
-            (["--gpus", "0", "--hardware", "h100"], "'0' is not a whole number of at least 1"),
+            (["--gpus", "0", "--hardware", "h100"], "'0' must be an integer of at least 1"),
         ],
     )
     def test_says_what_is_impossible(
