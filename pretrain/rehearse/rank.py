@@ -3,10 +3,12 @@ its own, in which torch is patched (`patches.py`)."""
 
 import os
 import resource
+import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +109,8 @@ def rehearse_rank(config: RunConfig, layout: Layout, rank: int, hardware: Device
     found: dict[str, Any] = {}
     action = "be built"
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        # DeepSpeed prints; the command's output is a report.
+        with redirect_stdout(sys.stderr), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             begun = time.perf_counter()
             engine: Any = make_engine(config, layout, kernels=patches.kernels)
             found["build_s"] = time.perf_counter() - begun
