@@ -111,8 +111,8 @@ def decay_on_norms(patch: pytest.MonkeyPatch) -> None:
     """Only on tensor rank 1: Adam hides a factor, but not another rule."""
     build = MegatronSharding.__init__
 
-    def everywhere(self: MegatronSharding, config: Any, *rest: Any) -> None:
-        build(self, config, *rest)
+    def everywhere(self: MegatronSharding, *, config: Any, **rest: Any) -> None:
+        build(self, config=config, **rest)
         if config.parallel.tensor > 1 and dist.get_rank() % config.parallel.tensor:
             for group in self.optimizer.param_groups:
                 group["weight_decay"] = config.optimizer.weight_decay

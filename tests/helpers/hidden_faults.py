@@ -92,10 +92,10 @@ def small_decay_lost(patch: pytest.MonkeyPatch) -> None:
     """A weight decay of 0.01 is none."""
     build = MegatronSharding.__init__
 
-    def without(self: MegatronSharding, config: Any, *rest: Any) -> None:
+    def without(self: MegatronSharding, *, config: Any, **rest: Any) -> None:
         assert config.optimizer.weight_decay == 0.01
         optimizer = config.optimizer.model_copy(update={"weight_decay": 0.0})
-        build(self, config.model_copy(update={"optimizer": optimizer}), *rest)
+        build(self, config=config.model_copy(update={"optimizer": optimizer}), **rest)
 
     patch.setattr(MegatronSharding, "__init__", without)
 
