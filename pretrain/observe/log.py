@@ -6,9 +6,10 @@ with RunLog(config, layout, engine.is_reporter) as log: ...
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import torch
 
@@ -59,37 +60,86 @@ TaskResults = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """task -> number of shots -> its figures, of which `metric` names the main one"""
 
 
+Report = TypeVar("Report", bound=Callable[..., None])
+
+
+def _on_reporter(method: Report) -> Report:
+    """A method of RunLog that does nothing on ranks that do not report."""
+
+    @wraps(method)
+    def report(log: "RunLog", *args: Any, **kwargs: Any) -> None:
+        if log._is_reporter:
+            method(log, *args, **kwargs)
+
+    return cast(Report, report)
+
+
 class RunLog:
-    """Reports of a run; leaving the `with` block by an exception marks the run as failed. `config` is resolved; `begin`
-    gets the config with which the run resumes, changes included. `renew` takes run.dir again if it was deleted, and
-    raises RunError if it belongs to another run by now (`checkpoint.lock.Claim`)."""
+    """Reports of a run by the rank that `is_reporter`; other ranks write nothing. Leaving the `with` block by an
+    exception marks the run as failed. `config` is resolved; `begin` gets the config with which the run resumes, changes
+    included. `renew` takes run.dir again if it was deleted, and raises RunError if it belongs to another run by now
+    (`checkpoint.lock.Claim`)."""
 
     def __init__(
         self, config: RunConfig, layout: Layout, is_reporter: bool, renew: Callable[[], None] = lambda: None
     ) -> None:
-        self._config = config
-        self._reports = _Reports(config, layout, renew) if is_reporter else None
+        self._config, self._is_reporter = config, is_reporter
+        if not is_reporter:
+            return
+        self._directory = Path(config.run.dir)
+        self._progress = Progress(config.track.every_steps)
+        self._files = RunFiles(self._directory, renew, self.alarm)
+        self._known_changes: set[tuple[str, int]] | None = None
+        self._heldout: float | None = None
+        self._peak: Peak | None = None
+        self._ended: Literal["stopped", "failed", "finished"] = "failed"
+        self._layout, self._parameters = layout, num_parameters(config.model)
+        self._mfu_per_speed = _mfu_per_speed(config, layout)
+        self._tracker: TrackerThread | None = None
 
+    @_on_reporter
     def begin(self, config: RunConfig, step: int, tokens: int) -> None:
         """The run starts or resumes after `step` steps; what was recorded beyond them is dropped."""
-        if self._reports is not None:
-            self._reports.begin(config, step, tokens)
+        total_steps, end_tokens = run_length(config)
+        self._progress.expect(total_steps, end_tokens)
+        state = largest_state(config, self._layout)
+        self._config = config
+        path = self._files.begin(config, step)
+        # Not before: a mistake found on the way here must not reopen a run that has ended well.
+        tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
+        tags |= {"state_bytes": str(round(state.total))}
+        self._tracker = TrackerThread(self._config, self.warn, tags)
+        self._tracker.artifact(path)
+        if step == 0:
+            self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
+        self._progress.say(
+            f"{self._config.run.name}: {self._parameters:,} parameters on {self._layout}, "
+            f"step {step:,} of {total_steps:,}, {tokens:,} of {end_tokens:,} tokens, in {self._directory}"
+        )
+        self._progress.say(
+            f"memory: the fullest rank holds {size(state.total)} of weights ({size(state.weights)}), gradients "
+            f"({size(state.gradients)}) and optimizer ({size(state.optimizer)}); activations, buffers and libraries "
+            "come on top"
+        )
 
+    @_on_reporter
     def went_back(self, config: RunConfig, step: int) -> None:
         """The run rolls back to `step` steps and continues with `config`, which is on the disk when this returns; what
         was recorded beyond them is dropped."""
-        if self._reports is not None:
-            self._reports.went_back(config, step)
+        self._config = config
+        path = self._files.went_back(config, step)
+        if self._tracker is not None:
+            self._tracker.artifact(path)
 
+    @_on_reporter
     def step(
         self, step: int, tokens: int, batch: Batch, result: Result, *, learning_rate: float, seconds: float,
         save_seconds: float, peak: Peak,
     ) -> None:  # fmt: skip
         """One optimizer step, which took `seconds` and brought the run to `tokens` tokens, after training had
         paused `save_seconds` for saving; until then the rank with most memory had held `peak`."""
-        if self._reports is None:
-            return
-        per_speed = self._reports.mfu_per_speed
+        assert self._tracker is not None, "the run has begun"
+        per_speed = self._mfu_per_speed
         tokens_per_second = len(batch.sample_ids) * batch.tokens.shape[1] / seconds
         metrics = StepMetrics(
             step=step,
@@ -108,153 +158,35 @@ class RunLog:
             host_peak_bytes=peak.host,
             terms=_means(result.terms),
         )
-        self._reports.step(metrics)
-
-    def before_save(self) -> None:
-        """Has the disk hold the steps so far: before a checkpoint that a run would resume from after a power failure.
-        Raises RunError and OSError where run.dir is not this run's any more. For any thread."""
-        if self._reports is not None:
-            self._reports.files.before_save()
-
-    def urgency(self) -> Urgency:
-        """What this rank asks of all, as the run's files were deleted (asked once) or can't be written."""
-        return self._reports.files.urgency() if self._reports is not None else Urgency.NONE
-
-    def check(self) -> None:
-        """Raises RunError if another run writes to run.dir by now."""
-        if self._reports is not None:
-            self._reports.files.check()
-
-    def settle(self) -> None:
-        """Waits until the files have everything so far, for a minute. Raises RunError if they have not."""
-        if self._reports is not None:
-            self._reports.files.settle()
-
-    def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
-        """The held-out loss after `step` steps."""
-        if self._reports is not None:
-            self._reports.heldout(step, tokens, heldout)
-
-    def tasks(self, step: int, tokens: int, results: TaskResults) -> None:
-        """What tasks came to after `step` steps."""
-        if self._reports is not None:
-            self._reports.tasks(step, tokens, results)
-
-    def data(self, inputs: Sequence[DataInput]) -> None:
-        """The data that the run is trained on, for the tracker; its files have it in the config."""
-        if self._reports is not None:
-            self._reports.data(inputs)
-
-    def event(self, name: str, **facts: Any) -> None:
-        """Something happened: a line of events.jsonl."""
-        if self._reports is not None:
-            self._reports.event(name, **facts)
-
-    def changed(self, step: int) -> None:
-        """Settings were changed in the run's middle: those changes of its config that were made by now, and are not in
-        its events yet."""
-        if self._reports is not None:
-            self._reports.changed(step)
-
-    def stopped(self, step: int, tokens: int) -> None:
-        """The run was asked to stop, and has saved."""
-        if self._reports is not None:
-            self._reports.stopped(step, tokens)
-
-    def finished(self, step: int, tokens: int) -> None:
-        """The run is done, and has saved."""
-        if self._reports is not None:
-            self._reports.finished(step, tokens)
-
-    def finished_before(self, config: RunConfig, step: int, tokens: int) -> None:
-        """There is nothing left to do. The event that says so is written if a crash came between it and the last
-        checkpoint."""
-        if self._reports is not None:
-            self._reports.finished_before(config, step, tokens)
-
-    def warn(self, sentence: str) -> None:
-        """Something that the user should know, and that training survives."""
-        if self._reports is not None:
-            self._reports.warn(sentence)
-
-    def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:
-        """Warns on stderr, where nobody should miss it. Recorded as `event` with its facts. For any thread."""
-        if self._reports is not None:
-            self._reports.alarm(sentence, event, **facts)
-
-    def say(self, sentence: str) -> None:
-        """Something for whoever watches, and for no file."""
-        if self._reports is not None:
-            self._reports.say(sentence)
-
-    def __enter__(self) -> "RunLog":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._reports is not None:
-            self._reports.close(error)
-
-
-class _Reports:
-    """Everything that one rank writes."""
-
-    def __init__(self, config: RunConfig, layout: Layout, renew: Callable[[], None]) -> None:
-        self._config = config
-        self._directory = Path(config.run.dir)
-        self._progress = Progress(config.track.every_steps)
-        self.files = RunFiles(self._directory, renew, self.alarm)
-        self._known_changes: set[tuple[str, int]] | None = None
-        self._heldout: float | None = None
-        self._peak: Peak | None = None
-        self._ended: Literal["stopped", "failed", "finished"] = "failed"
-        self._layout, self._parameters = layout, num_parameters(config.model)
-        self.mfu_per_speed = _mfu_per_speed(config, layout)
-        self._tracker: TrackerThread | None = None
-
-    def begin(self, config: RunConfig, step: int, tokens: int) -> None:
-        total_steps, end_tokens = run_length(config)
-        self._progress.expect(total_steps, end_tokens)
-        state = largest_state(config, self._layout)
-        self._config = config
-        path = self.files.begin(config, step)
-        # Not before: a mistake found on the way here must not reopen a run that has ended well.
-        tags = {"layout": str(self._layout), "ranks": str(self._layout.world), "parameters": str(self._parameters)}
-        tags |= {"state_bytes": str(round(state.total))}
-        self._tracker = TrackerThread(self._config, self.warn, tags)
-        self._tracker.artifact(path)
-        if step == 0:
-            self.event("started", layout=str(self._layout), ranks=self._layout.world, parameters=self._parameters)
-        self._progress.say(
-            f"{self._config.run.name}: {self._parameters:,} parameters on {self._layout}, "
-            f"step {step:,} of {total_steps:,}, {tokens:,} of {end_tokens:,} tokens, in {self._directory}"
-        )
-        self._progress.say(
-            f"memory: the fullest rank holds {size(state.total)} of weights ({size(state.weights)}), gradients "
-            f"({size(state.gradients)}) and optimizer ({size(state.optimizer)}); activations, buffers and libraries "
-            "come on top"
-        )
-
-    def went_back(self, config: RunConfig, step: int) -> None:
-        self._config = config
-        path = self.files.went_back(config, step)
-        if self._tracker is not None:
-            self._tracker.artifact(path)
-
-    def step(self, metrics: StepMetrics) -> None:
-        assert self._tracker is not None, "the run has begun"
         if metrics.host_peak_bytes is not None:
-            self._peak = Peak(metrics.device_peak_bytes, metrics.host_peak_bytes)
-        self.files.step(metrics)
+            self._peak = peak
+        self._files.step(metrics)
         self._progress.step(metrics)
         self._tracker.step(metrics)
 
-    def data(self, inputs: Sequence[DataInput]) -> None:
-        assert self._tracker is not None, "the run has begun"
-        self._tracker.data(inputs)
+    @_on_reporter
+    def before_save(self) -> None:
+        """Has the disk hold the steps so far: before a checkpoint that a run would resume from after a power failure.
+        Raises RunError and OSError where run.dir is not this run's any more. For any thread."""
+        self._files.before_save()
 
+    @_on_reporter
+    def check(self) -> None:
+        """Raises RunError if another run writes to run.dir by now."""
+        self._files.check()
+
+    @_on_reporter
+    def settle(self) -> None:
+        """Waits until the files have everything so far, for a minute. Raises RunError if they have not."""
+        self._files.settle()
+
+    def urgency(self) -> Urgency:
+        """What this rank asks of all, as the run's files were deleted (asked once) or can't be written."""
+        return self._files.urgency() if self._is_reporter else Urgency.NONE
+
+    @_on_reporter
     def heldout(self, step: int, tokens: int, heldout: HeldOutLoss) -> None:
+        """The held-out loss after `step` steps."""
         assert self._tracker is not None, "the run has begun"
         terms = {f"loss_{name}": mean for name, mean in _means(heldout.terms).items()}
         self.event(
@@ -265,7 +197,9 @@ class _Reports:
         for name, mean in {"loss": heldout.loss, **terms}.items():
             self._tracker.point(step, f"heldout_{name}", mean)
 
+    @_on_reporter
     def tasks(self, step: int, tokens: int, results: TaskResults) -> None:
+        """What tasks came to after `step` steps."""
         assert self._tracker is not None, "the run has begun"
         self.event("tasks", step=step, tokens=tokens, results=results)
         parts = []
@@ -277,10 +211,21 @@ class _Reports:
                     parts.append(f"{task} ({shots} shots) {value:.4g}")
         self.say(f"step {step}: {', '.join(parts)}")
 
-    def event(self, name: str, **facts: Any) -> None:
-        self.files.event(name, **facts)
+    @_on_reporter
+    def data(self, inputs: Sequence[DataInput]) -> None:
+        """The data that the run is trained on, for the tracker; its files have it in the config."""
+        assert self._tracker is not None, "the run has begun"
+        self._tracker.data(inputs)
 
+    @_on_reporter
+    def event(self, name: str, **facts: Any) -> None:
+        """Something happened: a line of events.jsonl."""
+        self._files.event(name, **facts)
+
+    @_on_reporter
     def changed(self, step: int) -> None:
+        """Settings were changed in the run's middle: those changes of its config that were made by now, and are not in
+        its events yet."""
         if self._known_changes is None:  # once: later the disk may be in trouble
             events = [event for event in read_events(self._directory) if event["event"] == "changed"]
             self._known_changes = {(event["why"], event["step"]) for event in events}
@@ -292,17 +237,24 @@ class _Reports:
                     self._known_changes.add((change.why, change.step))
                 self.say(describe_change(made))
 
+    @_on_reporter
     def stopped(self, step: int, tokens: int) -> None:
+        """The run was asked to stop, and has saved."""
         self._ended = "stopped"
         self.event("stopped", step=step, tokens=tokens)
         self._end(ending.stopped(self._config, step))
 
+    @_on_reporter
     def finished(self, step: int, tokens: int) -> None:
+        """The run is done, and has saved."""
         self._ended = "finished"
         self.event("finished", step=step, tokens=tokens)
         self._end(ending.finished(self._config, step, tokens, self._heldout, self._peak))
 
+    @_on_reporter
     def finished_before(self, config: RunConfig, step: int, tokens: int) -> None:
+        """There is nothing left to do. The event that says so is written if a crash came between it and the last
+        checkpoint."""
         events = read_events(self._directory)
         if not any(event["event"] == "finished" for event in events):
             self.event("finished", step=step, tokens=tokens)
@@ -310,31 +262,44 @@ class _Reports:
         self.say(f"{self._directory} is finished")
         self._end(ending.finished(config, step, tokens, scored[-1] if scored else None, None))
 
+    @_on_reporter
+    def warn(self, sentence: str) -> None:
+        """Something that the user should know, and that training survives."""
+        self._progress.say(f"warning: {sentence}", "warning")
+        self.event("warning", text=sentence)
+
+    @_on_reporter
+    def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:
+        """Warns on stderr, where nobody should miss it. Recorded as `event` with its facts. For any thread."""
+        self._progress.alarm(sentence)
+        self.event(event, **(facts or {"text": sentence}))
+
+    @_on_reporter
+    def say(self, sentence: str) -> None:
+        """Something for whoever watches, and for no file."""
+        self._progress.say(sentence)
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._is_reporter:
+            return
+        self._progress.close()
+        if error is not None and not self._refuses(error):
+            written = "".join(traceback.format_exception(error))
+            self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=written)
+        impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
+        if self._tracker is not None and not impatient:
+            self._tracker.close("failed" if error is not None else self._ended)
+        self._files.close()
+
     def _end(self, text: str) -> None:
         """The last words, below the last state."""
         self._progress.close()
         self._progress.say(text, "good")
-
-    def say(self, sentence: str) -> None:
-        self._progress.say(sentence)
-
-    def warn(self, sentence: str) -> None:
-        self._progress.say(f"warning: {sentence}", "warning")
-        self.event("warning", text=sentence)
-
-    def alarm(self, sentence: str, event: str = "warning", **facts: Any) -> None:
-        self._progress.alarm(sentence)
-        self.event(event, **(facts or {"text": sentence}))
-
-    def close(self, error: BaseException | None) -> None:
-        self._progress.close()
-        if error is not None and not self._refuses(error):
-            trace = "".join(traceback.format_exception(error))
-            self.event("failed", reason=f"{type(error).__name__}: {error}", traceback=trace)
-        impatient = error is not None and not isinstance(error, Exception)  # a second Ctrl-C does not wait for MLflow
-        if self._tracker is not None and not impatient:
-            self._tracker.close("failed" if error is not None else self._ended)
-        self.files.close()
 
     def _refuses(self, error: BaseException) -> bool:
         """Whether a command that would have resumed a run was refused: the status of the run is unchanged."""
