@@ -114,6 +114,12 @@ def context_bytes(work: StepWorkload, stack: LayerStack) -> Array:
     return positions * features * step.activation_bytes * (ranks - 1) / ranks
 
 
+def context_passes(work: StepWorkload) -> Array:
+    """Exchanges of a layer in a step's micro-batch, [n]: in the forward pass, in the backward pass, and once more where
+    attention or the layer is recomputed."""
+    return np.where(work.step.recompute > 0, 3.0, 2.0)
+
+
 def context(work: StepWorkload, c: Constants, at: Links, stack: LayerStack) -> Array:
     """Seconds of one layer's forward pass."""
     return context_bytes(work, stack) / at.context + 2 * c.message_s * (work.layout.context > 1)
@@ -167,7 +173,7 @@ def wire_bytes(work: StepWorkload) -> WireBytes:
     for stack in work.stacks:
         one = tensor_bytes(work, stack)
         tensor += stack.layers * (one.forward[:, None] * (1 + repeats) + one.backward[:, None])
-        context_sent += stack.layers * context_bytes(work, stack)[:, None] * (2 + repeats)
+        context_sent += stack.layers * (context_bytes(work, stack) * context_passes(work))[:, None]
     for ends, end in ((stages.embeds, embedding_bytes(work)), (stages.predicts, head_bytes(work))):
         tensor += ends * (end.forward + end.backward)[:, None]
     per_step, per_micro = replica_bytes(work)

@@ -58,7 +58,7 @@ def assert_agrees(rank: RankRehearsal, planned: PlannedRank, peak: float = 0.05)
 
 LLAMA = (
     *("model.layers=4", "model.hidden=512", "model.heads=8", "model.ffn=1024", "model.sequence_length=512"),
-    *("parallel.tensor=2", "parallel.context=2", "parallel.sequence=true", "parallel.recompute=none"),
+    *("parallel.tensor=2", "parallel.context=2", "parallel.sequence=true", "parallel.recompute=selective"),
     *("batch.sequences=8", "batch.micro_sequences=2"),
 )
 
