@@ -1,9 +1,24 @@
-"""How long the tests of tracking wait."""
+"""Metrics of a step, and how long the tests of tracking wait."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from pretrain.run_dir.records import StepMetrics
+
+STEP = StepMetrics(
+    step=1,
+    loss=3.5,
+    grad_norm=1.25,
+    learning_rate=6e-4,
+    tokens=1000,
+    samples=2,
+    data_hash="0123456789abcdef",
+    step_seconds=0.5,
+    tokens_per_second=1000.0,
+    mfu=None,
+    save_seconds=0.0,
+)
 PATIENCE_S = 200.0  # for what must happen, on a machine with other things to do
 
 

@@ -8,21 +8,7 @@ from typing import TextIO
 import pytest
 
 from pretrain.observe.progress import Progress, duration
-from pretrain.run_dir.records import StepMetrics
-
-STEP = StepMetrics(
-    step=1,
-    loss=3.5,
-    grad_norm=1.25,
-    learning_rate=6e-4,
-    tokens=1000,
-    samples=2,
-    data_hash="0123456789abcdef",
-    step_seconds=0.5,
-    tokens_per_second=1000.0,
-    mfu=None,
-    save_seconds=0.0,
-)
+from tests.unit.observe.conftest import STEP
 
 
 class Terminal(io.StringIO):

@@ -13,23 +13,9 @@ import pytest
 from pretrain.config.run_config import RunConfig
 from pretrain.observe.points import DataInput
 from pretrain.observe.track import TrackerThread, keep_report
-from pretrain.run_dir.records import StepMetrics
 from tests.helpers.small_configs import config
-from tests.unit.observe.conftest import PATIENCE_S
+from tests.unit.observe.conftest import PATIENCE_S, STEP
 
-STEP = StepMetrics(
-    step=1,
-    loss=3.5,
-    grad_norm=1.25,
-    learning_rate=6e-4,
-    tokens=1000,
-    samples=2,
-    data_hash="0123456789abcdef",
-    step_seconds=0.5,
-    tokens_per_second=1000.0,
-    mfu=None,
-    save_seconds=0.0,
-)
 DATA = DataInput("book", "/datasets/book", "0123456789abcdef" * 4, {"train_tokens": 1000})
 
 
@@ -199,7 +185,7 @@ QUIET = """
 import sys
 from pathlib import Path
 from pretrain.observe import mlflow_tracker
-from tests.unit.observe.conftest import PATIENCE_S
+from tests.unit.observe.conftest import PATIENCE_S, STEP
 from tests.unit.observe.test_track import run_config, track
 mlflow_tracker._CLOSE_LOCAL_S = PATIENCE_S
 assert track(run_config(Path(sys.argv[1])), range(1, 3)) == []
