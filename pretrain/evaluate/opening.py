@@ -10,23 +10,22 @@ from pretrain.checkpoint import store
 from pretrain.checkpoint.identity import config_fingerprint
 from pretrain.checkpoint.state import expected_config, scoring_config
 from pretrain.config.run_config import RunConfig
-from pretrain.engine import device, rendezvous
+from pretrain.engine import rendezvous
 from pretrain.engine.base import Engine
-from pretrain.engine.collective import file_group, gather
+from pretrain.engine.collective import file_group
 from pretrain.engine.make import make_engine
-from pretrain.errors import ConfigError
-from pretrain.layout.layout import Layout, plan_layout
-from pretrain.plan.memory_check import check_memory
+from pretrain.engine.memory import check_memory_on_all_ranks
+from pretrain.layout.layout import plan_layout
 
 
 def open_checkpoint(
-    candidates: list[Path], overrides: list[str], one_rank: bool, asked: Mapping[str, object] | None = None
+    candidates: list[Path], overrides: list[str], one_rank: bool, options: Mapping[str, object] | None = None
 ) -> tuple[RunConfig, Path]:
     """The newest valid checkpoint of `candidates` (from `locate`), and its config for scoring. Changes no file. Joins
     the process group; every rank calls this. Raises ConfigError on all ranks if their configs or their
-    `asked` options disagree."""
+    command-line `options` disagree."""
     config = expected_config(candidates, overrides, one_rank)
-    rendezvous.init_process_group(config.health, config_fingerprint(config) | dict(asked or {}))
+    rendezvous.init_process_group(config.health, config_fingerprint(config) | dict(options or {}))
     checkpoint = store.first_valid(candidates, _warn, file_group(config.health.timeout_s))
     return scoring_config(checkpoint, overrides, one_rank), checkpoint
 
@@ -55,19 +54,6 @@ def build_empty(config: RunConfig) -> Engine:
     layout = plan_layout(config, dist.get_world_size(), trains=False)
     check_memory_on_all_ranks(config, layout, trains=False)
     return make_engine(config, layout, train=False)
-
-
-def check_memory_on_all_ranks(config: RunConfig, layout: Layout, trains: bool = True) -> None:
-    """Raises ConfigError on every rank where one has too little memory. Collective."""
-    problem = None
-    try:
-        available, host = device.available_bytes()
-        check_memory(config, layout, available, host=host, trains=trains)
-    except ConfigError as error:
-        problem = str(error)
-    found = next((p for p in gather(problem) if p is not None), None)
-    if found is not None:
-        raise ConfigError(found)
 
 
 def _warn(sentence: str) -> None:

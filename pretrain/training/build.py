@@ -27,8 +27,8 @@ from pretrain.engine import device, rendezvous
 from pretrain.engine.base import Engine
 from pretrain.engine.collective import file_group, gather
 from pretrain.engine.make import make_engine
+from pretrain.engine.memory import check_memory_on_all_ranks
 from pretrain.errors import ConfigError
-from pretrain.evaluate.opening import check_memory_on_all_ranks
 from pretrain.evaluate.tasks.base import check_data_dir
 from pretrain.layout.layout import Layout, plan_layout
 from pretrain.observe.log import TaskResults

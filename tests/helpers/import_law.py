@@ -48,7 +48,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "pretrain.engine": (
         "base collective device loss_scale",
-        "rendezvous",
+        "memory rendezvous",
         "boxes groups",
         "optimizer",
         "zero",
@@ -129,7 +129,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 # What others may know of a package. Parts that are not named here are its own affair.
 SEAMS: dict[str, tuple[str, ...]] = {
-    "pretrain.engine": ("base", "collective", "make", "device", "rendezvous"),
+    "pretrain.engine": ("base", "collective", "make", "memory", "device", "rendezvous"),
     "pretrain.engine.zero": ("base", "select"),
     "pretrain.engine.megatron": ("engine",),
     "pretrain.rehearse": ("rank", "run", "report"),
