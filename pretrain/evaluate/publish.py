@@ -17,6 +17,7 @@ from pretrain.evaluate.run import Evaluation
 from pretrain.evaluate.run_data import run_searched_sets
 from pretrain.evaluate.table import scores, table
 from pretrain.observe.track import keep_report
+from pretrain.run_dir.paths import run_of
 
 
 def publish(
@@ -32,7 +33,7 @@ def publish(
     """Writes report.html and report.json into `out`, and adds them to the run's tracker. `searched`: the evaluation
     sets that a dataset was searched for just now, by its address; None: those that the builds of the run's datasets
     looked for. `say` gets lines for a terminal. Call on one rank."""
-    record, run_dir = Record.read(checkpoint / RECORD), checkpoint.parent.parent
+    record, run_dir = Record.read(checkpoint / RECORD), run_of(checkpoint).path
     unknown = None
     if searched is None:
         searched, unknown = run_searched_sets(config, record) if evaluation.documents else ({}, None)

@@ -76,6 +76,11 @@ class RunDir:
         return sorted(self.hangs.glob(f"step-*-{attempt}"))
 
     @property
+    def chat_template(self) -> Path:
+        """Chat template of the tokenizer of an imported model."""
+        return self.path / "chat_template.jinja"
+
+    @property
     def lock(self) -> Path:
         """File that the process which writes to the run holds locked."""
         return self.path / "lock"
@@ -99,6 +104,11 @@ def checkpoint_step(name: str) -> int | None:
     """Step of a complete checkpoint by its name; None: it is incomplete, set aside, or something else."""
     found = _COMPLETE.fullmatch(name)
     return int(found[1]) if found is not None else None
+
+
+def run_of(checkpoint: Path) -> RunDir:
+    """Directory of the run that a checkpoint belongs to, links followed."""
+    return RunDir(checkpoint.resolve().parent.parent)
 
 
 def complete_checkpoints(checkpoints: Path) -> list[Path]:

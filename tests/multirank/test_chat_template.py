@@ -25,7 +25,7 @@ def _chat_template_after(template: str, tokenizer: Path, folder: Path) -> str:
     checkpoint = folder / "checkpoints" / "step-00000000"
     first, run, second = folder / "first", folder / "run", folder / "second"
     export(checkpoint, config, first, lambda: build_scorer(config, checkpoint))
-    chat.keep(template, first)
+    (first / chat.FILE).write_text(template)
     imported = read_config(first, run)
     import_hf(first, imported, build_empty(imported), lambda warning: None)
     there = run / "checkpoints" / "step-00000000"

@@ -3,8 +3,8 @@ copies it into the run and export writes it unchanged; nothing here renders it."
 
 from pathlib import Path
 
-from data_pipeline.common.atomic import atomic_write
 from pretrain.checkpoint.hf.folder import read_json
+from pretrain.run_dir.paths import run_of
 
 FILE = "chat_template.jinja"
 _CONFIG, _KEY, _USUAL = "tokenizer_config.json", "chat_template", "default"
@@ -22,12 +22,7 @@ def read(directory: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def keep(template: str, directory: Path) -> None:
-    """Writes the template into the directory of a run or an export."""
-    atomic_write(directory / FILE, template.encode())
-
-
 def of_run(checkpoint: Path) -> str | None:
-    """Reads the chat template of the run that `checkpoint` is in; None: it has none."""
-    path = checkpoint.resolve().parent.parent / FILE
+    """Reads the chat template of the run that `checkpoint` belongs to; None: it has none."""
+    path = run_of(checkpoint).chat_template
     return path.read_text(encoding="utf-8") if path.is_file() else None

@@ -57,7 +57,7 @@ def export(
         manifest = Manifest.read(checkpoint)
         write_tokenizer(tokenizer, config.objective, config.model, temporary)
         if (template := chat.of_run(checkpoint)) is not None:
-            chat.keep(template, temporary)
+            (temporary / chat.FILE).write_text(template, encoding="utf-8")
         write_tensors(temporary / WEIGHTS, family.links(config.model), WholeTensors(checkpoint, manifest))
         batch = rows_for(config)
         ours = scorer().logits(batch)

@@ -87,7 +87,7 @@ def import_hf(directory: Path, config: RunConfig, engine: Engine, warn: Callable
         saver.save(engine.state(), record, tokenizer)
     atomic_write(run.config, dump(config).encode())
     if template is not None:
-        chat.keep(template, run.path)
+        atomic_write(run.chat_template, template.encode())
     return agreement
 
 

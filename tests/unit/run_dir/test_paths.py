@@ -13,6 +13,7 @@ from pretrain.run_dir.paths import (
     checkpoint_step,
     complete_checkpoints,
     incomplete_checkpoints,
+    run_of,
     runs_below,
 )
 from tests.helpers.import_law import ROOT, modules
@@ -47,6 +48,13 @@ def test_runs_in_a_folder_are_sorted_by_name(tmp_path: Path) -> None:
         RunDir(tmp_path / name).config.touch()
     (tmp_path / "c").mkdir()
     assert runs_below(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+
+
+def test_the_run_of_a_checkpoint_is_found_through_links(tmp_path: Path) -> None:
+    run = RunDir(tmp_path.resolve() / "run")
+    run.checkpoint(5).mkdir(parents=True)
+    (tmp_path / "newest").symlink_to(run.checkpoint(5))
+    assert run_of(run.checkpoint(5)).path == run_of(tmp_path / "newest").path == run.path
 
 
 def test_hang_folders_are_found_by_attempt(tmp_path: Path) -> None:
