@@ -17,6 +17,7 @@ from pretrain.scaling.points import Points, RunPoint
 
 FILE = "fit.json"
 _VERSION = 1
+_MOST_SAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,14 @@ class Law:
         directory.mkdir(parents=True, exist_ok=True)
         atomic_write(directory / FILE, f"{json.dumps(tree, indent=1, allow_nan=False)}\n".encode())
         return directory / FILE
+
+
+def check_samples(samples: int) -> None:
+    """Raises ConfigError for more bootstrap samples than can be fitted in reasonable time."""
+    if samples > _MOST_SAMPLES:
+        raise ConfigError(
+            f"--samples {samples:,}: at most {_MOST_SAMPLES:,}, because each sample fits every form again"
+        )
 
 
 def law_of(points: Points, origin: str, samples: int = 200, seed: int = 0) -> Law:

@@ -1,4 +1,4 @@
-"""Finished runs -> points: what a run's directory records of its size, its tokens and its held-out loss."""
+"""Points of finished runs, from what a run's directory records of its size, its tokens and its held-out loss."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from pretrain.errors import ConfigError
 from pretrain.model_spec.flops import training_flops_per_token
 from pretrain.run_dir.paths import RunDir, runs_below
 from pretrain.run_dir.records import read_events
-from pretrain.scaling.points import Points, RunPoint, checked
+from pretrain.scaling.points import Points, RunPoint, checked, read_csv
 from pretrain.scaling.size import parameters_at_work
 
 
@@ -41,6 +41,22 @@ def read_runs(paths: Sequence[Path]) -> list[FinishedRun]:
                     "that their losses cannot be compared: leave one out"
                 )
     return runs
+
+
+def read_points(
+    paths: Sequence[Path], least_ratio: float | None = None, drop_highest: int = 0
+) -> tuple[list[FinishedRun], Points]:
+    """Points of runs or folders of runs, or of one CSV file, and the runs if there are any. Leaves out points with
+    fewer than `least_ratio` tokens per parameter, and then the `drop_highest` points with the highest losses. Raises
+    ConfigError as `read_runs` and `read_csv` do."""
+    tables = [path for path in paths if path.suffix == ".csv"]
+    if tables and len(paths) > 1:
+        raise ConfigError("scale fit takes one CSV, or runs: put all points into one file")
+    runs = [] if tables else read_runs(paths)
+    points = read_csv(tables[0]) if tables else points_of(runs)
+    if least_ratio is not None:
+        points = points.where(lambda run: run.tokens >= least_ratio * run.parameters)
+    return runs, Points(tuple(sorted(points.runs, key=lambda run: -run.loss)[drop_highest:]))
 
 
 def points_of(runs: Iterable[FinishedRun]) -> Points:

@@ -101,10 +101,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "points size",
         "forms isoflop shape rules runs",
         "fit ladder",
-        "backtest asked_run",
+        "backtest ladder_files",
         "law",
         "predict",
-        "report",
+        "predicted_run predictions report",
     ),
     "pretrain.commands": (
         "arguments lean_imports local_ranks recorded printing verbs",

@@ -111,14 +111,12 @@ def test_a_ladder_is_configs_that_load_and_files_of_commands(
     out = tmp_path / "ladder"
     options = ["--sizes", "0.1M,0.2M", "--tokens-per-parameter", "20,40", "--out", str(out)]
     assert main(["ladder", "debug/ladder", f"data.path={dataset}", *options]) == 0
-    assert "4 runs of" in capsys.readouterr().out
-    facts = json.loads((out / "ladder.json").read_text())["runs"]
-    for run in facts:
-        config = load(RunConfig, run["config"])
-        assert (config.run.dir, config.train.steps) == (run["run_dir"], run["steps"])
+    printed = capsys.readouterr().out
+    assert "4 runs of" in printed
+    assert printed.count(str(out / "stems.txt")) == 2
+    runs = json.loads((out / "ladder.json").read_text())["runs"]
     stems, branches = ((out / name).read_text().splitlines() for name in ("stems.txt", "branches.txt"))
-    assert [line.split()[-1] for line in stems] == [run["config"] for run in facts if not run["stem"]]
-    assert [line.split()[-1] for line in branches] == [run["config"] for run in facts if run["stem"]]
+    assert {line.split()[-1] for line in (*stems, *branches)} == {run["config"] for run in runs}
     with pytest.raises(ConfigError, match=r"more than --budget 1e\+06: without its largest size"):
         main(["ladder", "debug/ladder", f"data.path={dataset}", *options, "--budget", "1M"])
 
@@ -126,18 +124,6 @@ def test_a_ladder_is_configs_that_load_and_files_of_commands(
 def test_amounts_are_numbers_with_letters(law: Path) -> None:
     with pytest.raises(ConfigError, match="'many' is not a number above 0, such as 125M or 1e21"):
         main(["predict", str(law), "--flops", "many"])
-
-
-def test_the_page_survives_lines_that_no_law_can_be_asked(law: Path) -> None:
-    assert main(["predict", str(law), "--flops", "1e21"]) == 0
-    file = law / "predictions.jsonl"
-    good = file.read_text()
-    beyond = json.loads(good) | {"flops": 1e300, "parameters": 1e150, "tokens": 1e149}
-    file.write_text("torn{\n" + json.dumps(beyond) + "\n{}\n[1]\n" + good)
-    assert main(["predict", str(law), "--flops", "2e21"]) == 0
-    page = (law / "scale.html").read_text()
-    assert "1e+300" not in page
-    assert page.count("<td>1e+21</td>") == page.count("<td>2e+21</td>") == 1
 
 
 def test_what_is_refused_is_not_written_down(law: Path) -> None:
@@ -151,19 +137,9 @@ def test_fits_are_not_repeated_without_end(law: Path) -> None:
         main(["fit", str(law / "runs.csv"), "--samples", "100000000", "--out", str(law)])
 
 
-@pytest.mark.parametrize(
-    ("told", "said"),
-    [
-        (["--sizes", "1e300", "--tokens-per-parameter", "20"], "--sizes: 1e\\+300 parameters are more than"),
-        (
-            ["--sizes", "1M", "--tokens-per-parameter", "20", "--seeds", "1000000"],
-            "1,000,000 runs or more: make one of",
-        ),
-        (["--sizes", "1M", "--tokens-per-parameter", "20", "--rates", "1e-300"], "--rates are times the rule's rate"),
-        (["--sizes", "1M", "--tokens-per-parameter", "20", "--rates", "1,1"], "two runs of this ladder have one name"),
-    ],
-)
-def test_a_ladder_without_end_is_refused(told: list[str], said: str, dataset: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        main(["ladder", "debug/gpt", f"data.path={dataset}", *told, "--out", str(tmp_path / "ladder")])
+def test_a_ladder_that_is_refused_is_not_written(dataset: Path, tmp_path: Path) -> None:
+    options = ["--sizes", "1M", "--tokens-per-parameter", "20", "--out", str(tmp_path / "ladder")]
+    for more, message in ((["--rates", "1,1"], "two runs of this ladder have one name"), (["--seeds", "0"], "--seeds")):
+        with pytest.raises(ConfigError, match=message):
+            main(["ladder", "debug/gpt", f"data.path={dataset}", *options, *more])
     assert not (tmp_path / "ladder").exists()

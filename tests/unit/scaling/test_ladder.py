@@ -10,7 +10,7 @@ from pretrain.model_spec.parameters import num_parameters
 from pretrain.run_length.schedule import learning_rate
 from pretrain.run_length.segments import segments
 from pretrain.scaling import rules
-from pretrain.scaling.ladder import LadderSpec, ladder, total_flops
+from pretrain.scaling.ladder import LadderSpec, check_budget, check_limits, ladder, total_flops
 from pretrain.scaling.shape import shaped
 from pretrain.scaling.size import parameters_at_work
 from tests.helpers.tiny import tiny_config
@@ -20,7 +20,7 @@ def base(**sections: Any) -> RunConfig:
     return tiny_config(**sections)
 
 
-def asked(**changes: Any) -> LadderSpec:
+def spec(**changes: Any) -> LadderSpec:
     return LadderSpec(
         **{"sizes": (1e5, 2e5), "ratios": (20, 40, 80), "seeds": (1,), "rule": "olmo", "runs_dir": "/runs"} | changes
     )
@@ -85,7 +85,7 @@ def test_a_size_that_no_shape_has_is_refused_with_the_nearest() -> None:
 
 
 def test_branches_take_up_the_stem_where_it_saves_and_its_rate_is_still_at_the_peak() -> None:
-    runs = ladder(base(), asked(sizes=(1e5,)))
+    runs = ladder(base(), spec(sizes=(1e5,)))
     stem, *branches = runs
     assert [run.stem for run in runs] == [None, stem.name, stem.name]
     assert [run.name for run in runs] == ["96.9k-x80", "96.9k-x20", "96.9k-x40"]
@@ -112,19 +112,19 @@ def test_branches_take_up_the_stem_where_it_saves_and_its_rate_is_still_at_the_p
 
 
 def test_tokens_are_the_asked_ratio_of_the_size() -> None:
-    for run in ladder(base(), asked(ratios=(30,))):
+    for run in ladder(base(), spec(ratios=(30,))):
         assert run.stem is None
         assert run.tokens / run.parameters == pytest.approx(30, rel=0.02)
 
 
 def test_each_size_has_its_number_of_seeds() -> None:
-    runs = ladder(base(), asked(ratios=(20,), seeds=(3, 1)))
+    runs = ladder(base(), spec(ratios=(20,), seeds=(3, 1)))
     assert [run.name for run in runs] == ["96.9k-x20-s0", "96.9k-x20-s1", "96.9k-x20-s2", "216k-x20"]
     assert [run.config.run.seed for run in runs] == [7, 8, 9, 7]
 
 
 def test_a_sweep_has_a_run_for_each_part_of_the_rules_rate() -> None:
-    runs = ladder(base(), asked(sizes=(1e5,), ratios=(20,), rates=(0.5, 1, 2)))
+    runs = ladder(base(), spec(sizes=(1e5,), ratios=(20,), rates=(0.5, 1, 2)))
     assert [run.name for run in runs] == ["96.9k-x20-r0.5", "96.9k-x20-r1", "96.9k-x20-r2"]
     half, one, two = (run.config.optimizer.learning_rate for run in runs)
     assert (half, two) == pytest.approx((one / 2, 2 * one), rel=1e-3)
@@ -132,8 +132,31 @@ def test_a_sweep_has_a_run_for_each_part_of_the_rules_rate() -> None:
 
 def test_impossible_ladders_are_refused() -> None:
     with pytest.raises(ConfigError, match="--seeds is one number, or one for each of the 2 sizes"):
-        ladder(base(), asked(seeds=(1, 2, 3)))
+        ladder(base(), spec(seeds=(1, 2, 3)))
     with pytest.raises(ConfigError, match="two of the sizes have one shape"):
-        ladder(base(), asked(sizes=(1e5, 1.001e5)))
+        ladder(base(), spec(sizes=(1e5, 1.001e5)))
     with pytest.raises(ConfigError, match="too few to learn in"):
-        ladder(base(), asked(ratios=(0.1,)))
+        ladder(base(), spec(ratios=(0.1,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sizes": (1e6, 1e300)}, r"--sizes: 1e\+300 parameters are more than the 1e\+14 of the largest ladder"),
+        ({"seeds": (1_000_000,)}, "this ladder has 3,000,000 runs or more: make one of at most 10,000"),
+        ({"rates": (1e-300,)}, "--rates are times the rule's rate, from 1e-06 to 1e\\+06"),
+        ({"seeds": (1, 0)}, "--seeds are numbers of at least 1"),
+    ],
+)
+def test_a_ladder_beyond_the_limits_is_refused(changes: dict[str, Any], message: str) -> None:
+    check_limits(spec())
+    with pytest.raises(ConfigError, match=message):
+        check_limits(spec(**changes))
+
+
+def test_a_ladder_above_the_budget_is_refused_with_its_cost_without_the_largest_size() -> None:
+    runs = ladder(base(), spec())
+    check_budget(runs, total_flops(runs))
+    smaller = total_flops([run for run in runs if run.parameters < runs[-1].parameters])
+    with pytest.raises(ConfigError, match=f"without its largest size, .*, it takes {smaller:.3g}".replace("+", r"\+")):
+        check_budget(runs, 0.99 * total_flops(runs))

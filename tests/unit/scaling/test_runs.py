@@ -9,7 +9,7 @@ import pytest
 from pretrain.config.load import dump
 from pretrain.errors import ConfigError
 from pretrain.model_spec.flops import training_flops_per_token
-from pretrain.scaling.runs import points_of, read_runs
+from pretrain.scaling.runs import points_of, read_points, read_runs
 from pretrain.scaling.size import parameters_at_work
 from tests.helpers.tiny import tiny_config
 
@@ -56,3 +56,17 @@ def test_runs_that_differ_in_data_are_refused_with_both_and_what_differs(tmp_pat
         read_runs([tmp_path])
     with pytest.raises(ConfigError, match="is neither a run nor a folder of runs"):
         read_runs([tmp_path / "nowhere"])
+
+
+def test_points_come_from_one_csv_or_from_runs_and_may_be_left_out(tmp_path: Path) -> None:
+    run, table = finished(tmp_path / "a"), tmp_path / "runs.csv"
+    table.write_text("N,D,loss\n1e6,2e7,3.0\n1e6,1e7,3.5\n2e6,4e7,2.5\n")
+    runs, points = read_points([run])
+    assert [one.directory for one in runs] == [run]
+    assert points.runs == (runs[0].point,)
+    assert read_points([table])[0] == []
+    assert [point.loss for point in read_points([table])[1].runs] == [3.5, 3.0, 2.5]
+    assert [point.loss for point in read_points([table], least_ratio=20)[1].runs] == [3.0, 2.5]
+    assert [point.loss for point in read_points([table], least_ratio=20, drop_highest=1)[1].runs] == [2.5]
+    with pytest.raises(ConfigError, match="takes one CSV, or runs"):
+        read_points([table, run])

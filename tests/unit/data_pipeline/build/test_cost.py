@@ -41,7 +41,7 @@ def test_measuring_builds_the_input_and_times_every_stage(config: BuildConfig, t
     found = measure(config, tmp_path / "there")
     assert build(config, Silent)
     made = Dataset(config.output).manifest
-    assert Dataset(tmp_path / "there" / "whole").manifest.identity == made.identity
+    assert Dataset(tmp_path / "there" / "full").manifest.identity == made.identity
     assert found.input_bytes == (tmp_path / "in.txt").stat().st_size
     assert found.tokens == sum(split.tokens for split in made.splits.values())
     assert found.steps == ["repair", "dedup_exact"]
