@@ -123,11 +123,11 @@ class RunLog:
         )
 
     @_on_reporter
-    def went_back(self, config: RunConfig, step: int) -> None:
+    def rolled_back(self, config: RunConfig, step: int) -> None:
         """The run rolls back to `step` steps and continues with `config`, which is on the disk when this returns; what
         was recorded beyond them is dropped."""
         self._config = config
-        path = self._files.went_back(config, step)
+        path = self._files.rolled_back(config, step)
         if self._tracker is not None:
             self._tracker.artifact(path)
 

@@ -31,15 +31,16 @@ class RunFiles:
         self._metrics: MetricsLog | None = None
 
     def begin(self, config: RunConfig, step: int) -> Path:
-        """The run starts or resumes after `step` steps. Returns where its config is. Raises RunError if that can't be
-        written."""
+        """The run starts or resumes after `step` steps. Returns its config's path. Raises RunError if the config can't
+        be written."""
         self._write_config(config)
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)
         return RunDir(self.directory).config
 
-    def went_back(self, config: RunConfig, step: int) -> Path:
-        """The same, once more: lines beyond `step` go first, as those up to it are right with or without the samples
-        that `config` leaves out."""
+    def rolled_back(self, config: RunConfig, step: int) -> Path:
+        """The run rolls back to `step` steps and continues with `config`. Removes later lines of metrics.jsonl before
+        the config is written: earlier lines are right with or without the samples that `config` skips. Returns the
+        config's path. Raises RunError if it can't be written."""
         assert self._metrics is not None, "the run has begun"
         self._metrics.close()
         self._metrics = MetricsLog(self.directory, step, self._alarm, self._regain)

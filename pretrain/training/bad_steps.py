@@ -48,7 +48,7 @@ def check_trained(step: int, updates: int, largest_norm: float | None, config: R
     start were zero. `largest_norm` is the largest of their norms; None: there were none."""
     if updates and largest_norm != 0:
         return
-    cure = "loss_scale.start" if config.precision == "fp16" else "the data, optimizer.clip_norm and precision"
+    cure = "loss_scale.initial" if config.precision == "fp16" else "the data, optimizer.clip_norm and precision"
     why = "every gradient was zero" if updates else "every step was skipped, as its gradient was not finite"
     raise RunError(f"step {step}: the run ends without having trained anything: {why}. Check {cure}")
 
@@ -105,7 +105,7 @@ class BadSteps:
         events = read_events(self._config.run.dir)
         spikes, rollbacks = (
             Counter((event["step"], event["sample"]) for event in events if event["event"] == kind)
-            for kind in ("spike", "went_back")
+            for kind in ("spike", "rolled_back")
         )
         unrecorded = spikes - rollbacks  # bad batches in a row have the same step and sample, one after the other
         for skip in self._config.run.skipped:
@@ -114,7 +114,7 @@ class BadSteps:
                 rollbacks[key] -= 1
             elif unrecorded[key]:
                 unrecorded[key] -= 1
-                self._log.event("went_back", to_step=step, **skip.model_dump())
+                self._log.event("rolled_back", to_step=step, **skip.model_dump())
 
     def _report(self, step: int, batch: Batch, reason: str, spike: Spike | None) -> str:
         """Writes a `spike` event, unless an earlier start of the run did, and warns of the first of several bad steps

@@ -115,9 +115,9 @@ def roll_back(session: Session, state: RunState, saver: Saver, config: RunConfig
     Collective."""
     saver.drain()  # the newest checkpoint may still be in flight
     # The config is on the disk before anything depends on it.
-    run_on_all_ranks("rolling back", lambda: session.log.went_back(config, state.step - 1), session.group)
+    run_on_all_ranks("rolling back", lambda: session.log.rolled_back(config, state.step - 1), session.group)
     restored = resume(session)
-    run_on_all_ranks("rolling back", lambda: session.log.went_back(restored.config, restored.step), session.group)
+    run_on_all_ranks("rolling back", lambda: session.log.rolled_back(restored.config, restored.step), session.group)
     restored.bad_steps.record_rollbacks(restored.step)
     return replace(restored, largest_norm=state.largest_norm)
 

@@ -47,7 +47,7 @@ def test_act_ends_as_the_run_that_never_had_the_noise(
     assert spike["value"] > spike["limit"] > spike["median"]
     assert {one["source"] for one in spike["documents"]} == {"noise"}
     assert {one["file"] for one in spike["documents"]} == {"noise.txt"}
-    (back,) = events(run, "went_back")
+    (back,) = events(run, "rolled_back")
     assert (back["step"], back["to_step"], back["why"]) == (BAD, 15, spike["why"])
 
 
@@ -56,7 +56,7 @@ def test_without_a_checkpoint_the_run_starts_over(
 ) -> None:
     train(noisy_config("run"), ACT, "checkpoint.every_steps=0")
     assert_same(read_metrics(tmp_path / "run"), clean_runs.steps())
-    assert [back["to_step"] for back in events(tmp_path / "run", "went_back")] == [0]
+    assert [back["to_step"] for back in events(tmp_path / "run", "rolled_back")] == [0]
 
 
 def test_a_run_that_skips_the_samples_from_its_start_is_the_same_run_and_the_ledger_shows_them(
@@ -120,7 +120,7 @@ def _die_at(moment: str) -> None:
 
     def dying_event(self: Any, name: str, **facts: Any) -> None:
         event(self, name, **facts)
-        if (moment, name) in (("the spike is recorded", "spike"), ("the rollback is recorded", "went_back")):
+        if (moment, name) in (("the spike is recorded", "spike"), ("the rollback is recorded", "rolled_back")):
             assert self._events.flush(60)
             _die()
 
@@ -170,7 +170,7 @@ def test_a_run_killed_during_its_rollback_is_the_same_run(
         assert not events(tmp_path / "run", "finished")
     train(config, *layout, ACT)
     assert_same(read_metrics(tmp_path / "run"), clean_runs.steps(*layout))
-    for kind in ("spike", "went_back"):
+    for kind in ("spike", "rolled_back"):
         assert [event["step"] for event in events(tmp_path / "run", kind)] == [BAD], kind
 
 
@@ -180,7 +180,7 @@ def test_two_bad_batches_in_a_row_are_both_skipped(
     train(noisy_config("run", batches=2), ACT)
     run = tmp_path / "run"
     assert_same(read_metrics(run), clean_runs.steps())
-    for kind in ("spike", "went_back"):
+    for kind in ("spike", "rolled_back"):
         found = events(run, kind)
         assert [(one["step"], one["sample"]) for one in found] == [(BAD, ROWS * (BAD - 1))] * 2, kind
     documents = [{one["index"] for one in spike["documents"]} for spike in events(run, "spike")]
@@ -197,7 +197,7 @@ def test_too_many_rollbacks_end_the_run_and_name_the_documents(
     assert f"and the run has rolled back from steps {BAD} already (health.spike.max_rollbacks=1)" in said
     assert "look at the step's documents (noise: noise.txt:" in said
     assert [spike["step"] for spike in events(tmp_path / "run", "spike")] == [BAD, BAD]
-    assert len(events(tmp_path / "run", "went_back")) == 1
+    assert len(events(tmp_path / "run", "rolled_back")) == 1
     (failed,) = events(tmp_path / "run", "failed")
     assert f"step {BAD}" in failed["reason"]
 
