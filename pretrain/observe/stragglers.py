@@ -1,6 +1,8 @@
 """Which ranks hold the others up: slower than those like them, in several comparisons in a row.
 
-    stragglers = Stragglers(50, rank, places=places, stages=stages, largest=engine.largest, measure=own_seconds)
+    stragglers = Stragglers(
+        50, rank, locations=locations, stages=stages, largest=engine.largest, measure=own_seconds
+    )
     batches = stragglers.reading(batches)
     stragglers.begin(); ...; sentences = stragglers.end(step)
 
@@ -28,21 +30,23 @@ IN_A_ROW = 3
 
 
 class Stragglers:
-    """Every rank makes one, and calls it at the same steps. `every`: steps between two comparisons; 0: none is made.
-    `stages`: each rank's pipeline stage. `largest`: over all ranks, elementwise."""
+    """Comparison of this rank's speed with that of the others. Every rank makes one and calls it at the same steps.
+
+    `every`: steps between two comparisons; 0: none is made. `locations` and `stages`: host and pipeline stage of each
+    rank, in order. `largest`: elementwise maximum over all ranks."""
 
     def __init__(
         self,
         every: int,
         rank: int,
         *,
-        places: Sequence[RankLocation],
+        locations: Sequence[RankLocation],
         stages: Sequence[int],
         largest: Callable[[NDArray[np.float64]], NDArray[np.float64]],
         measure: Callable[[], OwnSeconds],
     ) -> None:
-        self._every = every if len(places) > 1 else 0
-        self._rank, self._places, self._stages = rank, places, stages
+        self._every = every if len(locations) > 1 else 0
+        self._rank, self._locations, self._stages = rank, locations, stages
         self._largest = largest
         self._measure = measure() if self._every else None
         self._data_s = self._step_s = self._begun_s = 0.0
@@ -51,21 +55,21 @@ class Stragglers:
         """(kind, rank) -> comparisons in a row in which it was slow"""
 
     def reading(self, batches: Iterator[T]) -> Iterator[T]:
-        """`batches`, the waiting for which is measured."""
-        asked_s, ran_s = time.perf_counter(), time.thread_time()
+        """Yields `batches` and measures how long this rank waits for each."""
+        begun_s, ran_s = time.perf_counter(), time.thread_time()
         for batch in batches:
-            self._data_s += time.perf_counter() - asked_s - (time.thread_time() - ran_s)
+            self._data_s += time.perf_counter() - begun_s - (time.thread_time() - ran_s)
             yield batch
-            asked_s, ran_s = time.perf_counter(), time.thread_time()
+            begun_s, ran_s = time.perf_counter(), time.thread_time()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Starts the measurement of a step."""
         if self._measure is not None:
             self._begun_s = time.perf_counter()
             self._measure.begin()
 
     def end(self, step: int) -> list[str]:
-        """It is over, on all ranks: what to say of those that have held the others up. Collective."""
+        """Ends the measurement of `step`. Returns a sentence for each rank that holds the others up. Collective."""
         if self._measure is None:
             return []
         self._measure.end()
@@ -73,19 +77,19 @@ class Stragglers:
         self._steps += 1
         if step % self._every:
             return []
-        own = self._measure.take(), self._data_s / self._steps, self._step_s / self._steps
+        measured = self._measure.take(), self._data_s / self._steps, self._step_s / self._steps
         self._data_s, self._step_s, self._steps = 0.0, 0.0, 0
-        everyone = np.full((len(self._places), len(own)), -1.0)
-        everyone[self._rank] = own
+        everyone = np.full((len(self._locations), len(measured)), -1.0)
+        everyone[self._rank] = measured
         return self._judge(self._largest(everyone.reshape(-1)).reshape(everyone.shape), self._measure.floor_s)
 
     def _judge(self, seconds: NDArray[np.float64], floor_s: float) -> list[str]:
-        found = {("work", rank): said for rank, said in slow_workers(seconds[:, 0], self._stages, floor_s).items()}
-        found |= {("data", rank): said for rank, said in slow_readers(seconds[:, 1], seconds[:, 2].max()).items()}
-        self._slow = {key: self._slow.get(key, 0) + 1 for key in found}
+        reasons = {("work", rank): text for rank, text in slow_workers(seconds[:, 0], self._stages, floor_s).items()}
+        reasons |= {("data", rank): text for rank, text in slow_readers(seconds[:, 1], seconds[:, 2].max()).items()}
+        self._slow = {key: self._slow.get(key, 0) + 1 for key in reasons}
         return [
-            f"rank {rank} (local rank {self._places[rank].local_rank} on {self._places[rank].host}) holds the others "
-            f"up: {found[kind, rank]}, {IN_A_ROW} times in a row, compared every {self._every} steps"
+            f"rank {rank} (local rank {self._locations[rank].local_rank} on {self._locations[rank].host}) holds the "
+            f"others up: {reasons[kind, rank]}, {IN_A_ROW} times in a row, compared every {self._every} steps"
             for (kind, rank), times in self._slow.items()
             if times == IN_A_ROW
         ]
@@ -94,13 +98,13 @@ class Stragglers:
 def slow_workers(seconds: NDArray[np.float64], stages: Sequence[int], floor_s: float) -> dict[int, str]:
     """Ranks whose own seconds are `FACTOR` times the median of their pipeline stage (of two ranks, the lesser), and
     `floor_s` more: what to say of each. A stage of one rank has nothing to compare with."""
-    found = {}
-    for rank, own_s in enumerate(seconds.tolist()):
+    reasons = {}
+    for rank, rank_s in enumerate(seconds.tolist()):
         like = [value for value, stage in zip(seconds.tolist(), stages, strict=True) if stage == stages[rank]]
         usual_s = median_low(like)
-        if own_s > FACTOR * usual_s and own_s - usual_s > floor_s:
-            found[rank] = f"{own_s * 1e3:.3g} ms of work where {usual_s * 1e3:.3g} ms are usual"
-    return found
+        if rank_s > FACTOR * usual_s and rank_s - usual_s > floor_s:
+            reasons[rank] = f"{rank_s * 1e3:.3g} ms of work where {usual_s * 1e3:.3g} ms are usual"
+    return reasons
 
 
 def slow_readers(seconds: NDArray[np.float64], step_s: float) -> dict[int, str]:
@@ -108,7 +112,7 @@ def slow_readers(seconds: NDArray[np.float64], step_s: float) -> dict[int, str]:
     two thirds of that without it: what to say of each."""
     usual_s = median_low(seconds.tolist())
     return {
-        rank: f"it waits {own_s * 1e3:.3g} ms of each step for its data, others {usual_s * 1e3:.3g} ms"
-        for rank, own_s in enumerate(seconds.tolist())
-        if own_s - usual_s > (1 - 1 / FACTOR) * step_s
+        rank: f"it waits {rank_s * 1e3:.3g} ms of each step for its data, others {usual_s * 1e3:.3g} ms"
+        for rank, rank_s in enumerate(seconds.tolist())
+        if rank_s - usual_s > (1 - 1 / FACTOR) * step_s
     }

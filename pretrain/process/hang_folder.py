@@ -29,8 +29,8 @@ class HangFolder:
         """Writes this rank's report, or that it is busy. Returns the folder. Raises OSError."""
         folders = self._folders()
         folder = folders[0] if folders else self._run_dir.hang_folder(report.step, self._attempt)
-        for path, wanted in ((self._name(folder, "busy"), busy), (self._name(folder, "rank"), not busy)):
-            if wanted:
+        for path, is_written in ((self._name(folder, "busy"), busy), (self._name(folder, "rank"), not busy)):
+            if is_written:
                 with atomic_path(path, durable=False) as scratch:
                     scratch.write_text(json.dumps(asdict(report), indent=1))
             else:
@@ -47,21 +47,21 @@ class HangFolder:
 
     def ranks(self, kind: str) -> list[int]:
         """Ranks with a file of `kind`, `rank` or `busy`, ascending."""
-        found = set()
+        ranks = set()
         for folder in self._folders():
             with suppress(FileNotFoundError):  # withdrawn
                 names = (_NAMES.fullmatch(path.name) for path in folder.iterdir())
-                found |= {int(name[2]) for name in names if name is not None and name[1] == kind}
-        return sorted(found)
+                ranks |= {int(name[2]) for name in names if name is not None and name[1] == kind}
+        return sorted(ranks)
 
     def read(self, kind: str) -> dict[int, Report]:
         """Reports of `kind` by rank, without files that are withdrawn during the read."""
-        found = {}
+        reports = {}
         for rank in self.ranks(kind):
             for folder in self._folders():
                 with suppress(OSError, ValueError, TypeError):
-                    found[rank] = Report(**json.loads((folder / f"{kind}-{rank:05d}.json").read_text()))
-        return found
+                    reports[rank] = Report(**json.loads((folder / f"{kind}-{rank:05d}.json").read_text()))
+        return reports
 
     def conclude(self, text: str) -> None:
         """Writes the summary, which ends the attempt. Raises OSError."""

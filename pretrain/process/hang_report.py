@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 _ROOT = str(Path(__file__).parents[2])
-_OURS = tuple(f"{_ROOT}/{package}/" for package in ("pretrain", "data_pipeline"))
+_PROJECT = tuple(f"{_ROOT}/{package}/" for package in ("pretrain", "data_pipeline"))
 _COLLECTIVES = "/torch/distributed/"
 _WRAPPER = "c10d_logger.py"  # torch's wrapper of every collective
 _LIBRARIES = ("/megatron/core/", "/deepspeed/")  # start a collective in one function and wait for it in another
@@ -54,14 +54,14 @@ def thread_state(frame: FrameType) -> ThreadState:
     frames = [frame]
     while (outer := frames[-1].f_back) is not None:
         frames.append(outer)
-    inner: list[FrameType] = []  # innermost first: calls below the innermost line of ours
-    for found in frames:
-        if found.f_code.co_filename.startswith(_OURS):
+    inner: list[FrameType] = []  # innermost first: calls below the innermost line of this project
+    for call in frames:
+        if call.f_code.co_filename.startswith(_PROJECT):
             break
-        inner.append(found)
-    own = frames[len(inner)] if len(inner) < len(frames) else frame
-    name = own.f_code.co_filename.removeprefix(f"{_ROOT}/")
-    line = f"{name}:{own.f_lineno} in {own.f_code.co_name}"
+        inner.append(call)
+    innermost = frames[len(inner)] if len(inner) < len(frames) else frame
+    name = innermost.f_code.co_filename.removeprefix(f"{_ROOT}/")
+    line = f"{name}:{innermost.f_lineno} in {innermost.f_code.co_name}"
     return ThreadState(_collective(inner), line, "".join(traceback.format_stack(frame)))
 
 

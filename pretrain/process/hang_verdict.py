@@ -31,20 +31,20 @@ def judge(reports: Mapping[int, Report], locations: Sequence[RankLocation], hang
     waiting = {key: ranks for key, ranks in groups.items() if key[0] is not None}
     elsewhere = {key: ranks for key, ranks in groups.items() if key[0] is None}
     step = max(report.step for report in reports.values())
-    found = [
+    sentences = [
         *(_waits(name, line, ranks) for (name, line), ranks in waiting.items()),
         *(
-            f"{_named(ranks, locations)} gave no report: stopped, dead, or cut off"
+            f"{_ranks_and_hosts(ranks, locations)} gave no report: stopped, dead, or cut off"
             for ranks in _by_host(missing, locations)
         ),
         *(
-            f"{_named(ranks, locations)} {_verb(ranks, 'is', 'are')} at {line}, {reports[ranks[0]].activity}"
+            f"{_ranks_and_hosts(ranks, locations)} {_verb(ranks, 'is', 'are')} at {line}, {reports[ranks[0]].activity}"
             for (_, line), ranks in elsewhere.items()
         ),
     ]
     silent_s = min(report.silent_s for report in reports.values())
     begun = f"the run hangs at step {step:,}: no rank has made progress for {silent_s:.0f} s (health.hang_s={hang_s:g})"
-    lines = [begun, *(f"  {one}" for one in found)]
+    lines = [begun, *(f"  {sentence}" for sentence in sentences)]
     for (_, line), ranks in sorted(elsewhere.items(), key=lambda item: len(item[1]))[:_MOST_STACKS]:
         lines += [f"  the stack of rank {ranks[0]}, at {line}:", *_indented(reports[ranks[0]].stack)]
     lines.append(f"  each rank's stack is in {folder}; run the same command again to resume from the newest checkpoint")
@@ -60,14 +60,14 @@ def judge(reports: Mapping[int, Report], locations: Sequence[RankLocation], hang
         "missing": [{"rank": rank, "host": locations[rank].host} for rank in missing],
         "reports": folder,
     }
-    return HangVerdict("; ".join([begun, *found]), "\n".join(lines), facts)
+    return HangVerdict("; ".join([begun, *sentences]), "\n".join(lines), facts)
 
 
 def _waits(name: str | None, line: str, ranks: Sequence[int]) -> str:
     return f"{format_ranks(ranks)} {_verb(ranks, 'waits', 'wait')} in {name}, called from {line}"
 
 
-def _named(ranks: Sequence[int], locations: Sequence[RankLocation]) -> str:
+def _ranks_and_hosts(ranks: Sequence[int], locations: Sequence[RankLocation]) -> str:
     """Ranks with their hosts, and with the process of a single rank."""
     hosts = list(dict.fromkeys(locations[rank].host for rank in ranks))
     where = f"{_verb(hosts, 'host', 'hosts')} {', '.join(hosts)}"
@@ -75,14 +75,14 @@ def _named(ranks: Sequence[int], locations: Sequence[RankLocation]) -> str:
 
 
 def _by_host(ranks: Sequence[int], locations: Sequence[RankLocation]) -> list[list[int]]:
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for rank in ranks:
-        found.setdefault(locations[rank].host, []).append(rank)
-    return list(found.values())
+        groups.setdefault(locations[rank].host, []).append(rank)
+    return list(groups.values())
 
 
-def _verb(several: Sequence[object], one: str, more: str) -> str:
-    return one if len(several) == 1 else more
+def _verb(subjects: Sequence[object], singular: str, plural: str) -> str:
+    return singular if len(subjects) == 1 else plural
 
 
 def _indented(stack: str) -> list[str]:

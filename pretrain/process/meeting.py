@@ -38,11 +38,11 @@ def await_rank_0(host: str, port: int, rank: int, deadline: Deadline) -> None:
                 return
         except OSError as error:
             reason = error.strerror or "no answer"
-        place = f"{host}:{port}"
+        address = f"{host}:{port}"
         if deadline.expired:
             raise RendezvousError(
-                f"rank {rank} has not met rank 0 at {place} (MASTER_ADDR, MASTER_PORT) within {deadline.limit_s:g} s "
+                f"rank {rank} has not met rank 0 at {address} (MASTER_ADDR, MASTER_PORT) within {deadline.limit_s:g} s "
                 f"(health.rendezvous_timeout_s): {reason}. Look for what rank 0 printed, and start all ranks again"
             )
-        deadline.report(lambda: f"rank {rank} is waiting to meet rank 0 at {place} ({reason})")  # noqa: B023
+        deadline.report(lambda: f"rank {rank} is waiting to meet rank 0 at {address} ({reason})")  # noqa: B023
         time.sleep(_KNOCKS_S * (1 + random.random()))  # so that thousands don't knock at once

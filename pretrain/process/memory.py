@@ -39,8 +39,8 @@ def ranks_here() -> int:
 
 def ran_out(error: BaseException) -> str | None:
     """A sentence that says at what memory ran out, if that is what `error` is."""
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if not named and not (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)):
+    is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if not is_memory_error and not (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)):
         return None
     where = [_PARTS[key] for frame in _frames(error.__traceback__) if (key := _key(frame)) in _PARTS]
     return f"memory ran out while {where[-1]}" if where else "memory ran out: use a larger machine, or a smaller run"

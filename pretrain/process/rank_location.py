@@ -31,5 +31,5 @@ def format_ranks(ranks: Iterable[int]) -> str:
             runs[-1] = [runs[-1][0], rank]
         else:
             runs.append([rank, rank])
-    named = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-    return f"rank{'' if named.isdigit() else 's'} {named}"
+    numbers = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"rank{'' if numbers.isdigit() else 's'} {numbers}"

@@ -37,12 +37,12 @@ def check_launcher() -> None:
 
 def _check_interfaces() -> None:
     """Raises ConfigError where gloo is to use a network interface that this machine has not."""
-    there = [name for _, name in socket.if_nameindex()]
+    interfaces = [name for _, name in socket.if_nameindex()]
     for name in filter(None, os.environ.get(_GLOO_INTERFACES, "").split(",")):
-        if name not in there:
+        if name not in interfaces:
             raise ConfigError(
                 f"{_GLOO_INTERFACES}={name[:40]} names no network interface of {socket.gethostname()}, which has "
-                f"{', '.join(there)}: name one of them, or leave the variable unset"
+                f"{', '.join(interfaces)}: name one of them, or leave the variable unset"
             )
 
 
@@ -56,31 +56,31 @@ def adopt_srun() -> None:
     if tasks == 1:
         return
     counts = _of_step("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    found = {
+    variables = {
         "RANK": _number("SLURM_PROCID", 0),
         "WORLD_SIZE": tasks,
         "LOCAL_RANK": _number("SLURM_LOCALID", 0),
-        "LOCAL_WORLD_SIZE": tasks_on_node(_said(counts), _number("SLURM_NODEID", 0), tasks),
+        "LOCAL_WORLD_SIZE": tasks_on_node(_required(counts), _number("SLURM_NODEID", 0), tasks),
     }
     if not os.environ.get("MASTER_ADDR"):
-        os.environ["MASTER_ADDR"] = meeting_address(_said(_of_step("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")))
+        os.environ["MASTER_ADDR"] = meeting_address(_required(_of_step("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")))
     if not os.environ.get("MASTER_PORT"):
         port = meeting_port(_number("SLURM_JOB_ID", 0), _number("SLURM_STEP_ID", 0))
         os.environ["MASTER_PORT"] = str(port)
     os.environ[MEETING] = ".".join(os.environ.get(name, "0") for name in _OF_STEP)
-    os.environ.update({name: str(value) for name, value in found.items()})
+    os.environ.update({name: str(value) for name, value in variables.items()})
 
 
 def global_rank() -> int:
-    """This process's, by what the launcher says; 0 without one, or where it says what is no rank."""
-    said = os.environ.get("RANK", "")
-    return int(said) if said.isascii() and said.isdigit() else 0
+    """Rank of this process as the launcher set it; 0 without a launcher, or if the variable holds no number."""
+    value = os.environ.get("RANK", "")
+    return int(value) if value.isascii() and value.isdigit() else 0
 
 
 def world_size() -> int:
-    """Ranks that the launcher started; 1 without one, or where it says what is no number."""
-    said = os.environ.get("WORLD_SIZE", "")
-    return int(said) if said.isascii() and said.isdigit() else 1
+    """Number of ranks that the launcher started; 1 without a launcher, or if the variable holds no number."""
+    value = os.environ.get("WORLD_SIZE", "")
+    return int(value) if value.isascii() and value.isdigit() else 1
 
 
 def _of_step(*names: str) -> str:
@@ -88,20 +88,21 @@ def _of_step(*names: str) -> str:
     return next((name for name in names if os.environ.get(name)), names[-1])
 
 
-def _said(name: str) -> str:
-    said = os.environ.get(name)
-    if not said:
+def _required(name: str) -> str:
+    """Value of a variable that srun sets. Raises ConfigError if it is not set."""
+    value = os.environ.get(name)
+    if not value:
         raise ConfigError(f"srun has started several tasks and {name} is not set: call srun without --export=NONE")
-    return said
+    return value
 
 
 def _number(name: str, least: int, default: str | None = None) -> int:
-    """What a variable of the launcher says."""
-    said = os.environ.get(name, default)
-    if said is None:
+    """Value of a variable that the launcher sets, at least `least`. Raises ConfigError for anything else."""
+    value = os.environ.get(name, default)
+    if value is None:
         raise ConfigError(
             f"{name} is not set, and other variables of a launcher are: start ranks with torchrun or srun"
         )
-    if not (said.isascii() and said.isdigit() and len(said) < 10 and int(said) >= least):
-        raise ConfigError(f"{name}={said[:40]} is not a number of at least {least}: start ranks with torchrun or srun")
-    return int(said)
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value) >= least):
+        raise ConfigError(f"{name}={value[:40]} is not a number of at least {least}: start ranks with torchrun or srun")
+    return int(value)

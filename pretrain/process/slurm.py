@@ -32,7 +32,7 @@ def hosts(nodes: str) -> list[str]:
 def tasks_on_node(counts: str, node: int, tasks: int) -> int:
     """Number of tasks on the `node`-th node (from 0), by a list such as `4(x2),1`. Raises ConfigError for text that is
     no such list, or whose sum is not `tasks`."""
-    total, found = 0, 0
+    total, on_node = 0, 0
     start = 0  # the number of the first node that an item is about
     for item in counts.split(","):
         match = _COUNT.fullmatch(item)
@@ -40,14 +40,14 @@ def tasks_on_node(counts: str, node: int, tasks: int) -> int:
             raise ConfigError(f"'{counts[:80]}' does not say how many tasks are on each node, as 4(x2),1 does")
         count, repeats = int(match[1]), int(match[2] or 1)
         if start <= node < start + repeats:
-            found = count
+            on_node = count
         start, total = start + repeats, total + count * repeats
-    if total != tasks or not found:
+    if total != tasks or not on_node:
         raise ConfigError(
             f"srun has started {tasks} tasks, and '{counts[:80]}' tasks on its nodes don't make that many with some on "
             f"node {node}: call srun without --preserve-env"
         )
-    return found
+    return on_node
 
 
 def meeting_port(job: int, step: int) -> int:
@@ -71,33 +71,33 @@ def _node_address(node: str) -> str:
     problem = f"the name of rank 0's node, {node}, does not resolve here"
     cure = "export MASTER_ADDR with an address of it that all nodes reach"
     try:
-        asked = ["scontrol", "--oneliner", "show", "node", node]
-        shown = subprocess.run(asked, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
+        command = ["scontrol", "--oneliner", "show", "node", node]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = error.strerror if isinstance(error, OSError) else f"no answer within {_ANSWER_S:g} s"
         raise ConfigError(f"{problem}, and scontrol can't be asked for its address ({reason}): {cure}") from None
-    said = re.search(r"\bNodeAddr=(\S+)", shown.stdout)
-    if said is None:
+    address = re.search(r"\bNodeAddr=(\S+)", shown.stdout)
+    if address is None:
         reason = (shown.stderr.strip() or "it does not say").splitlines()[0]
         raise ConfigError(f"{problem}, and scontrol does not know its address ({reason}): {cure}")
-    if said[1] == node:
+    if address[1] == node:
         raise ConfigError(f"{problem}, and Slurm knows no other address of it: {cure}")
-    return said[1]
+    return address[1]
 
 
 def _expand(item: str) -> list[str]:
     """Names in one item of a list: one for each choice of a number from each bracket."""
-    parts = [_numbers(part) if place % 2 else [part] for place, part in enumerate(_BRACKET.split(item))]
-    return ["".join(chosen) for chosen in product(*parts)]
+    choices = [_numbers(text) if index % 2 else [text] for index, text in enumerate(_BRACKET.split(item))]
+    return ["".join(chosen) for chosen in product(*choices)]
 
 
 def _numbers(ranges: str) -> list[str]:
     """Numbers in a bracket, such as 01 02 03 7 in `01-03,7`, each as wide as the first of its range."""
-    found: list[str] = []
+    expanded: list[str] = []
     for text in ranges.split(","):
         match = _RANGE.fullmatch(text)
         if match is None or not 0 <= int(match[2] or match[1]) - int(match[1]) < _MOST_NODES:
             raise ConfigError(f"[{ranges[:80]}] are no numbers of nodes as Slurm writes them, such as [0-3,7]")
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1)
-        found += [str(number).zfill(len(match[1])) for number in numbers]
-    return found
+        expanded += [str(number).zfill(len(match[1])) for number in numbers]
+    return expanded

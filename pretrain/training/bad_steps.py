@@ -84,14 +84,14 @@ class BadSteps:
                 f"step {step}: {reason}, so it is not saved. The last checkpoint is from before: lower the learning "
                 "rate, or set health.spike=act to roll back and skip the samples of this step"
             )
-        named = self._report(step, batch, reason, spike)
+        documents = self._report(step, batch, reason, spike)
         if not isinstance(self._settings, SpikesAct):
             return None
         why_not = why_not_again(self._config.run.skipped, step, self._settings)
         if why_not is not None:
             raise RunError(
                 f"step {step}: {reason}, {why_not}. Rolling back does not solve a problem of the data or the numbers: "
-                f"look at the step's documents ({named or 'in events.jsonl'}), or lower the learning rate"
+                f"look at the step's documents ({documents or 'in events.jsonl'}), or lower the learning rate"
             )
         self._log.warn(f"step {step}: {reason}; the run rolls back to before it and skips its samples")
         count = len(batch.sample_ids)
@@ -125,19 +125,19 @@ class BadSteps:
         sample = batch.cursor.samples - count
         facts = {"step": step, "sample": sample, "samples": count, "data_hash": batch.data_hash, "why": reason}
         again = spike is not None and spike.again
-        named = [] if again else self._documents(step, sample, batch)
+        documents = [] if again else self._documents(step, sample, batch)
         if self._reported is None:
             spikes = (event for event in read_events(self._config.run.dir) if event["event"] == "spike")
             self._reported = {(event["step"], event["data_hash"]) for event in spikes}
         if (step, batch.data_hash) not in self._reported:
             self._reported.add((step, batch.data_hash))
             figures = {"value": spike.value, "median": spike.median, "limit": spike.limit} if spike is not None else {}
-            self._log.event("spike", **facts, **figures, documents=named)
+            self._log.event("spike", **facts, **figures, documents=documents)
         if not again and not isinstance(self._settings, SpikesAct):
             trace = f"pretrain data trace {self._config.run.dir} --step {step}"
             self._log.warn(f"step {step}: {reason}; its documents are in events.jsonl, their texts in `{trace} --text`")
         return ", ".join(
-            f"{document['source']}: {document['file']}:{document['index']}" for document in named[:_NUM_NAMED]
+            f"{document['source']}: {document['file']}:{document['index']}" for document in documents[:_NUM_NAMED]
         )
 
     def _documents(self, step: int, sample: int, batch: Batch) -> list[dict[str, object]]:

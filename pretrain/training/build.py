@@ -1,4 +1,4 @@
-"""RunConfig -> everything a run needs, once, in reading order."""
+"""Construction of a run from its config: ranks, data, engine and tasks, in the order in which they are needed."""
 
 import os
 import sys
@@ -38,41 +38,49 @@ from pretrain.process import watchdog
 from pretrain.process.rank_location import RankLocation
 from pretrain.run_length.segments import run_length
 
-_MUCH_PADDING = 0.05  # text of all lengths leaves far less
+_MUCH_PADDING = 0.05  # share of padding; documents of mixed lengths pack with far less
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """The model, data and settings of a run on this rank."""
+    """Model, data and settings of a run on this rank, ready to train."""
 
     config: RunConfig
+    """resolved"""
     layout: Layout
     engine: Engine
     stream: SampleStream | ChainedStreams
+    """training samples in order, before any are skipped"""
     heldout: Dataset
-    """the first source's, of whose validation split `evaluate.tasks` are made"""
+    """dataset of the first source, whose validation split `evaluate.tasks` scores"""
     recipe: Recipe
-    """what is made of the data"""
+    """conversion of documents into samples"""
     tokenizer: bytes
+    """tokenizer file of the data, copied into every checkpoint"""
     tasks: Callable[[], TaskResults] | None
-    """what scores the tasks of `evaluate.tasks`; None: there are none"""
+    """scores the tasks of `evaluate.tasks` (collective); None: there are none"""
     stragglers: Stragglers
-    """what compares how fast ranks are"""
+    """comparison of the speed of ranks"""
     notes: tuple[str, ...]
-    """sentences about the data that the user should know"""
+    """warnings about data and settings, one sentence each"""
 
 
 def join_ranks(config: RunConfig) -> list[Dataset]:
-    """Opens the datasets of a resolved config and joins the process group; every rank calls this. Raises ConfigError on
-    all of them where they disagree on it."""
+    """Opens the datasets of a resolved config and initializes the process group. Returns the datasets, one per source.
+    Raises ConfigError on every rank if ranks disagree on config, data or code, RendezvousError if ranks are missing.
+    Collective."""
     datasets = open_datasets(config)
     device.set_max_connections(config.parallel)
     rendezvous.init_process_group(config.health, rank_fingerprint(config, datasets))
     return datasets
 
 
-def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[RankLocation]) -> TrainingRun:
-    """`config` is resolved, `datasets` are from `meet`, `places` are of all ranks. Every rank calls this."""
+def build_run(config: RunConfig, datasets: Sequence[Dataset], locations: Sequence[RankLocation]) -> TrainingRun:
+    """Builds the run of a resolved config on this rank. `datasets` come from `join_ranks`; `locations` has one entry
+    per rank, in order. The engine's weights are not initialized yet.
+
+    Raises ConfigError for a layout or settings that do not fit the world size, the memory or the data, DataError for
+    damaged or insufficient data. Collective."""
     layout = plan_layout(config, dist.get_world_size())
     check_memory_on_all_ranks(config, layout)
     watchdog.kick("opening the data")
@@ -80,30 +88,30 @@ def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[R
         stream, recipe = open_stream(config, datasets)
         check_repeats(config, stream)
     notes = (
-        *_dead_rows(config, recipe),
-        *_left_out(stream, recipe),
+        *_unused_embedding_rows(config, recipe),
+        *_skipped_documents(stream, recipe),
         *_padding(stream),
-        *_checked_later(config, stream),
-        *_unreached(config),
+        *_verified_later(config, stream),
+        *_ineffective_settings(config),
     )
     if config.data.verify:
         _verify(stream, file_group(config.health.timeout_s))
     watchdog.kick("building the model")
     engine = make_engine(config, layout)
-    watchdog.kick("reading what will be scored")
+    watchdog.kick("reading evaluation data")
     heldout = stream.datasets[0]
     tokenizer = (heldout.directory / heldout.manifest.tokenizer.file).read_bytes()
     tasks = None
     check_data_dir(Path(config.evaluate.data).expanduser() if config.evaluate.data else None)
     if config.evaluate.tasks:
-        from pretrain.evaluate.live import live_tasks  # half a second, which a run without tasks need not wait
+        from pretrain.evaluate.live import live_tasks  # takes half a second to import
 
         with watchdog.allow_slow_io():
             tasks = live_tasks(config, engine, heldout)
     every = config.health.straggler_steps if config.health.stragglers == "warn" else 0
     stages = [layout.coordinates(rank)[-1] for rank in range(layout.world)]
     stragglers = Stragglers(
-        every, dist.get_rank(), places=places, stages=stages, largest=engine.largest, measure=own_seconds
+        every, dist.get_rank(), locations=locations, stages=stages, largest=engine.largest, measure=own_seconds
     )
     return TrainingRun(
         config=config,
@@ -119,36 +127,40 @@ def build_run(config: RunConfig, datasets: Sequence[Dataset], places: Sequence[R
     )
 
 
-def _dead_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
-    """A note on embedding rows that no data can use, if there are any."""
-    model, needed = config.model, recipe.vocabulary
-    rows = model.vocab_size - needed
-    if rows < model.vocabulary_multiple:  # as rounding up makes anyway
+def _unused_embedding_rows(config: RunConfig, recipe: Recipe) -> tuple[str, ...]:
+    """Warns of embedding rows that no token id of the data uses, beyond those that round the vocabulary up."""
+    model, used = config.model, recipe.vocabulary
+    rows = model.vocab_size - used
+    if rows < model.vocabulary_multiple:
         return ()
     parameters = rows * model.embedding_dim * (1 if model.tie_word_embeddings else 2)
     return (
-        f"model.vocabulary={model.vocab_size} is more than the {needed:,} ids of the data's tokenizer and the "
+        f"model.vocabulary={model.vocab_size} is more than the {used:,} ids of the data's tokenizer and the "
         f"objective: {rows:,} rows of the embedding ({parameters:,} parameters) are unused: set "
-        f"model.vocabulary={needed}, or null to follow the data, unless the model will later learn from other data",
+        f"model.vocabulary={used}, or null to follow the data, unless the model will later learn from other data",
     )
 
 
-def _left_out(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
-    """Notes on documents that make no samples. Raises DataError if no held-out samples are left: a run needs them
-    late."""
-    made = [(dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)]
-    if not isinstance(recipe, CausalRecipe):  # whose last window is filled up
-        made += [(dataset, "validation", recipe.samples(dataset, "validation")) for dataset in stream.datasets]
+def _skipped_documents(stream: SampleStream | ChainedStreams, recipe: Recipe) -> tuple[str, ...]:
+    """Warns of documents that are too short or too long for a sample. Raises DataError now, not at the first
+    evaluation, if no held-out sample remains."""
+    samples_by_split = [
+        (dataset, "train", samples) for dataset, samples in zip(stream.datasets, stream.samples, strict=True)
+    ]
+    if not isinstance(recipe, CausalRecipe):  # causal evaluation pads its last window, so nothing is skipped
+        samples_by_split += [
+            (dataset, "validation", recipe.samples(dataset, "validation")) for dataset in stream.datasets
+        ]
     return tuple(
         f"{samples.num_skipped:,} documents of the {split} split of {dataset.address} make no sample of "
         f"{recipe.sequence_length} positions and are skipped; {samples.count:,} samples remain"
-        for dataset, split, samples in made
+        for dataset, split, samples in samples_by_split
         if samples.num_skipped
     )
 
 
 def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
-    """Notes on packed rows with much padding."""
+    """Warns of datasets whose packed rows have much padding."""
     return tuple(
         f"{samples.padding:.0%} of the {samples.count:,} packed rows of the train split of {dataset.address} is "
         "padding: another model.sequence_length suits its documents better, or objective.packing=windows"
@@ -157,36 +169,38 @@ def _padding(stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
     )
 
 
-def _checked_later(config: RunConfig, stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
-    """Notes on datasets that data.verify does not verify before the first step."""
+def _verified_later(config: RunConfig, stream: SampleStream | ChainedStreams) -> tuple[str, ...]:
+    """Warns of remote datasets: `data.verify` verifies each part of them only when it is fetched."""
     return tuple(
-        f"{dataset.address} is not verified before the first step, but each part of it as it is fetched"
+        f"{dataset.address} is remote: each part of it is verified when it is fetched, not before the first step"
         for dataset in stream.datasets
         if config.data.verify and dataset.remote
     )
 
 
-def _unreached(config: RunConfig) -> tuple[str, ...]:
-    """Settings that the run ends before, in sentences."""
-    found, health, schedule = [], config.health, config.schedule
+def _ineffective_settings(config: RunConfig) -> tuple[str, ...]:
+    """Warns of settings that have less effect than they say: a decay beyond the end, a hang limit beyond the
+    timeout."""
+    warnings, health, schedule = [], config.health, config.schedule
     steps, tokens = run_length(config)
     end, unit = (steps, "steps") if schedule.in_steps else (tokens, "tokens")
     decay = getattr(schedule, "decay_length", None)
     if decay is not None and decay > end:
-        found.append(
+        warnings.append(
             f"schedule.decay_{unit}={decay:,} is longer than the run, which ends after {end:,} {unit}: the learning "
             f"rate ends at {schedule.factor(end, end):.0%} of its peak"
         )
     if health.hang_s is not None and health.hang_s > max(health.timeout_s / 2, Health().hang_s or 0):
-        found.append(
-            f"health.hang_s={health.hang_s:g} is more than half of health.timeout_s={health.timeout_s}, so that "
-            f"{health.timeout_s / 2:g} s count"
+        warnings.append(
+            f"health.hang_s={health.hang_s:g} is more than half of health.timeout_s={health.timeout_s} and is "
+            f"reduced to {health.timeout_s / 2:g}"
         )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def starting_weights(config: RunConfig, dataset: Dataset) -> Path | None:
-    """The checkpoint that `run.start_from` means. Raises ConfigError where its ids mean other text. Collective."""
+    """Finds the checkpoint of `run.start_from`; None if it is not set. Raises ConfigError if there is none or if it was
+    trained with another tokenizer than `dataset`, RunError if all of its checkpoints are damaged. Collective."""
     if config.run.start_from is None:
         return None
     group = file_group(config.health.timeout_s)
@@ -205,15 +219,16 @@ def _warn(sentence: str) -> None:
 
 
 def _verify(stream: SampleStream | ChainedStreams, group: dist.ProcessGroup) -> None:
-    """Reads every shard once on each machine against its checksum, the files shared out over the machine's ranks."""
+    """Verifies the checksums of all local datasets, once per host: the ranks of a host share the files. Raises
+    DataError on every rank if any rank finds damage. Collective."""
     watchdog.kick("verifying the data")
-    problem = None
+    damage = None
     try:
         for dataset in (dataset for dataset in stream.datasets if not dataset.remote):
             with watchdog.allow_slow_io():
                 dataset.verify(int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     except DataError as error:
-        problem = str(error)
-    found = next((p for p in gather(problem, group) if p is not None), None)
-    if found is not None:
-        raise DataError(found)
+        damage = str(error)
+    first_damage = next((text for text in gather(damage, group) if text is not None), None)
+    if first_damage is not None:
+        raise DataError(first_damage)

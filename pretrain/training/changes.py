@@ -89,13 +89,13 @@ def _history(saved: Changes, recorded: Changes, step: int) -> Changes:
 
 def _is_made(request: RequestedChange, start: RunConfig, history: Changes) -> bool:
     """Whether the requested change was made before. Raises ConfigError for another change of the same name."""
-    for number, made in enumerate(history):
-        if made.why == request.why:
+    for number, change in enumerate(history):
+        if change.why == request.why:
             before = history[:number]
-            if _canonical(request, start, before, made.step) != made:
+            if _canonical(request, start, before, change.step) != change:
                 raise ConfigError(
-                    f"run.change.why='{made.why}' is the name of a change made at step {made.step}, to "
-                    f"{made.settings}: give the new change another name"
+                    f"run.change.why='{change.why}' is the name of a change made at step {change.step}, to "
+                    f"{change.settings}: give the new change another name"
                 )
             return True
     return False
@@ -125,9 +125,9 @@ def _canonical(request: RequestedChange, start: RunConfig, before: Changes, step
     settings = dict(request.settings)
     now = config_after(start, before).model_dump(mode="json")
     if "schedule" in settings:
-        given = as_mapping(settings["schedule"])
-        if isinstance(given, dict) and "name" not in given:
-            settings["schedule"] = {**now["schedule"], **given}
+        schedule = as_mapping(settings["schedule"])
+        if isinstance(schedule, dict) and "name" not in schedule:
+            settings["schedule"] = {**now["schedule"], **schedule}
     change = Change(why=request.why, step=step, settings=settings)
     after = config_after(start, (*before, change)).model_dump(mode="json")
     return Change(why=request.why, step=step, settings={key: get_key(after, key) for key in settings})

@@ -45,10 +45,10 @@ def open_session(config: RunConfig, stop: StopRequest) -> Iterator[Session]:
     run_dir, rank, health = Path(config.run.dir), global_rank(), config.health
     datasets = join_ranks(config)
     ranks = gather((this_rank(), secrets.token_hex(4)))
-    places, (_, attempt) = [place for place, _ in ranks], ranks[0]
-    with WatchdogThread(run_dir, places, rank, attempt, hang_s=health.hang_s, timeout_s=health.timeout_s) as watch:
-        machines = preflight(config, places)
-        run = build_run(config, datasets, places)
+    locations, (_, attempt) = [location for location, _ in ranks], ranks[0]
+    with WatchdogThread(run_dir, locations, rank, attempt, hang_s=health.hang_s, timeout_s=health.timeout_s) as watch:
+        machines = preflight(config, locations)
+        run = build_run(config, datasets, locations)
         is_reporter = run.engine.is_reporter
         lock = claim(run_dir, is_reporter)
         watch.set_run_owned()

@@ -43,10 +43,10 @@ def resolve_skips(
     elif skipped and not _is_same_start(requested, recorded):
         warn(f"{RunDir(requested.run.dir).config} records skipped samples of another run: this run skips none of them")
         skipped = ()
-    given = requested.run.skipped
+    configured = requested.run.skipped
     if record is None and not skipped:
-        skipped = given
-    if given != skipped[: len(given)]:
+        skipped = configured
+    if configured != skipped[: len(configured)]:
         raise ConfigError(f"run.skipped is recorded by {requested.run.dir} itself: omit it from the config")
     return with_skips(requested, skipped)
 

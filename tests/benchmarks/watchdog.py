@@ -23,9 +23,9 @@ _TIMES, _ROUNDS, _MICRO_BATCHES = 2000, 7, 8
 
 
 def main() -> None:
-    places = [RankLocation("node", rank, rank) for rank in range(1024)]
+    locations = [RankLocation("node", rank, rank) for rank in range(1024)]
     stragglers = Stragglers(
-        10**9, 0, places=places, stages=[0] * len(places), largest=lambda own: own, measure=ThreadSeconds
+        10**9, 0, locations=locations, stages=[0] * len(locations), largest=lambda own: own, measure=ThreadSeconds
     )
     batches, plain = stragglers.reading(repeat(1)), repeat(1)
 
@@ -40,7 +40,7 @@ def main() -> None:
         stragglers.end(1)
 
     with tempfile.TemporaryDirectory() as directory:
-        detector = HangDetector(Path(directory), places, 0, "a", hang_s=300.0, timeout_s=600.0)
+        detector = HangDetector(Path(directory), locations, 0, "a", hang_s=300.0, timeout_s=600.0)
         rows = {
             "reports of the main thread": _microseconds(said),
             "its own seconds": _microseconds(compared),

@@ -8,7 +8,7 @@ import pytest
 from pretrain.config.run_config import RunConfig
 from pretrain.data.resolve import resolve
 from pretrain.errors import ConfigError
-from pretrain.training.build import _unreached
+from pretrain.training.build import _ineffective_settings
 from tests.helpers.small_configs import config
 
 
@@ -44,10 +44,10 @@ def test_a_decay_that_no_run_of_this_length_has_is_refused(schedule: dict[str, A
 
 def test_settings_that_the_run_ends_before_are_said() -> None:
     long = {"name": "linear", "decay_steps": 200, "final_fraction": 0.0}
-    (note,) = _unreached(run(schedule=long))
+    (note,) = _ineffective_settings(run(schedule=long))
     assert "schedule.decay_steps=200 is longer than the run" in note
     assert "ends at 50% of its peak" in note
-    (note,) = _unreached(run(health={"hang_s": 400, "timeout_s": 600}))
-    assert "health.hang_s=400 is more than half of health.timeout_s=600, so that 300 s count" in note
-    assert _unreached(run()) == _unreached(run(health={"timeout_s": 60})) == ()
-    assert _unreached(run(schedule={**long, "decay_steps": 100})) == ()
+    (note,) = _ineffective_settings(run(health={"hang_s": 400, "timeout_s": 600}))
+    assert "health.hang_s=400 is more than half of health.timeout_s=600 and is reduced to 300" in note
+    assert _ineffective_settings(run()) == _ineffective_settings(run(health={"timeout_s": 60})) == ()
+    assert _ineffective_settings(run(schedule={**long, "decay_steps": 100})) == ()

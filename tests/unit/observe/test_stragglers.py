@@ -13,7 +13,7 @@ from pretrain.observe.stragglers import IN_A_ROW, Stragglers, slow_readers, slow
 from pretrain.process.rank_location import RankLocation
 
 STAGES = [0, 0, 0, 1, 1, 1]
-PLACES = [RankLocation(f"node{rank // 3}", rank % 3, rank) for rank in range(6)]
+LOCATIONS = [RankLocation(f"node{rank // 3}", rank % 3, rank) for rank in range(6)]
 
 
 class Given:
@@ -37,7 +37,7 @@ class Ranks:
         self.work = [0.1] * 6
         self.data = [0.0] * 6
         self.step = 0
-        self.stragglers = Stragglers(every, 0, places=PLACES, stages=STAGES, largest=self.largest, measure=Given)
+        self.stragglers = Stragglers(every, 0, locations=LOCATIONS, stages=STAGES, largest=self.largest, measure=Given)
 
     def largest(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
         own = own.reshape(6, 3).copy()
@@ -102,8 +102,8 @@ def test_off_and_alone_nothing_is_measured() -> None:
         raise AssertionError
 
     for stragglers in (
-        Stragglers(0, 0, places=PLACES, stages=STAGES, largest=never, measure=never),  # type: ignore[arg-type]
-        Stragglers(1, 0, places=PLACES[:1], stages=[0], largest=never, measure=never),  # type: ignore[arg-type]
+        Stragglers(0, 0, locations=LOCATIONS, stages=STAGES, largest=never, measure=never),  # type: ignore[arg-type]
+        Stragglers(1, 0, locations=LOCATIONS[:1], stages=[0], largest=never, measure=never),  # type: ignore[arg-type]
     ):
         stragglers.begin()
         assert stragglers.end(1) == []
@@ -118,7 +118,7 @@ def test_the_wait_for_a_batch_is_measured_and_the_work_on_it_is_not() -> None:
             pass
         yield 2
 
-    stragglers = Stragglers(1, 0, places=PLACES, stages=STAGES, largest=lambda own: own, measure=Given)
+    stragglers = Stragglers(1, 0, locations=LOCATIONS, stages=STAGES, largest=lambda own: own, measure=Given)
     reading = stragglers.reading(batches())
     assert next(reading) == 1
     waited_s = stragglers._data_s

@@ -94,7 +94,7 @@ def test_packed_rows_that_hold_little_are_said() -> None:
 def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path) -> None:
     from pretrain.data.resolve import resolve
     from pretrain.data.stream import open_stream
-    from pretrain.training.build import _checked_later
+    from pretrain.training.build import _verified_later
 
     fsspec = pytest.importorskip("fsspec")
     for path in tasks[0].iterdir():
@@ -118,10 +118,10 @@ def test_a_run_reads_its_data_from_an_address(tasks: list[Path], tmp_path: Path)
     assert there.batch(0, 16).data_hash == here.batch(0, 16).data_hash
     assert there.cursor(16) == here.cursor(16)
     assert list((tmp_path / "cache").glob("pieces/*/*"))
-    notes = _checked_later(config(address), there)
-    assert notes == (f"{address} is not verified before the first step, but each part of it as it is fetched",)
-    assert _checked_later(config(address, verify=False), there) == ()
-    assert _checked_later(config(tasks[0]), here) == ()
+    notes = _verified_later(config(address), there)
+    assert notes == (f"{address} is remote: each part of it is verified when it is fetched, not before the first step",)
+    assert _verified_later(config(address, verify=False), there) == ()
+    assert _verified_later(config(tasks[0]), here) == ()
 
 
 def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None:
@@ -164,11 +164,11 @@ def test_a_mix_stands_for_its_datasets_and_their_weights(tmp_path: Path) -> None
     ],
 )
 def test_a_vocabulary_beyond_the_datas_is_told_of(vocabulary: int, tied: bool, words: str | None) -> None:
-    from pretrain.training.build import _dead_rows
+    from pretrain.training.build import _unused_embedding_rows
     from tests.helpers.small_configs import config
 
     model = {"vocabulary": vocabulary, "vocabulary_multiple": 128, "tie_word_embeddings": tied}
-    notes = _dead_rows(config(model=model), SimpleNamespace(vocabulary=8192))  # type: ignore[arg-type]
+    notes = _unused_embedding_rows(config(model=model), SimpleNamespace(vocabulary=8192))  # type: ignore[arg-type]
     if words is None:
         assert notes == ()
     else:
